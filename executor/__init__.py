@@ -1,0 +1,1 @@
+"""Actions: run a plan on torch.distributed and measure it."""

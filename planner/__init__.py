@@ -1,0 +1,1 @@
+"""Decisions: which plan is best, and why."""

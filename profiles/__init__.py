@@ -1,0 +1,1 @@
+"""Facts: what a model is, what hardware is, what it costs."""

@@ -1,0 +1,263 @@
+"""Documents: values to and from TOML and JSON files, strictly and atomically.
+
+A document is a frozen dataclass with a schema tag such as `shardwright/plan@1`. Reading checks
+every key and type against the dataclass itself, so that the file format and the code cannot
+drift apart; an unknown key is an error that names the nearest known one and its place
+(`plan.json: stages[1].blokcs`). Writing is deterministic (sorted keys) and atomic (a temporary
+file in the same folder, then a rename).
+
+This is our own decoder and not pydantic because the files must be readable on a GPU node that has
+torch and little else, and because the place and the nearest key belong in every message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+import math
+import os
+import tempfile
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from profiles.errors import DocumentError, InputError, ShardwrightError, UnknownNameError
+
+T = TypeVar("T")
+
+
+def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
+    """The value of type `cls` that the TOML or JSON file at `path` holds.
+
+    `schema` is the tag that the file's `schema` key must carry, `name@version`.
+    Raises DocumentError for a missing, cut-short or foreign file and for any wrong entry.
+    """
+    data = read_mapping(path)
+    tag = data.pop("schema", None)
+    if tag != schema:
+        want, _, version = schema.partition("@")
+        if isinstance(tag, str) and tag.partition("@")[0] == want:
+            raise DocumentError(
+                f"{path}: schema {tag!r} is not supported, this release reads {want}@{version}; "
+                "write the file again with this release"
+            )
+        found = f"its schema is {tag!r}" if tag is not None else "it has no 'schema' key"
+        raise DocumentError(f"{path} is not a {schema} file: {found}")
+    data.pop("provenance", None) if not _has_field(cls, "provenance") else None
+    return decode(cls, data, where=str(path))
+
+
+def write_document(
+    path: str | Path, value: Any, *, schema: str, provenance: Mapping[str, Any] | None = None
+) -> None:
+    """Write `value` as sorted JSON with its schema tag (and how it came about), atomically."""
+    data = {"schema": schema, **encode(value)}
+    if provenance is not None:
+        data["provenance"] = dict(provenance)
+    write_text(path, to_json(data))
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """The top-level table of a TOML or JSON file, as plain values."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path}: no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{path}: cannot be read as text: {error}") from error
+    try:
+        data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        kind = "TOML" if file.suffix == ".toml" else "JSON"
+        raise DocumentError(
+            f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}"
+        ) from error
+    except RecursionError as error:
+        raise DocumentError(f"{path}: nested too deeply to be one of our files") from error
+    if not isinstance(data, dict):
+        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}")
+    return data
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` so that a reader sees the old file or the whole new one, never a part."""
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error}") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, file)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise DocumentError(f"{path}: cannot be written: {error}") from error
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def to_json(data: Any) -> str:
+    """Deterministic JSON: sorted keys, one-space indent, a final newline, no NaN."""
+    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def content_hash(value: Any) -> str:
+    """16 hexadecimal digits that identify the content of a value (SHA-256 of its JSON)."""
+    text = json.dumps(encode(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def encode(value: Any) -> Any:
+    """Plain JSON values for a dataclass value; fields that hold None are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {name: encode(item) for name, item in pairs if item is not None}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(cls: Any, data: Any, *, where: str) -> Any:
+    """`data` (plain JSON or TOML values) as a value of type `cls`.
+
+    `where` names the place for messages. Numbers must be finite; an int is accepted for a float,
+    nothing else is converted. Raises DocumentError.
+    """
+    if cls is Any:
+        return data
+    origin = typing.get_origin(cls)
+    arguments = typing.get_args(cls)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, data, where)
+    if origin is typing.Literal:
+        if data not in arguments:
+            raise UnknownNameError("value", str(data), map(str, arguments), where=where)
+        return data
+    if origin is tuple:
+        return _decode_tuple(arguments, data, where)
+    if origin is not None and issubclass(origin, Mapping):
+        return _decode_mapping(arguments, data, where)
+    if isinstance(cls, type) and issubclass(cls, enum.Enum):
+        try:
+            return cls(data)
+        except ValueError as error:
+            known = [str(member.value) for member in cls]
+            raise UnknownNameError(cls.__name__, str(data), known, where=where) from error
+    if dataclasses.is_dataclass(cls):
+        return _decode_dataclass(cls, data, where)
+    return _decode_scalar(cls, data, where)
+
+
+def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    real = [option for option in options if option is not type(None)]
+    failure: ShardwrightError | None = None
+    for option in real:
+        try:
+            return decode(option, data, where=where)
+        except ShardwrightError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _decode_tuple(arguments: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise DocumentError(f"{where}: a list is wanted, found {_describe(data)}")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(decode(arguments[0], x, where=f"{where}[{i}]") for i, x in enumerate(data))
+    if len(data) != len(arguments):
+        raise DocumentError(f"{where}: {len(arguments)} entries are wanted, found {len(data)}")
+    pairs = enumerate(zip(arguments, data, strict=True))
+    return tuple(decode(kind, item, where=f"{where}[{i}]") for i, (kind, item) in pairs)
+
+
+def _decode_mapping(arguments: tuple[Any, ...], data: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise DocumentError(f"{where}: a table is wanted, found {_describe(data)}")
+    kind = arguments[1] if arguments else Any
+    return {key: decode(kind, item, where=_join(where, key)) for key, item in data.items()}
+
+
+def _decode_dataclass(cls: type, data: Any, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise DocumentError(
+            f"{where}: a table with the keys of {cls.__name__} is wanted, found {_describe(data)}"
+        )
+    kinds, required = _fields(cls)
+    for key in data:
+        if key not in kinds:
+            raise UnknownNameError("key", str(key), kinds, where=_join(where, str(key)))
+    missing = [name for name in required if name not in data]
+    if missing:
+        raise DocumentError(f"{where}: the key {missing[0]!r} is missing ({cls.__name__})")
+    values = {key: decode(kinds[key], item, where=_join(where, key)) for key, item in data.items()}
+    try:
+        return cls(**values)
+    except InputError as error:
+        if str(error).startswith(where):
+            raise
+        raise DocumentError(f"{where}: {error}") from error
+
+
+def _decode_scalar(cls: Any, data: Any, where: str) -> Any:
+    if cls is float and isinstance(data, (int, float)) and not isinstance(data, bool):
+        if not math.isfinite(data):
+            raise DocumentError(f"{where}: a finite number is wanted, found {data!r}")
+        return float(data)
+    if cls is int and isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if cls is bool and isinstance(data, bool):
+        return data
+    if cls is str and isinstance(data, str):
+        return data
+    if cls is type(None) and data is None:
+        return None
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+    raise DocumentError(f"{where}: {names.get(cls, str(cls))} is wanted, found {_describe(data)}")
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
+    hints = typing.get_type_hints(cls)
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    required = tuple(
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+    return {field.name: hints[field.name] for field in fields}, required
+
+
+def _has_field(cls: Any, name: str) -> bool:
+    return dataclasses.is_dataclass(cls) and any(f.name == name for f in dataclasses.fields(cls))
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}: {key}" if ": " not in where else f"{where}.{key}"
+
+
+def _describe(data: Any) -> str:
+    if isinstance(data, Mapping):
+        return "a table"
+    if isinstance(data, (list, tuple)):
+        return "a list"
+    return repr(data) if data is not None else "nothing"

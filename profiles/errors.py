@@ -1,0 +1,89 @@
+"""The errors a user can meet, with the process exit code that each one means.
+
+    ShardwrightError                 exit code
+    ├── InputError                   2   a file, a flag or an argument is wrong
+    │   ├── UnknownNameError         2   no such device, model, schedule, key; names the nearest
+    │   ├── DocumentError            2   a file that cannot be read as what it should be
+    │   ├── UnitError                2   a quantity with a wrong or missing unit
+    │   ├── ModelError               2   a model that cannot be loaded
+    │   └── TraceError               2   a model that loads but cannot be traced
+    ├── MismatchError                2   a plan for another model, machine or number of ranks
+    ├── RunError                     2   a training run ended early: the first failing rank
+    ├── InfeasibleError              3   nothing fits (raised at the command line only; inside
+    │                                    the library infeasible is a value)
+    └── ToleranceError               4   `compare --fail-over`: measured is too far from predicted
+
+A message says what was asked, what is true, where it came from and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShardwrightError(Exception):
+    """Base of every error that is the user's to read; `exit_code` is what the process returns."""
+
+    exit_code = 1
+
+
+class InputError(ShardwrightError):
+    """A flag, an argument or a file's content is not usable."""
+
+    exit_code = 2
+
+
+class UnknownNameError(InputError):
+    """A name that is not among the known ones; the message offers the nearest known name.
+
+    Parameters: what kind of thing was named, the name, the known names, where it was read.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        place = f" ({where})" if where else ""
+        listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")
+        super().__init__(f"unknown {kind} {name!r}{place}.{hint} Known: {listed}.")
+
+
+class DocumentError(InputError):
+    """A file that is missing, cut short, of another schema or with a wrong entry."""
+
+
+class UnitError(InputError):
+    """A quantity whose unit is missing, unknown or of another dimension."""
+
+
+class ModelError(InputError):
+    """A model that cannot be loaded from what was given."""
+
+
+class TraceError(InputError):
+    """A model whose forward or backward cannot be traced; names the op and the module."""
+
+
+class MismatchError(ShardwrightError):
+    """A plan that was made for another model, another machine or another number of ranks."""
+
+    exit_code = 2
+
+
+class RunError(ShardwrightError):
+    """A run that ended early; carries what the first failing rank said."""
+
+    exit_code = 2
+
+
+class InfeasibleError(ShardwrightError):
+    """No plan fits; the message names what binds and the smallest changes that fit."""
+
+    exit_code = 3
+
+
+class ToleranceError(ShardwrightError):
+    """A comparison outside the tolerance that the user asked for."""
+
+    exit_code = 4

@@ -1,0 +1,1 @@
+"""Hardware: devices, links, clusters, prices; described and measured."""

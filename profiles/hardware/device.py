@@ -1,0 +1,139 @@
+"""A device: the fixed numbers of an accelerator or a CPU share, and what was measured on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.sourced import Sourced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulPoint:
+    """A measured matmul: `batch` products [m, k] x [k, n] took `time_s` (median)."""
+
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPoint:
+    """A measured fused attention call (median)."""
+
+    dtype: str
+    phase: str
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    causal: bool
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoint:
+    """A measured memory-bound op: `moved_bytes` read and written took `time_s`.
+
+    op  `elementwise`, `reduction`, `copy` or `optimizer` (one fused Adam step)
+    """
+
+    op: str
+    moved_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPoint:
+    """A whole block of a model, measured in place on this device.
+
+    kind           content hash of the block (profiles.model.graph.Block.kind) at this micro-batch
+    forward_s, backward_s    median seconds without recomputation, forward and backward
+    spread         relative half-width of the central 90 % of the samples
+    """
+
+    kind: str
+    label: str
+    forward_s: float
+    backward_s: float
+    sample_count: int
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What was measured on a device, where and when."""
+
+    source: str
+    date: str
+    matmul: tuple[MatmulPoint, ...] = ()
+    attention: tuple[AttentionPoint, ...] = ()
+    memory: tuple[MemoryPoint, ...] = ()
+    blocks: tuple[BlockPoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator, or a fixed share of a CPU.
+
+    peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`)
+    memory_bytes      as the device reports it; reserved_bytes is what a framework cannot use
+    memory_bandwidth_bytes_per_s   datasheet peak of the main memory
+    power_w           board power under training load or the vendor's limit
+    launch_s          host time per kernel launch: the floor under every op
+    efficiency_of     name of the device whose measured utilisation is borrowed, or ""
+    """
+
+    name: str
+    vendor: str
+    type: str
+    aliases: tuple[str, ...] = ()
+    peak_flop_per_s: Mapping[str, Sourced]
+    memory_bytes: Sourced
+    reserved_bytes: Sourced
+    memory_bandwidth_bytes_per_s: Sourced
+    power_w: Sourced
+    launch_s: Sourced
+    efficiency_of: str = ""
+    measurements: Measurements | None = None
+    notes: str = ""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.type not in ("gpu", "tpu", "accelerator", "cpu"):
+            raise UnknownNameError("device type", self.type, ("gpu", "tpu", "accelerator", "cpu"))
+        if not self.peak_flop_per_s:
+            raise InputError(f"device {self.name} has no peak rate")
+        numbers = {f"peak_flop_per_s.{k}": v for k, v in self.peak_flop_per_s.items()}
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "power_w"):
+            numbers[name] = getattr(self, name)
+        for name, number in numbers.items():
+            if not number.value > 0:
+                raise InputError(f"device {self.name}: {name} must be above 0, is {number.value}")
+        if not 0 <= self.reserved_bytes.value < self.memory_bytes.value:
+            raise InputError(
+                f"device {self.name}: reserved_bytes {self.reserved_bytes.value:.0f} must lie "
+                f"between 0 and memory_bytes {self.memory_bytes.value:.0f}"
+            )
+        if self.launch_s.value < 0:
+            raise InputError(f"device {self.name}: launch_s must not be negative")
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that a training process can allocate."""
+        return self.memory_bytes.value - self.reserved_bytes.value
+
+    def peak(self, dtype: str) -> Sourced:
+        """The dense peak for `dtype`; raises InputError, naming the rates that there are."""
+        if dtype not in self.peak_flop_per_s:
+            raise InputError(
+                f"device {self.name} has no rate for {dtype}; it has rates for "
+                f"{', '.join(sorted(self.peak_flop_per_s))}"
+            )
+        return self.peak_flop_per_s[dtype]

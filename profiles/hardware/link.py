@@ -1,0 +1,67 @@
+"""A link: what connects devices of a group, and what was measured on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.sourced import Sourced
+
+OPERATIONS = (
+    "send",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "all_to_all",
+    "barrier",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPoint:
+    """A measured communication: `operation` on `group_size` devices took `time_s` (median).
+
+    size_bytes  the full buffer: the tensor that is reduced, gathered (result) or scattered
+                (input); for `send` the message; for all_to_all what one rank holds.
+    """
+
+    operation: str
+    group_size: int
+    size_bytes: int
+    time_s: float
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise InputError(f"operation {self.operation!r} is not one of {', '.join(OPERATIONS)}")
+        if self.group_size < 2 or self.size_bytes < 0 or not self.time_s > 0:
+            raise InputError(f"a link point must have 2 devices or more and a time above 0: {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A kind of connection.
+
+    bandwidth_bytes_per_s  one direction, per device
+    latency_s              of one message between two devices
+    efficiency             share of the bandwidth that large collectives reach
+    shared_by              devices that share one such link (2 where two devices share a NIC)
+    points                 measured times, used first where they cover the question
+    """
+
+    name: str
+    bandwidth_bytes_per_s: Sourced
+    latency_s: Sourced
+    efficiency: Sourced
+    shared_by: int = 1
+    points: tuple[LinkPoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth_bytes_per_s.value > 0:
+            raise InputError(f"link {self.name}: bandwidth must be above 0")
+        if self.latency_s.value < 0:
+            raise InputError(f"link {self.name}: latency must not be negative")
+        if not 0 < self.efficiency.value <= 1:
+            raise InputError(f"link {self.name}: efficiency must lie in (0, 1]")
+        if self.shared_by < 1:
+            raise InputError(f"link {self.name}: shared_by must be 1 or more")

@@ -1,0 +1,1 @@
+"""Models: loading, tracing, the graph of blocks."""

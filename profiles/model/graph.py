@@ -1,0 +1,273 @@
+"""The model graph: what one training step of a model computes, stores and sends, block by block.
+
+A model is a chain of blocks. A block is what runs between two cut points of the forward pass; its
+backward belongs to it. Blocks that compute the same are one `Block` used many times: a 126-layer
+model holds three or four. All figures are per micro-batch on one rank of a tensor-parallel group
+of `ModelGraph.tp` ranks: the graph of tp = 4 holds the shapes that each of the four ranks runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from profiles.errors import InputError
+
+DTYPE_BYTES = {
+    "float64": 8.0,
+    "float32": 4.0,
+    "float16": 2.0,
+    "bfloat16": 2.0,
+    "float8_e4m3fn": 1.0,
+    "float8_e5m2": 1.0,
+    "int64": 8.0,
+    "int32": 4.0,
+    "int16": 2.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "bool": 1.0,
+    "complex64": 8.0,
+    "complex128": 16.0,
+}
+
+
+class OpKind(StrEnum):
+    """What limits an op: the tensor cores, the memory, or nothing but its launch."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    CONV = "conv"
+    MEMORY = "memory"  # element-wise, reductions, normalisations, copies, gathers
+    VIEW = "view"  # no device work
+
+
+class Phase(StrEnum):
+    """Which pass an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Shape and data type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise InputError(f"dtype {self.dtype!r} has no known size")
+        if any(size < 0 for size in self.shape):
+            raise InputError(f"shape {self.shape} has a negative size")
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.num_elements * DTYPE_BYTES[self.dtype])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulShape:
+    """`batch` products of [m, k] x [k, n]. A convolution is given as the product it equals."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .]."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One kernel of the forward or backward pass.
+
+    name         the aten name without overload (`aten.mm`)
+    module       path of the innermost module that ran it, relative to the block ("" = the block)
+    work_flop    floating-point operations, one multiply-add = 2; causal attention counts half
+    read_bytes, written_bytes   every distinct input and output storage range once
+    dtype        of the arithmetic (that of the first floating-point input)
+    """
+
+    name: str
+    kind: OpKind
+    phase: Phase
+    module: str
+    dtype: str
+    work_flop: int
+    read_bytes: int
+    written_bytes: int
+    matmul: MatmulShape | None = None
+    attention: AttentionShape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTensor:
+    """A storage that lives from a block's forward to its backward, apart from parameters.
+
+    module  path relative to the block of the module that produced it ("" = the block itself)
+    """
+
+    module: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A weight as one tensor-parallel rank holds it; `full_shape` is before sharding.
+
+    sharded_dim  dimension split over tp, or None where every tp rank holds all of it
+    tied_to      name in the whole model of the first parameter that shares its storage, or ""
+    """
+
+    name: str
+    spec: TensorSpec
+    full_shape: tuple[int, ...]
+    sharded_dim: int | None = None
+    trainable: bool = True
+    tied_to: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Communication that tensor parallelism puts into a block.
+
+    operation  `all_reduce`, `all_gather` or `reduce_scatter`; size_bytes is the full tensor
+    """
+
+    operation: str
+    phase: Phase
+    module: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One distinct kind of block.
+
+    kind              content hash: equal kinds have equal traces
+    label             human name of the kind (`LlamaDecoderLayer`)
+    inputs, outputs   tensors that cross the cut before and after it, in call order
+    saved             storages kept for backward without recomputation (its inputs left out)
+    attention_module  path of the submodule that recompute = attention checkpoints, or ""
+    attention_input_bytes   bytes of that submodule's inputs, kept when it is recomputed
+    forward_peak_bytes, backward_peak_bytes   highest bytes alive inside the block beyond what was
+                      alive at its start, in forward and in backward (parameters, parameter
+                      gradients and the boundary tensors left out)
+    expected_shapes   True where data-dependent routing was traced by its expected shapes
+    """
+
+    kind: str
+    label: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    forward_ops: tuple[Op, ...]
+    backward_ops: tuple[Op, ...]
+    parameters: tuple[Parameter, ...]
+    saved: tuple[SavedTensor, ...]
+    attention_module: str
+    attention_input_bytes: int
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    collectives: tuple[Collective, ...] = ()
+    buffer_bytes: int = 0
+    expected_shapes: bool = False
+
+    @property
+    def forward_flop(self) -> int:
+        return sum(op.work_flop for op in self.forward_ops)
+
+    @property
+    def backward_flop(self) -> int:
+        return sum(op.work_flop for op in self.backward_ops)
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(tensor.memory_bytes for tensor in self.saved)
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements on one tp rank; a tied parameter counts only where it is first."""
+        return sum(p.spec.num_elements for p in self.parameters if not p.tied_to)
+
+    @property
+    def full_parameter_count(self) -> int:
+        """Elements over the whole tp group; tied parameters once."""
+        return sum(math.prod(p.full_shape) for p in self.parameters if not p.tied_to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRef:
+    """A position in the chain: which kind stands there, and the module whose call opens it.
+
+    entry  module path in the whole model at whose call the block begins (`model.layers.3`); ""
+           for the first block, which begins with the forward pass itself
+    """
+
+    entry: str
+    kind: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGraph:
+    """A traced model for one micro-batch size, sequence length, precision and tp degree.
+
+    kinds     the distinct blocks; chain  the blocks in order of execution, as references
+    cuttable  False where the forward pass is no chain of blocks: then the chain has one block
+    why_not_cuttable, why_not_tensor_parallel   the reason, or ""
+    source    what was loaded: file, shipped name or `package.module:factory`, with content hash
+    """
+
+    name: str
+    source: str
+    micro_batch: int
+    sequence_length: int
+    dtype: str
+    tp: int
+    kinds: tuple[Block, ...]
+    chain: tuple[BlockRef, ...]
+    why_not_cuttable: str = ""
+    why_not_tensor_parallel: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.chain:
+            raise InputError(f"the model graph of {self.name} has no blocks")
+        if any(not 0 <= ref.kind < len(self.kinds) for ref in self.chain):
+            raise InputError(f"the model graph of {self.name} refers to a block that is not there")
+
+    @property
+    def cuttable(self) -> bool:
+        return not self.why_not_cuttable
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The block at each position of the chain."""
+        return tuple(self.kinds[ref.kind] for ref in self.chain)
+
+    @property
+    def forward_flop(self) -> int:
+        return sum(block.forward_flop for block in self.blocks)
+
+    @property
+    def backward_flop(self) -> int:
+        return sum(block.backward_flop for block in self.blocks)
+
+    @property
+    def full_parameter_count(self) -> int:
+        return sum(block.full_parameter_count for block in self.blocks)

@@ -1,0 +1,37 @@
+"""`Sourced`: a number from outside together with where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+
+METHODS = ("datasheet", "measured", "fitted", "published", "derived", "assumed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """A value, its source and how far to trust it.
+
+    value        in the SI unit that the holding field's name says
+    source       a link, a citation or a measurement file
+    date         ISO date on which the source said so
+    method       one of `METHODS`
+    uncertainty  relative half-width of a 90 % interval (0.05 = +-5 %); 0 where exact
+
+    Raises InputError for an unknown method, an empty source or a negative uncertainty.
+    """
+
+    value: float
+    source: str
+    date: str
+    method: str = "datasheet"
+    uncertainty: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
+        if not self.source.strip():
+            raise InputError(f"the number {self.value!r} has no source; say where it comes from")
+        if not self.uncertainty >= 0.0:
+            raise InputError(f"uncertainty must be 0 or more, got {self.uncertainty!r}")

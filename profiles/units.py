@@ -1,0 +1,154 @@
+"""Quantities: from what people write to SI numbers, and from SI numbers to what people read.
+
+Inside the code every number is in SI base units and its name says so. This module is the only
+place where human units appear in text. Decimal prefixes are powers of 1000 (GB, Gb), binary ones
+powers of 1024 (GiB); a lower-case `b` is a bit, an upper-case `B` a byte.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from profiles.errors import UnitError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_PREFIX = {**_DECIMAL, **_BINARY}
+_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d]*)\s*$")
+
+_EXAMPLE = {
+    "bytes": "80GiB or 80GB",
+    "bytes_per_s": "400Gb/s or 50GB/s",
+    "time": "30d, 4h or 12ms",
+    "count": "1024, 4M or 2T",
+    "usd": "3M$ or 2500$",
+    "flop_per_s": "989TFLOP/s",
+}
+
+
+def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
+    """The SI value of `text` read as a quantity of `dimension`.
+
+    dimension: `bytes`, `bytes_per_s`, `time`, `count`, `usd` or `flop_per_s`. A bare number is
+    accepted for `count` only: everything else must say its unit.
+
+    Raises UnitError, naming `where`, for a missing, unknown or foreign unit and for values that
+    are negative or not finite.
+
+    >>> parse_quantity("80GiB", "bytes")
+    85899345920.0
+    >>> parse_quantity("400Gb/s", "bytes_per_s")
+    50000000000.0
+    >>> parse_quantity("2T", "count")
+    2000000000000.0
+    """
+    place = f"{where}: " if where else ""
+    match = _NUMBER.match(text)
+    if match is None:
+        raise UnitError(f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}")
+    number, unit = float(match.group(1)), match.group(2)
+    factor = _factor(unit, dimension)
+    if factor is None:
+        what = f"has the unit {unit!r}" if unit else "has no unit"
+        raise UnitError(
+            f"{place}{text!r} {what}, but a quantity of {dimension.replace('_', ' ')} is wanted; "
+            f"write for example {_EXAMPLE[dimension]}"
+        )
+    value = number * factor
+    if not math.isfinite(value) or value < 0:
+        raise UnitError(f"{place}{text!r} must be finite and not negative")
+    return value
+
+
+def _factor(unit: str, dimension: str) -> float | None:
+    if dimension == "time":
+        return _TIME.get(unit)
+    if dimension == "count":
+        return {**_DECIMAL, "B": 1e9}.get(unit)
+    if dimension == "usd":
+        return _DECIMAL.get(unit[:-1]) if unit.endswith("$") else None
+    if dimension == "flop_per_s":
+        return _DECIMAL.get(unit.removesuffix("FLOP/s")) if unit.endswith("FLOP/s") else None
+    if dimension == "bytes_per_s":
+        if not unit.endswith("/s"):
+            return None
+        unit = unit[:-2]
+    if unit.endswith("B"):
+        return _PREFIX.get(unit[:-1])
+    if unit.endswith("b") and dimension == "bytes_per_s":
+        prefix = _PREFIX.get(unit[:-1])
+        return None if prefix is None else prefix / 8.0
+    return None
+
+
+def format_bytes(memory_bytes: float) -> str:
+    """Bytes in binary units: `71.3 GiB`.
+
+    >>> format_bytes(1536)
+    '1.50 KiB'
+    """
+    return _scaled(memory_bytes, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def format_time(time_s: float) -> str:
+    """Seconds in the unit that keeps three digits: `3.42 s`, `12.0 ms`, `4.50 d`.
+
+    >>> format_time(0.0123)
+    '12.3 ms'
+    """
+    magnitude = abs(time_s)
+    if magnitude >= 2 * 86400:
+        return f"{time_s / 86400:.3g} d"
+    if magnitude >= 2 * 3600:
+        return f"{time_s / 3600:.3g} h"
+    if magnitude >= 1.0:
+        return f"{time_s:.3g} s" if magnitude < 1000 else f"{time_s:.0f} s"
+    if magnitude >= 1e-3:
+        return f"{time_s * 1e3:.3g} ms"
+    return f"{time_s * 1e6:.3g} us"
+
+
+def format_flop(work_flop: float) -> str:
+    """Floating-point operations with a decimal prefix: `1.23 TFLOP`."""
+    return _scaled(work_flop, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
+
+
+def format_rate(bandwidth_bytes_per_s: float) -> str:
+    """Bandwidth in decimal bytes: `50.0 GB/s`."""
+    return _scaled(bandwidth_bytes_per_s, 1000.0, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+
+
+def format_count(count: float) -> str:
+    """A count with a decimal prefix: `70.6 B`, `1.02 T`, `512`.
+
+    >>> format_count(70_553_706_496)
+    '70.6 B'
+    """
+    if abs(count) < 1e4:
+        return f"{count:.0f}"
+    return _scaled(count, 1000.0, ("", "k", "M", "B", "T", "Q"))
+
+
+def format_usd(price_usd: float) -> str:
+    """Dollars: `$0.94`, `$12.3 k`, `$3.10 M`."""
+    if abs(price_usd) < 1e3:
+        return f"${price_usd:.2f}" if abs(price_usd) >= 0.1 else f"${price_usd:.3g}"
+    return "$" + _scaled(price_usd, 1000.0, ("", "k", "M", "B", "T"))
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction as per cent: `41 %`, `1.8 %`."""
+    percent = fraction * 100.0
+    return f"{percent:.0f} %" if abs(percent) >= 10 else f"{percent:.1f} %"
+
+
+def _scaled(value: float, base: float, suffixes: tuple[str, ...]) -> str:
+    scaled, index = float(value), 0
+    while abs(scaled) >= base * 0.9995 and index < len(suffixes) - 1:
+        scaled, index = scaled / base, index + 1
+    if index == 0:
+        return f"{scaled:.0f} {suffixes[0]}".strip()
+    digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+    return f"{scaled:.{digits}f} {suffixes[index]}".strip()

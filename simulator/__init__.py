@@ -1,0 +1,1 @@
+"""Predictions: what a plan would do."""

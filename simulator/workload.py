@@ -1,0 +1,48 @@
+"""The workload: what one optimizer step trains on, in which precision, with which optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError, UnknownNameError
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+OPTIMIZERS = ("adamw", "sgd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One optimizer step.
+
+    global_batch     sequences (samples) per optimizer step over the whole cluster
+    sequence_length  tokens per sequence; 1 where the model has no sequence dimension
+    precision        of the arithmetic: `bf16` and `fp16` keep fp32 master weights
+    tokens           tokens of the whole training run, 0 where unknown
+    """
+
+    global_batch: int
+    sequence_length: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.global_batch < 1:
+            raise InputError(f"global batch must be 1 or more, got {self.global_batch}")
+        if self.sequence_length < 1:
+            raise InputError(f"sequence length must be 1 or more, got {self.sequence_length}")
+        if self.precision not in PRECISIONS:
+            raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.tokens < 0:
+            raise InputError(f"tokens must not be negative, got {self.tokens}")
+
+    @property
+    def compute_dtype(self) -> str:
+        """torch's name of the data type that matmuls run in."""
+        return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.precision]
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.sequence_length
