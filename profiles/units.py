@@ -47,7 +47,9 @@ def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     place = f"{where}: " if where else ""
     match = _NUMBER.match(text)
     if match is None:
-        raise UnitError(f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}")
+        raise UnitError(
+            f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}"
+        )
     number, unit = float(match.group(1)), match.group(2)
     factor = _factor(unit, dimension)
     if factor is None:
@@ -112,7 +114,9 @@ def format_time(time_s: float) -> str:
 
 def format_flop(work_flop: float) -> str:
     """Floating-point operations with a decimal prefix: `1.23 TFLOP`."""
-    return _scaled(work_flop, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
+    return _scaled(
+        work_flop, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
+    )
 
 
 def format_rate(bandwidth_bytes_per_s: float) -> str:
