@@ -49,8 +49,10 @@ def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
             )
         found = f"its schema is {tag!r}" if tag is not None else "it has no 'schema' key"
         raise DocumentError(f"{path} is not a {schema} file: {found}")
-    data.pop("provenance", None) if not _has_field(cls, "provenance") else None
-    return decode(cls, data, where=str(path))
+    if not _has_field(cls, "provenance"):
+        data.pop("provenance", None)
+    value: T = decode(cls, data, where=str(path))
+    return value
 
 
 def write_document(
@@ -197,7 +199,7 @@ def _decode_mapping(arguments: tuple[Any, ...], data: Any, where: str) -> Mappin
     return {key: decode(kind, item, where=_join(where, key)) for key, item in data.items()}
 
 
-def _decode_dataclass(cls: type, data: Any, where: str) -> Any:
+def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise DocumentError(
             f"{where}: a table with the keys of {cls.__name__} is wanted, found {_describe(data)}"

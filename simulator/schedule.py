@@ -48,9 +48,7 @@ class Action:
         """The action that `text` names; raises InputError."""
         match = _ACTION.match(text.strip())
         if match is None:
-            raise InputError(
-                f"{text!r} is not an action; write stage, F, B, I or W, micro-batch: 2F0"
-            )
+            raise InputError(f"{text!r} is not an action; write stage, kind, micro-batch: 2F0")
         return cls(int(match.group(1)), ActionKind(match.group(2)), int(match.group(3)))
 
 

@@ -115,10 +115,10 @@ class Cluster:
                 return level
         raise InputError(f"cluster {self.name}: devices {indices} are not connected")
 
-    def graph(self) -> nx.Graph:
+    def graph(self) -> nx.Graph[str]:
         """The networkx view: device nodes `d0...`, switch nodes per level domain, edges with
         `bandwidth_bytes_per_s` and `latency_s`."""
-        graph = nx.Graph(name=self.name)
+        graph: nx.Graph[str] = nx.Graph(name=self.name)
         below = [f"d{index}" for index in range(self.num_devices)]
         spans = [1] * len(below)
         for index, name in enumerate(below):
