@@ -1,0 +1,43 @@
+# Two commands on a fresh machine do everything: `make demo` and `make test`.
+# Each target does its own set-up once, in .venv.
+
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
+  done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint bench validate clean
+
+help:
+	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
+	@echo "make test      every test (under ten minutes on two cores)"
+	@echo "make lint      formatting, lint and types"
+	@echo "make bench     benchmarks, as ratios to something run at the same time"
+	@echo "make clean     remove .venv and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
+	@echo "Setting up $(VENV) (once; a few minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/shardwright demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not measuring and not slow"
+	$(BIN)/python -m pytest -m "measuring and not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
