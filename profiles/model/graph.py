@@ -9,9 +9,11 @@ of `ModelGraph.tp` ranks: the graph of tp = 4 holds the shapes that each of the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 
+from profiles.document import content_hash
 from profiles.errors import InputError
 
 DTYPE_BYTES = {
@@ -170,6 +172,8 @@ class Block:
     forward_peak_bytes, backward_peak_bytes   highest bytes alive inside the block beyond what was
                       alive at its start, in forward and in backward (parameters, parameter
                       gradients and the boundary tensors left out)
+    forward_changes, backward_changes   bytes allocated (freed: negative) one after the other, in
+                      each pass, from which those two peaks follow
     expected_shapes   True where data-dependent routing was traced by its expected shapes
     """
 
@@ -186,7 +190,8 @@ class Block:
     forward_peak_bytes: int
     backward_peak_bytes: int
     collectives: tuple[Collective, ...] = ()
-    buffer_bytes: int = 0
+    forward_changes: tuple[int, ...] = ()
+    backward_changes: tuple[int, ...] = ()
     expected_shapes: bool = False
 
     @property
@@ -271,3 +276,14 @@ class ModelGraph:
     @property
     def full_parameter_count(self) -> int:
         return sum(block.full_parameter_count for block in self.blocks)
+
+
+def running_peak(changes: tuple[int, ...]) -> int:
+    """Highest running sum of the changes, beginning at 0."""
+    return max(0, *accumulate(changes)) if changes else 0
+
+
+def with_kind(block: Block) -> Block:
+    """The block with its content hash filled in: equal figures, equal kind, whatever the label."""
+    bare = replace(block, kind="", label="")
+    return replace(block, kind=content_hash(bare))

@@ -1,0 +1,132 @@
+"""Lower bounds for all cells at once, with arrays: what no plan of a cell can beat.
+
+Symbols as in planner/problem.py; W is the time of all blocks for one micro-batch with every block
+at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest
+of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
+
+1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
+              step >= W + (p - 1) send + tail + (M - p) R
+              step >= W + (p - 1) send + tail + (M - 1) W / p          where M > p
+              The third sums the steady paths of all stages with weights that telescope
+              (lambda_0 = c / (M-p), lambda_j = c (M-p-1) / ((M-p+j-1) (M-p+j)),
+              c = (M-1) / p), so that every stage's time has the same factor: no split, however
+              uneven, does better than the even one.
+interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work. A rank's share
+              of fill and drain depends on the split, so none is charged.
+
+tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
+what any stage needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.problem import Array, PartitionProblem
+
+_OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings, four 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTotals:
+    """What the bound of a cell needs to know of its chain of blocks, at the fastest strategies.
+
+    total_s, busiest_s, last_s   W, R, b_last
+    send_s    least time of one crossing between stages, there and back
+    tail_s, any_tail_s   least time of the first, of any stage after its last backward
+    """
+
+    total_s: float
+    busiest_s: float
+    last_s: float
+    send_s: float
+    tail_s: float
+    any_tail_s: float
+
+
+def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
+    """Seconds that no plan of each cell can beat; [len(cells)]."""
+    if not cells:
+        return np.zeros(0)
+    p = np.asarray([cell.pp for cell in cells], dtype=float)
+    m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
+    interleaved = np.asarray([cell.schedule == "interleaved" for cell in cells])
+    gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
+    rows = np.asarray(
+        [(t.total_s, t.busiest_s, t.last_s, t.send_s, t.tail_s, t.any_tail_s) for t in totals],
+        dtype=float,
+    )
+    total, busiest, last, send, tail, any_tail = rows.T
+    window = np.where(gpipe, 1.0, p)
+    steady = np.maximum((m - 1) * last, (m - window) * busiest)
+    steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
+    plain = total + (p - 1) * send + steady + tail
+    own = m * np.maximum(total / p, busiest) + any_tail
+    return np.asarray(np.where(interleaved, own, plain))
+
+
+def totals_of(problem: PartitionProblem, num_ranks: int) -> ChainTotals:
+    """The totals of a partition problem whose stages lie on so many ranks."""
+    fastest = np.min(
+        [costs.forward_s + costs.backward_s.min(axis=1) for costs in problem.costs], axis=0
+    )
+    first, last = np.triu_indices(problem.num_blocks)
+    sends = (problem.send_forward_s + problem.send_backward_s)[1:]
+    return ChainTotals(
+        total_s=float(fastest.sum()),
+        busiest_s=least_busiest_s(fastest, problem.kinds, num_ranks),
+        last_s=float(fastest[-1]),
+        send_s=float(sends.min(initial=np.inf)) if sends.size else 0.0,
+        tail_s=float(problem.tail_s[0, 1:].min()),
+        any_tail_s=float(problem.tail_s[first, last + 1].min()),
+    )
+
+
+def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:
+    """The least time of the busiest of `num_ranks` ranks that share whole blocks, in any order.
+
+    Exact for one repeated kind and a few other blocks (an embedding, a head): for each way to put
+    these together, a rank takes as many repeated blocks as fit under the limit beside them, and
+    the limit is the least at which all are taken. With more than four other blocks only the
+    repeated kind is counted.
+    """
+    kind, count = Counter(kinds).most_common(1)[0]
+    unit = float(fastest[list(kinds).index(kind)])
+    others = [float(time) for time, name in zip(fastest, kinds, strict=True) if name != kind]
+    longest = float(fastest.max())
+    if len(others) > _OTHERS:
+        return max(longest, math.ceil(count / num_ranks) * unit)
+    least = math.inf
+    for groups in _groupings(others):
+        if len(groups) > num_ranks:
+            continue
+        loads = [*(sum(group) for group in groups), *[0.0] * (num_ranks - len(groups))]
+        least = min(least, _deal(unit, count, loads))
+    return max(longest, least)
+
+
+def _deal(unit: float, count: int, loads: list[float]) -> float:
+    """The highest load after each of `count` units went to the rank that it loads least."""
+    ranks = sorted(loads)
+    for _ in range(count):
+        ranks.sort()
+        ranks[0] += unit
+    return max(ranks)
+
+
+def _groupings(items: list[float]) -> list[list[list[float]]]:
+    """All ways to split items into groups."""
+    if not items:
+        return [[]]
+    found: list[list[list[float]]] = []
+    for rest in _groupings(items[1:]):
+        found.append([[items[0]], *rest])
+        for index in range(len(rest)):
+            found.append([*rest[:index], [items[0], *rest[index]], *rest[index + 1 :]])
+    return found

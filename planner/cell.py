@@ -1,0 +1,41 @@
+"""A cell of the search: one choice of degrees, ZeRO stage, micro-batch and schedule.
+
+What is left inside a cell is which blocks form which stage and what each block computes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Cell:
+    """Degrees and schedule of a plan; `global_batch` is that of the workload."""
+
+    pp: int
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch: int
+    schedule: str
+    vpp: int
+    global_batch: int
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per step and replica."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def num_stages(self) -> int:
+        return self.pp * self.vpp
+
+    def __str__(self) -> str:
+        """`tp4 pp2 dp4, 1f1b, micro-batch 2, zero 1`."""
+        parts = [f"tp{self.tp} pp{self.pp} dp{self.dp}"]
+        if self.pp > 1:
+            parts.append(self.schedule + (f" x{self.vpp}" if self.vpp > 1 else ""))
+        parts.append(f"micro-batch {self.micro_batch}")
+        if self.zero_stage:
+            parts.append(f"zero {self.zero_stage}")
+        return ", ".join(parts)

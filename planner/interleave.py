@@ -1,0 +1,175 @@
+"""Stages for the interleaved schedule: a rank's virtual stages share its memory and its time.
+
+Virtual stage s runs on rank s mod p. What counts is a rank's busy time, the sum over its stages,
+and one memory for all of them, so the stages cannot be chosen one by one as in
+planner/partition.py. Here the split is a descent from the evenest one, in which the busiest rank
+gives away one block at a time, and inside a split each rank's strategies are chosen exactly (the
+labels of planner/stage_labels.py over all blocks of the rank, each weighted with the micro-batches
+in flight of its stage). The result is a good plan, not a proven one: the proof rests on the bound
+of the cell (planner/bound.py).
+
+The descent's measure is M max_r R_r + (p - 1) mean T: the busiest rank and the fill and drain of
+interleaved 1f1b (Narayanan et al., SC'21, section 2.2.2), R_r the busy time of rank r per
+micro-batch. The event timeline has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from planner.partition import partition
+from planner.problem import BlockCosts, Partition, PartitionProblem, StageSlot
+from planner.stage_labels import StageLabels
+
+_ROUNDS = 64  # blocks moved at most; the descent starts even and ends far earlier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterleavedProblem:
+    """A chain for p ranks of v stages each.
+
+    chain      the blocks, as for any schedule; its slots are the p * v virtual stages with their
+               own micro-batches in flight, each with the capacity of its rank
+    num_ranks  p
+    """
+
+    chain: PartitionProblem
+    num_ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    measure: float
+    busiest: int
+    starts: tuple[int, ...]
+    strategies: tuple[int, ...]
+
+
+def partition_interleaved(problem: InterleavedProblem) -> Partition | None:
+    """A good partition, its step time the measure above; None where no tried split fits."""
+    chain = problem.chain
+    solver = _Ranks(problem)
+    best = solver.fill(_even_starts(chain))
+    if best is None:
+        return None
+    for _ in range(_ROUNDS):
+        better = best
+        for starts in _relieved(best, chain, problem.num_ranks):
+            found = solver.fill(starts)
+            if found is not None and found.measure < better.measure * (1 - 1e-12):
+                better = found
+        if better is best:
+            break
+        best = better
+    return Partition(starts=best.starts, strategies=best.strategies, step_time_s=best.measure)
+
+
+def _relieved(split: _Split, chain: PartitionProblem, num_ranks: int) -> Iterator[tuple[int, ...]]:
+    """Splits in which one stage of the busiest rank gives a block, passed on to another rank."""
+    for giver in range(split.busiest, chain.num_stages, num_ranks):
+        for taker in range(chain.num_stages):
+            if taker % num_ranks == split.busiest:
+                continue
+            starts = list(split.starts)
+            for boundary in range(min(giver, taker) + 1, max(giver, taker) + 1):
+                starts[boundary] += -1 if taker > giver else 1
+            if all(i < j for i, j in pairwise((*starts, chain.num_blocks))):
+                yield tuple(starts)
+
+
+def _even_starts(chain: PartitionProblem) -> tuple[int, ...]:
+    """The split with the least longest stage: the partition of a very long 1f1b without memory."""
+    rounds = 1000 * chain.num_stages
+    slots = tuple(
+        StageSlot(in_flight=1, capacity_bytes=np.inf, costs=slot.costs) for slot in chain.slots
+    )
+    free = replace(
+        chain,
+        schedule="1f1b",
+        num_microbatches=rounds,
+        slots=slots,
+        tail_s=np.zeros_like(chain.tail_s),
+    )
+    found = partition(free)
+    assert found is not None  # nothing limits it
+    return found.starts
+
+
+class _Ranks:
+    """Fills the ranks of a split with strategies; equal ranks are filled once."""
+
+    def __init__(self, problem: InterleavedProblem) -> None:
+        self.problem = problem
+        self.known: dict[tuple[object, ...], tuple[float, float, tuple[int, ...]] | None] = {}
+
+    def fill(self, starts: tuple[int, ...]) -> _Split | None:
+        chain, p = self.problem.chain, self.problem.num_ranks
+        ends = (*starts[1:], chain.num_blocks)
+        busy: list[float] = []
+        strategies: dict[int, int] = {}
+        total = 0.0
+        for rank in range(p):
+            stages = range(rank, chain.num_stages, p)
+            filled = self._rank(stages, starts, ends)
+            if filled is None:
+                return None
+            forward, backward, chosen = filled
+            busy.append(forward + backward)
+            blocks = [block for s in stages for block in range(starts[s], ends[s])]
+            strategies.update(zip(blocks, chosen, strict=True))
+            total += forward + backward
+        measure = chain.num_microbatches * max(busy) + (p - 1) * total / chain.num_stages
+        return _Split(
+            measure=measure,
+            busiest=int(np.argmax(busy)),
+            starts=starts,
+            strategies=tuple(strategies[block] for block in range(chain.num_blocks)),
+        )
+
+    def _rank(
+        self, stages: range, starts: tuple[int, ...], ends: tuple[int, ...]
+    ) -> tuple[float, float, tuple[int, ...]] | None:
+        """Forward and backward seconds and strategies of a rank's blocks; None: does not fit."""
+        chain = self.problem.chain
+        key = tuple(
+            (chain.slots[s].in_flight, starts[s] > 0, chain.kinds[starts[s] : ends[s]])
+            for s in stages
+        )
+        if key not in self.known:
+            self.known[key] = self._choose(stages, starts, ends)
+        return self.known[key]
+
+    def _choose(
+        self, stages: range, starts: tuple[int, ...], ends: tuple[int, ...]
+    ) -> tuple[float, float, tuple[int, ...]] | None:
+        chain = self.problem.chain
+        costs = chain.costs[chain.slots[stages[0]].costs]
+        blocks = np.asarray([block for s in stages for block in range(starts[s], ends[s])])
+        weight = np.asarray(
+            [chain.slots[s].in_flight for s in stages for _ in range(starts[s], ends[s])]
+        )
+        names = [(chain.kinds[b], int(w)) for b, w in zip(blocks, weight, strict=True)]
+        number = {name: index for index, name in enumerate(dict.fromkeys(names))}
+        weighted = BlockCosts(
+            forward_s=costs.forward_s[blocks],
+            backward_s=costs.backward_s[blocks],
+            saved_bytes=costs.saved_bytes[blocks] * weight[:, None],
+            transient_bytes=costs.transient_bytes[blocks],
+        )
+        fixed = sum(
+            float(chain.static_bytes[starts[s], ends[s]])
+            + chain.slots[s].in_flight * float(chain.input_bytes[starts[s]])
+            for s in stages
+        )
+        node = StageLabels(tuple(number[name] for name in names), weighted, chain.reshard_s).of(
+            0, len(blocks)
+        )
+        label = node.cheapest(chain.slots[stages[0]].capacity_bytes - fixed, 1)
+        if label < 0:
+            return None
+        forward = float(weighted.forward_s.sum())
+        return forward, float(node.backward_s[label]), node.strategies(label)

@@ -1,0 +1,276 @@
+"""The exact dynamic programme: cut a chain into stages and choose strategies, provably best.
+
+Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
+before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
+found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
+them only ever grow with a stage's backward time, so inside a stage the fastest strategies that fit
+its memory are enough (planner/stage_labels.py), and between stages only undominated labels are.
+
+Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
+built: the first pass allows stages up to a little over the mean, and is repeated wider only where
+its answer does not prove the rest superfluous. A label whose completion, with every remaining
+block at its fastest and perfectly even, exceeds a known plan is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.problem import Array, Partition, PartitionProblem, step_time
+from planner.stage_labels import Index, LabelSet, StageLabels
+
+_SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
+_FIRST_LIMIT = 1.25  # of the mean stage time; only decides how much is tried first
+
+
+@dataclass(slots=True, kw_only=True)
+class _Frontier:
+    """Labels of one stage: where they start, their columns, and what they were built from."""
+
+    start: Index
+    columns: Array
+    behind: Index
+    end: Index
+
+
+def partition(problem: PartitionProblem, *, below: float = np.inf) -> Partition | None:
+    """The partition with the least step time, or None where none fits (or none is under `below`).
+
+    Exact up to a relative 1e-12. Ties go to the partition found first: later stages with fewer
+    blocks, strategies of lower index.
+    """
+    solver = _Solver(problem)
+    limit = _FIRST_LIMIT * solver.mean_stage_time()
+    while True:
+        narrow = limit < solver.largest_stage_time()
+        found = solver.solve(limit, below)
+        best = min(below, found.step_time_s if found else np.inf)
+        needed = solver.stage_time_limit(best)
+        if not narrow or limit >= needed:
+            return found
+        limit = needed if np.isfinite(needed) else 2 * limit
+
+
+class _Solver:
+    def __init__(self, problem: PartitionProblem) -> None:
+        self.problem = problem
+        self.labels = [
+            StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs
+        ]
+        self.forward = [_ranges(costs.forward_s) for costs in problem.costs]
+        least = [costs.backward_s.min(axis=1) for costs in problem.costs]
+        self.backward = [_ranges(b) for b in least]
+        fastest = np.min([c.forward_s for c in problem.costs], axis=0)
+        self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
+        self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
+        self.time_before = self.forward_before + self.backward_before
+
+    def mean_stage_time(self) -> float:
+        longest = float(np.diff(self.time_before).max())
+        return max(float(self.time_before[-1]) / self.problem.num_stages, longest)
+
+    def largest_stage_time(self) -> float:
+        return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
+
+    def stage_time_limit(self, upper: float) -> float:
+        """No stage of a plan faster than `upper` takes longer (1f1b: Z >= W + (M - w) T)."""
+        rounds = self.problem.num_microbatches - (
+            max(slot.in_flight for slot in self.problem.slots)
+            if self.problem.schedule == "1f1b"
+            else 1
+        )
+        if rounds < 1 or not np.isfinite(upper):
+            return np.inf
+        return (upper - float(self.time_before[-1])) / rounds * (1 + 1e-9)
+
+    def solve(self, limit: float, below: float) -> Partition | None:
+        """The best partition whose stages all take at most `limit` at their fastest."""
+        tables = [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
+        if any(table[0].size == 0 for table in tables):
+            return None
+        upper = below
+        for beam in (1, None):
+            found = self._cut(tables, upper, beam)
+            if found is not None:
+                upper = min(upper, found.step_time_s * (1 + _SLACK))
+                best = found
+            elif beam is None:
+                return None if np.isinf(upper) or upper == below else best
+        return best
+
+    def _stage_table(self, stage: int, limit: float) -> tuple[Index, Index, Array, Array]:
+        """All (first block, end, forward, backward) that a stage can be: memory and limit kept."""
+        problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
+        slot = problem.slots[stage]
+        after = p - stage - 1
+        start, end = np.triu_indices(n, k=0)
+        end = end + 1
+        allowed = (start >= stage) & (end <= n - after)
+        allowed &= (start == 0) if stage == 0 else (start > 0)
+        if after == 0:
+            allowed &= end == n
+        fastest = self.forward[slot.costs] + self.backward[slot.costs]
+        allowed &= fastest[start, end] <= limit
+        start, end = start[allowed], end[allowed]
+        backward = np.full(start.size, np.inf)
+        known: dict[int, float] = {}
+        for index, (i, j) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+            node = self.labels[slot.costs].of(i, j)
+            if id(node) not in known:
+                label = self._label(stage, node, i, j)
+                known[id(node)] = np.inf if label < 0 else float(node.backward_s[label])
+            backward[index] = known[id(node)]
+        ok = np.isfinite(backward)
+        start, end = start[ok], end[ok]
+        return start, end, self.forward[slot.costs][start, end], backward[ok]
+
+    def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
+        slot = self.problem.slots[stage]
+        fixed = self.problem.static_bytes[i, j] + slot.in_flight * self.problem.input_bytes[i]
+        return node.cheapest(slot.capacity_bytes - fixed, slot.in_flight)
+
+    def _cut(
+        self, tables: list[tuple[Index, Index, Array, Array]], upper: float, beam: int | None
+    ) -> Partition | None:
+        problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
+        grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
+        bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
+        width = 3 if problem.schedule == "1f1b" else 5
+        columns = np.zeros((1, width))
+        columns[0, -1] = -np.inf
+        none = np.zeros(1, dtype=np.intp)
+        frontier = _Frontier(start=np.full(1, n), columns=columns, behind=none, end=none)
+        history = [frontier]
+        for stage in range(p - 1, -1, -1):
+            start, end, forward, backward = tables[stage]
+            first = np.searchsorted(frontier.start, end, side="left")
+            count = np.searchsorted(frontier.start, end, side="right") - first
+            pair = np.repeat(np.arange(start.size), count)
+            offset = np.arange(pair.size) - np.repeat(np.cumsum(count) - count, count)
+            behind = first[pair] + offset
+            i, j = start[pair], end[pair]
+            sends = np.zeros((2, pair.size))
+            if stage < p - 1:
+                sends = np.stack([problem.send_forward_s[j], problem.send_backward_s[j]])
+            columns = grow(
+                problem,
+                problem.slots[stage].in_flight,
+                frontier.columns[behind],
+                forward[pair],
+                backward[pair],
+                problem.tail_s[i, j],
+                sends,
+            )
+            lower = bound(columns, i, stage)
+            alive = np.flatnonzero(lower <= upper * (1 + _SLACK))
+            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam)]
+            if keep.size == 0:
+                return None
+            frontier = _Frontier(
+                start=i[keep], columns=columns[keep], behind=behind[keep], end=j[keep]
+            )
+            history.append(frontier)
+        return self._trace(history)
+
+    def _trace(self, history: list[_Frontier]) -> Partition | None:
+        problem = self.problem
+        last = history[-1]
+        total = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
+        label = int(np.argmin(total(last.columns, last.start, 0)))
+        starts: list[int] = []
+        strategies: list[int] = []
+        for stage, frontier in enumerate(reversed(history[1:])):
+            i, j = int(frontier.start[label]), int(frontier.end[label])
+            node = self.labels[problem.slots[stage].costs].of(i, j)
+            starts.append(i)
+            strategies.extend(node.strategies(self._label(stage, node, i, j)))
+            label = int(frontier.behind[label])
+        firsts, chosen = tuple(starts), tuple(strategies)
+        time_s = step_time(problem, firsts, chosen)
+        return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)
+
+    def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
+        """Least objective of any completion; the objective itself where stage is 0."""
+        time, steady, end = columns.T
+        left = self.time_before[start]
+        rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
+        if stage > 0 and rounds > 0:
+            # Some remaining stage takes the mean or more; behind it lies at least `time`.
+            steady = np.maximum(steady, time + rounds * left / stage)
+        return np.asarray(time + left + steady + (end if stage == 0 else 0.0))
+
+    def _bound_gpipe(self, columns: Array, start: Index, stage: int) -> Array:
+        down, slowest_f, up, slowest_b, end = columns.T
+        rounds = self.problem.num_microbatches - 1
+        forward, backward = self.forward_before[start], self.backward_before[start]
+        if stage > 0:
+            slowest_f = np.maximum(slowest_f, forward / stage)
+            slowest_b = np.maximum(slowest_b, backward / stage)
+            end = np.maximum(end, up + backward + rounds * slowest_b)
+        return np.asarray(down + forward + rounds * slowest_f + end)
+
+
+def _grow_1f1b(
+    problem: PartitionProblem,
+    in_flight: int,
+    columns: Array,
+    forward: Array,
+    backward: Array,
+    tail: Array,
+    sends: Array,
+) -> Array:
+    """Columns (time behind and here, longest steady path, latest end) with one stage more."""
+    time, steady, end = columns.T
+    behind = time + sends.sum(axis=0)
+    rounds = problem.num_microbatches - in_flight
+    if rounds > 0:
+        steady = np.maximum(steady, behind + rounds * (forward + backward))
+    end = np.maximum(tail, end - (backward + sends[1]))
+    return np.stack([behind + forward + backward, steady, end], axis=1)
+
+
+def _grow_gpipe(
+    problem: PartitionProblem,
+    in_flight: int,
+    columns: Array,
+    forward: Array,
+    backward: Array,
+    tail: Array,
+    sends: Array,
+) -> Array:
+    """Columns (forward and sends, slowest forward, backward, slowest backward, latest end)."""
+    down, slowest_f, up, slowest_b, end = columns.T
+    up = up + sends[1] + backward
+    slowest_b = np.maximum(slowest_b, backward)
+    end = np.maximum(end, up + (problem.num_microbatches - 1) * slowest_b + tail)
+    down = down + sends[0] + forward
+    return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
+
+
+def _undominated_by_start(start: Index, columns: Array, lower: Array, beam: int | None) -> Index:
+    """Indices, sorted by start, of labels that no other of the same start dominates.
+
+    beam: keep only the labels of each start with the least bound (a quick plan, not a proof).
+    """
+    order = np.lexsort((*columns.T[::-1], lower, start))
+    kept: list[int] = []
+    edges = np.flatnonzero(np.diff(start[order])) + 1
+    for group in np.split(order, edges):
+        if beam is not None:
+            kept.extend(group[:beam].tolist())
+            continue
+        rest = group
+        while rest.size:
+            best = rest[0]
+            kept.append(int(best))
+            rest = rest[1:]
+            rest = rest[(columns[rest] < columns[best]).any(axis=1)]
+    return np.asarray(kept, dtype=np.intp)
+
+
+def _ranges(values: Array) -> Array:
+    """[n, n+1]: sums of values[i:j]."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(total[None, :] - total[:-1, None])

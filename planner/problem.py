@@ -1,0 +1,218 @@
+"""The partition problem of one cell: which blocks form which stage, with which strategy each.
+
+A cell fixes the degrees, the micro-batch and the schedule; what is left is a chain of n blocks to
+be cut into p stages, and one strategy (a recompute kind) per block, under each stage's memory.
+
+Symbols
+    M        micro-batches per step          p        stages
+    w_s      in-flight micro-batches of stage s, from the schedule
+    F_s, B_s forward, backward seconds of a stage per micro-batch; T_s = F_s + B_s
+    f_s, b_s seconds to send the input of stage s forward, its gradient backward (0 for s = 0)
+    tail_s   seconds that stage s needs after its last backward: exposed gradient reduction and
+             optimizer
+
+The objective is the longest path through the schedule's order of actions, in closed form:
+
+1f1b    Z    = sum_s (T_s + f_s + b_s)
+             + max over s with M > w_s of [ sum_{j>s} (T_j + f_j + b_j) + (M - w_s) T_s ]
+        step = Z + max_s [ tail_s - sum_{j<s} (B_j + f_{j+1}..) ]   (see `step_time`)
+gpipe   step = sum F + (M-1) max F + max_s [ sum_{j>=s} B_j + (M-1) max_{j>=s} B_j + tail_s ]
+        (+ the sends; two permutation flow shops of equal jobs, each sum + (M-1) max)
+
+The 1f1b path: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with
+the last micro-batch and up to stage 0. It exists in every 1f1b timeline, so the objective never
+exceeds the timeline; with stages whose times differ by less than about a third it is the
+timeline (tests/planner/test_partition.py measures both). For equal stages it is the known
+(M + p - 1) T (Narayanan et al., SC'21, section 2.2.1). `sum T + (M-1) max T`, which other planners
+minimise, charges the fill and drain of stages behind the slowest one as if they were as slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from profiles.errors import InputError
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCosts:
+    """What each block costs on one type of device. n blocks, S strategies.
+
+    forward_s        [n]     per micro-batch; the same under every strategy
+    backward_s       [n, S]  per micro-batch, with what the strategy computes again
+    saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
+    transient_bytes  [n, S]  highest bytes alive beyond the saved ones while the block runs
+    """
+
+    forward_s: Array
+    backward_s: Array
+    saved_bytes: Array
+    transient_bytes: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSlot:
+    """A stage to be filled: micro-batches in flight, memory, and which BlockCosts hold there."""
+
+    in_flight: int
+    capacity_bytes: float
+    costs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProblem:
+    """A chain to cut.
+
+    kinds          [n]; blocks of equal kind cost the same everywhere
+    strategies     names of the S strategies
+    schedule       `1f1b` or `gpipe`
+    static_bytes   [n, n+1]  memory of a stage of blocks [i, j) that does not depend on strategy
+                   or micro-batches in flight; equal for equal sequences of kinds
+    tail_s         [n, n+1]  of a stage of blocks [i, j); equal for equal sequences of kinds
+    input_bytes    [n]  kept per micro-batch in flight by a stage that begins at block i
+    send_forward_s, send_backward_s   [n]  to reach a stage that begins at block i (0 at i = 0)
+    reshard_s      [S, S] seconds per micro-batch between neighbours of unlike strategies in one
+                   stage (charged to backward); zero diagonal, triangle inequality
+    """
+
+    kinds: tuple[int, ...]
+    strategies: tuple[str, ...]
+    schedule: str
+    num_microbatches: int
+    costs: tuple[BlockCosts, ...]
+    slots: tuple[StageSlot, ...]
+    static_bytes: Array
+    tail_s: Array
+    input_bytes: Array
+    send_forward_s: Array
+    send_backward_s: Array
+    reshard_s: Array
+
+    def __post_init__(self) -> None:
+        n, s = len(self.kinds), len(self.strategies)
+        if self.schedule not in ("1f1b", "gpipe"):
+            raise InputError(f"the partition knows 1f1b and gpipe, not {self.schedule!r}")
+        if not 1 <= len(self.slots) <= n:
+            raise InputError(f"{n} blocks cannot form {len(self.slots)} stages of one or more")
+        if self.num_microbatches < 1 or s < 1:
+            raise InputError("a partition needs one micro-batch and one strategy or more")
+        shapes = {
+            "static_bytes": (self.static_bytes, (n, n + 1)),
+            "tail_s": (self.tail_s, (n, n + 1)),
+            "input_bytes": (self.input_bytes, (n,)),
+            "send_forward_s": (self.send_forward_s, (n,)),
+            "send_backward_s": (self.send_backward_s, (n,)),
+            "reshard_s": (self.reshard_s, (s, s)),
+        }
+        for index, costs in enumerate(self.costs):
+            shapes[f"costs[{index}].forward_s"] = (costs.forward_s, (n,))
+            for name in ("backward_s", "saved_bytes", "transient_bytes"):
+                shapes[f"costs[{index}].{name}"] = (getattr(costs, name), (n, s))
+        for name, (array, shape) in shapes.items():
+            if array.shape != shape:
+                raise InputError(f"{name} must have shape {shape}, has {array.shape}")
+        if np.any(np.diagonal(self.reshard_s) != 0.0):
+            raise InputError("reshard_s must be 0 between equal strategies")
+        detour = (self.reshard_s[:, :, None] + self.reshard_s[None, :, :]).min(axis=1)
+        if np.any(self.reshard_s > detour * (1 + 1e-12)):
+            raise InputError("reshard_s must satisfy the triangle inequality")
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A way to fill the stages: first block of each stage, strategy index of each block."""
+
+    starts: tuple[int, ...]
+    strategies: tuple[int, ...]
+    step_time_s: float
+
+    def ends(self) -> tuple[int, ...]:
+        return (*self.starts[1:], len(self.strategies))
+
+
+def stage_memory_bytes(
+    problem: PartitionProblem, stage: int, start: int, strategies: tuple[int, ...]
+) -> float:
+    """Peak of a stage: static + in flight x (input + saved) + the largest transient."""
+    slot = problem.slots[stage]
+    costs = problem.costs[slot.costs]
+    blocks = np.arange(start, start + len(strategies))
+    chosen = np.asarray(strategies)
+    saved = float(problem.input_bytes[start] + costs.saved_bytes[blocks, chosen].sum())
+    return (
+        float(problem.static_bytes[start, start + len(strategies)])
+        + slot.in_flight * saved
+        + float(costs.transient_bytes[blocks, chosen].max())
+    )
+
+
+def stage_times(
+    problem: PartitionProblem, starts: tuple[int, ...], strategies: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Forward and backward seconds per micro-batch of every stage."""
+    ends = (*starts[1:], problem.num_blocks)
+    forward, backward = np.zeros(len(starts)), np.zeros(len(starts))
+    for stage, (i, j) in enumerate(zip(starts, ends, strict=True)):
+        costs = problem.costs[problem.slots[stage].costs]
+        chosen = np.asarray(strategies[i:j])
+        forward[stage] = costs.forward_s[i:j].sum()
+        backward[stage] = (
+            costs.backward_s[np.arange(i, j), chosen].sum()
+            + problem.reshard_s[chosen[:-1], chosen[1:]].sum()
+        )
+    return forward, backward
+
+
+def step_time(
+    problem: PartitionProblem, starts: tuple[int, ...], strategies: tuple[int, ...]
+) -> float:
+    """The objective of a partition in seconds, by the formulas at the top of this module."""
+    forward, backward = stage_times(problem, starts, strategies)
+    index = np.asarray(starts)
+    ends = np.asarray((*starts[1:], problem.num_blocks))
+    down, up = problem.send_forward_s[index].copy(), problem.send_backward_s[index].copy()
+    down[0] = up[0] = 0.0
+    tail = problem.tail_s[index, ends]
+    rounds = problem.num_microbatches - 1
+    if problem.schedule == "gpipe":
+        reached = np.cumsum((backward + up)[::-1])[::-1] - up
+        slowest = np.maximum.accumulate(backward[::-1])[::-1]
+        first = float(forward.sum() + down.sum() + rounds * forward.max())
+        return first + float((reached + rounds * slowest + tail).max())
+    window = np.asarray([slot.in_flight for slot in problem.slots])
+    total = forward + backward + down + up
+    behind = np.concatenate([np.cumsum(total[::-1])[::-1][1:], [0.0]])
+    steady = behind + (problem.num_microbatches - window) * (forward + backward)
+    longest = float(steady[problem.num_microbatches > window].max(initial=0.0))
+    before_end = np.concatenate([[0.0], np.cumsum(backward[:-1] + up[1:])])
+    return float(total.sum()) + longest + float((tail - before_end).max())
+
+
+def with_capacity(problem: PartitionProblem, more_bytes: float) -> PartitionProblem:
+    """The same problem with so many bytes more (or, if negative, less) on every device."""
+    slots = tuple(
+        replace(slot, capacity_bytes=slot.capacity_bytes + more_bytes) for slot in problem.slots
+    )
+    return replace(problem, slots=slots)
+
+
+def fits(problem: PartitionProblem, partition: Partition) -> bool:
+    """True where every stage's memory is within its capacity."""
+    return all(
+        stage_memory_bytes(problem, stage, i, partition.strategies[i:j])
+        <= problem.slots[stage].capacity_bytes
+        for stage, (i, j) in enumerate(zip(partition.starts, partition.ends(), strict=True))
+    )

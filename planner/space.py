@@ -1,0 +1,280 @@
+"""The space of a search: the values that each axis may take, and the cells that are legal.
+
+An axis that is None is free; one value pins it, several restrict it. Legal cells use every device
+of the cluster. A pin is a constraint: where pins contradict each other or the cluster, the error
+names them together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from planner.cell import Cell
+from profiles.errors import InputError, UnknownNameError
+from simulator.plan import Recompute
+
+SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved")
+MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
+_FLAGS = {
+    "pp": "--pp",
+    "dp": "--dp",
+    "tp": "--tp",
+    "vpp": "--vpp",
+    "zero": "--zero",
+    "micro_batch": "--micro-batch",
+    "schedule": "--schedule",
+    "recompute": "--recompute",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Allowed values per axis; None where free.
+
+    zero       ZeRO stages 0 to 3
+    schedule   names of SCHEDULE_NAMES
+    recompute  kinds that a block may use; None means all, mixed block by block
+
+    Raises InputError for empty axes, counts below 1 and unknown names.
+    """
+
+    pp: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    tp: tuple[int, ...] | None = None
+    vpp: tuple[int, ...] | None = None
+    zero: tuple[int, ...] | None = None
+    micro_batch: tuple[int, ...] | None = None
+    schedule: tuple[str, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for axis in ("pp", "dp", "tp", "vpp", "micro_batch"):
+            for value in getattr(self, axis) or ():
+                if value < 1:
+                    raise InputError(f"{_FLAGS[axis]} must be 1 or more, got {value}")
+        for value in self.zero or ():
+            if value not in (0, 1, 2, 3):
+                raise InputError(f"--zero must be 0, 1, 2 or 3, got {value}")
+        for name in self.schedule or ():
+            if name not in SCHEDULE_NAMES:
+                raise UnknownNameError("schedule", name, SCHEDULE_NAMES, where="--schedule")
+        for axis in (f.name for f in fields(self)):
+            if getattr(self, axis) == ():
+                raise InputError(f"{_FLAGS[axis]} allows no value; leave it out to leave it free")
+
+    def allows(self, axis: str, value: int | str) -> bool:
+        """True where `value` is allowed on `axis`."""
+        allowed = getattr(self, axis)
+        return allowed is None or value in allowed
+
+    @property
+    def strategies(self) -> tuple[Recompute, ...]:
+        """The recompute kinds that a block may use, cheapest to run first."""
+        return tuple(kind for kind in Recompute if self.allows("recompute", kind))
+
+    def pins(self) -> tuple[str, ...]:
+        """What is not free, as flags: (`--tp 4`, `--zero 0,1`)."""
+        said = []
+        for axis, flag in _FLAGS.items():
+            allowed = getattr(self, axis)
+            if allowed is not None:
+                said.append(f"{flag} {','.join(str(value) for value in allowed)}")
+        return tuple(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the space is laid over.
+
+    node_devices     devices of the innermost level of the cluster: a free tp stays within it
+    tp_degrees       degrees that the model has a tensor-parallel trace for
+    why_not_cuttable, why_not_tensor_parallel   the model's own reasons, or ""
+    """
+
+    num_devices: int
+    node_devices: int
+    num_blocks: int
+    tp_degrees: tuple[int, ...]
+    global_batch: int
+    why_not_cuttable: str = ""
+    why_not_tensor_parallel: str = ""
+
+
+def parse_axis(text: str, flag: str) -> tuple[int, ...]:
+    """The values of `4` or `1,2,4`; raises InputError naming the flag.
+
+    >>> parse_axis("1,2", "--tp")
+    (1, 2)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{flag} {text!r} is not a list of whole numbers; write {flag} 4 to pin it or "
+            f"{flag} 1,2,4 to restrict it"
+        ) from None
+
+
+def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
+    """Every legal cell in a fixed order; raises InputError where the pins leave none."""
+    cells = tuple(sorted(_cells(space, ground)))
+    if not cells:
+        raise InputError(_why_none(space, ground))
+    return cells
+
+
+def runnable(cell: Cell) -> str:
+    """Why the executor cannot run a cell, or "".
+
+    Data-parallel gradients are reduced by FSDP2 or DDP once per step, after the last micro-batch;
+    both are right under every schedule of SCHEDULE_NAMES. Zero-bubble schedules, under which
+    plain DDP gives wrong gradients (pytorch issue 144530), are not among them.
+    """
+    if cell.schedule == "interleaved" and cell.num_microbatches % cell.pp:
+        return (
+            f"interleaved 1f1b needs micro-batches in whole rounds of pp={cell.pp}, there are "
+            f"{cell.num_microbatches}"
+        )
+    return ""
+
+
+def _cells(space: Space, ground: Ground) -> Iterator[Cell]:
+    for pp, dp, tp in _meshes(space, ground):
+        for micro_batch in _divisors(ground.global_batch // dp):
+            if not space.allows("micro_batch", micro_batch):
+                continue
+            for schedule, vpp in _schedules(space, ground, pp):
+                for zero in _zero_stages(space, dp):
+                    cell = Cell(
+                        pp=pp,
+                        dp=dp,
+                        tp=tp,
+                        zero_stage=zero,
+                        micro_batch=micro_batch,
+                        schedule=schedule,
+                        vpp=vpp,
+                        global_batch=ground.global_batch,
+                    )
+                    if not runnable(cell):
+                        yield cell
+
+
+def _meshes(space: Space, ground: Ground) -> Iterator[tuple[int, int, int]]:
+    for tp in _tensor_degrees(space, ground):
+        if ground.num_devices % tp:
+            continue
+        for pp in _divisors(ground.num_devices // tp):
+            if not space.allows("pp", pp) or (pp > 1 and _pipeline_problem(pp, ground)):
+                continue
+            dp = ground.num_devices // (tp * pp)
+            if space.allows("dp", dp) and ground.global_batch % dp == 0:
+                yield pp, dp, tp
+
+
+def _tensor_degrees(space: Space, ground: Ground) -> list[int]:
+    degrees = [tp for tp in ground.tp_degrees if space.allows("tp", tp)]
+    if space.tp is None:
+        degrees = [tp for tp in degrees if ground.node_devices % tp == 0]
+    return degrees
+
+
+def _schedules(space: Space, ground: Ground, pp: int) -> Iterator[tuple[str, int]]:
+    """(schedule, stages per rank); one pipeline rank knows one schedule under any name."""
+    if pp == 1:
+        names = [name for name in SCHEDULE_NAMES if space.allows("schedule", name)]
+        plain = [name for name in names if name != "interleaved"]
+        if plain and space.allows("vpp", 1):
+            yield plain[0], 1
+        return
+    for name in SCHEDULE_NAMES:
+        if not space.allows("schedule", name):
+            continue
+        if name != "interleaved":
+            if space.allows("vpp", 1):
+                yield name, 1
+            continue
+        most = ground.num_blocks // pp
+        for vpp in range(2, most + 1 if space.vpp is not None else min(most, MAX_FREE_VPP) + 1):
+            if space.allows("vpp", vpp):
+                yield name, vpp
+
+
+def _zero_stages(space: Space, dp: int) -> tuple[int, ...]:
+    """With one replica there is nothing to shard: only the least of the allowed stages."""
+    allowed = tuple(zero for zero in range(4) if space.allows("zero", zero))
+    return allowed[:1] if dp == 1 else allowed
+
+
+def _pipeline_problem(pp: int, ground: Ground) -> str:
+    if ground.why_not_cuttable:
+        return f"the model cannot be cut into stages: {ground.why_not_cuttable}"
+    if pp > ground.num_blocks:
+        return f"the model has {ground.num_blocks} blocks"
+    return ""
+
+
+def _divisors(number: int) -> list[int]:
+    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
+    return sorted({*small, *(number // value for value in small)})
+
+
+def _why_none(space: Space, ground: Ground) -> str:
+    """The contradiction in one sentence: the first rule that, with the pins, leaves nothing."""
+    pins = " with ".join(space.pins()) or "no pin"
+    devices, batch = ground.num_devices, ground.global_batch
+    for tp in space.tp or ():
+        if tp not in ground.tp_degrees:
+            reason = ground.why_not_tensor_parallel or (
+                "its degrees are " + ", ".join(map(str, ground.tp_degrees))
+            )
+            if len(space.tp or ()) == 1:
+                return f"--tp {tp} does not suit the model: {reason}"
+    for pp in space.pp or ():
+        problem = _pipeline_problem(pp, ground) if pp > 1 else ""
+        if problem and len(space.pp or ()) == 1:
+            return f"--pp {pp} does not suit the model: {problem}"
+    tensor = _tensor_degrees(space, ground)
+    products = {
+        (pp, devices // (tp * pp), tp)
+        for tp in tensor
+        if devices % tp == 0
+        for pp in _divisors(devices // tp)
+        if space.allows("pp", pp) and space.allows("dp", devices // (tp * pp))
+    }
+    if not products:
+        return (
+            f"{pins} cannot use all {devices} devices: pp x dp x tp must be {devices} "
+            f"(tp can be {', '.join(map(str, tensor)) or 'nothing'}). Free one of these flags or "
+            f"change --on."
+        )
+    replicas = sorted({dp for _, dp, _ in products})
+    if not any(batch % dp == 0 for dp in replicas):
+        least = replicas[0]
+        return (
+            f"--global-batch {batch} cannot be shared by dp replicas ({pins}): dp can be "
+            f"{', '.join(map(str, replicas))} and must divide it. Use a multiple of {least}, for "
+            f"example --global-batch {(batch // least + 1) * least}."
+        )
+    meshes = list(_meshes(space, ground))
+    if not meshes:
+        return (
+            f"{pins}: the model has {ground.num_blocks} blocks"
+            + (f" and cannot be cut: {ground.why_not_cuttable}" if ground.why_not_cuttable else "")
+            + f"; no mesh of {devices} devices has so few stages. Free --pp, --dp or --tp."
+        )
+    if space.micro_batch is not None and not any(
+        (batch // dp) % size == 0 for _, dp, _ in meshes for size in space.micro_batch
+    ):
+        shares = sorted({batch // dp for _, dp, _ in meshes})
+        return (
+            f"--micro-batch {','.join(map(str, space.micro_batch))} does not divide the share of a "
+            f"replica: --global-batch {batch} leaves {', '.join(map(str, shares))} sequences per "
+            f"replica ({pins})."
+        )
+    return (
+        f"no plan obeys {pins}: interleaved needs pp of 2 or more, vpp of 2 or more, pp x vpp up "
+        f"to the model's {ground.num_blocks} blocks, and micro-batches that are a multiple of pp; "
+        f"other schedules need vpp 1. Free --schedule, --vpp, --pp or --micro-batch."
+    )

@@ -1,0 +1,222 @@
+"""Curves through measured points: a monotone piecewise-linear table in log-log, with an interval.
+
+Measured times of collectives and kernels are no straight latency + size / bandwidth line (protocol
+switches, cache sizes), so no formula is fitted: between two points the curve is a power law, the
+straight line in log-log. Points of equal x are merged by their geometric mean; where a larger x
+was measured faster than a smaller one, both are pooled (isotonic regression by pool-adjacent-
+violators, Barlow et al. 1972), because more work never takes less time.
+
+The interval comes from the points themselves: each one is predicted from the others (leave one
+out), and the 90 % quantile of those log residuals, with the finite-sample rank
+ceil(0.9 (n + 1)) of split conformal prediction (Lei et al. 2018, J. Am. Stat. Assoc. 113:1094),
+is the half-width between points. Leaving one out doubles the gap, so the interval is cautious.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+
+# Assumed: with fewer than three points nothing can be left out, and a value between them, or one
+# e-fold beyond them, is taken to be known to a factor of two.
+UNKNOWN_LOG_HALF_WIDTH = math.log(2.0)
+# Beyond a factor of 1000 an interval says "unknown"; wider ones would only overflow.
+WIDEST_LOG_HALF_WIDTH = math.log(1000.0)
+COVERAGE = 0.9
+_SAME_X = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveValue:
+    """A value read off a curve with its 90 % interval.
+
+    method  `measured` at a point, `interpolated` between points, `extrapolated` outside them
+    """
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A monotone table y(x), piecewise linear in log-log; made by `fit_curve`.
+
+    log_x, log_y       the merged points, ascending
+    slope_below, slope_above   log-log slopes outside the points
+    log_error          half-width at a measured point, relative (in log y)
+    log_residual       half-width between points, from leaving one out
+    log_edge_error     error per e-fold of x when an end point was predicted from the others
+    num_points         points before merging
+    """
+
+    log_x: tuple[float, ...]
+    log_y: tuple[float, ...]
+    slope_below: float
+    slope_above: float
+    log_error: float
+    log_residual: float
+    log_edge_error: float
+    num_points: int
+
+    @property
+    def x_range(self) -> tuple[float, float]:
+        """Smallest and largest measured x: outside, values are extrapolated."""
+        return math.exp(self.log_x[0]), math.exp(self.log_x[-1])
+
+    def at(self, x: float) -> CurveValue:
+        """The value at `x`; raises InputError unless x > 0."""
+        if not (x > 0 and math.isfinite(x)):
+            raise InputError(f"a curve can be read at finite x above 0 only, asked for {x!r}")
+        position = math.log(x)
+        centre = _value(self.log_x, self.log_y, position, self.slope_below, self.slope_above)
+        outside = max(self.log_x[0] - position, position - self.log_x[-1], 0.0)
+        if any(abs(position - known) <= _SAME_X for known in self.log_x):
+            half_width, method = self.log_error, "measured"
+        elif outside == 0.0:
+            half_width, method = max(self.log_residual, self.log_error), "interpolated"
+        else:
+            half_width = max(self.log_residual, self.log_error) + self.log_edge_error * outside
+            method = "extrapolated"
+        half_width = min(half_width, WIDEST_LOG_HALF_WIDTH)
+        return CurveValue(
+            value=math.exp(centre),
+            low=math.exp(centre - half_width),
+            high=math.exp(centre + half_width),
+            method=method,
+        )
+
+
+def fit_curve(
+    x: Sequence[float],
+    y: Sequence[float],
+    *,
+    slope_below: float = 0.0,
+    slope_above: float = 1.0,
+    point_spread: float = 0.0,
+) -> Curve:
+    """The curve through the points (x, y), both above 0; exact at every point of increasing data.
+
+    slope_below, slope_above  log-log slopes outside the points. The defaults fit a time over a
+                  size: below the smallest size the latency floor holds (0), above the largest the
+                  rate holds (1), so that a rate is never extrapolated upwards.
+    point_spread  relative half-width of a single point (its own measurement noise)
+
+    Raises InputError for no points, unequal lengths and values that are not finite and above 0.
+    """
+    if len(x) != len(y) or len(x) == 0:
+        raise InputError(f"a curve needs points: got {len(x)} x values and {len(y)} y values")
+    for value in (*x, *y):
+        if not (value > 0 and math.isfinite(value)):
+            raise InputError(f"a curve's points must be finite and above 0, got {value!r}")
+    if min(slope_below, slope_above, point_spread) < 0:
+        raise InputError("slopes and spread of a curve must not be negative: more work, more time")
+    points = sorted((math.log(a), math.log(b)) for a, b in zip(x, y, strict=True))
+    log_x, raw, weights = _merged(points)
+    log_y = _isotonic(raw, weights)
+    # What merging and pooling moved is error at a measured point too: cold and hot caches, or
+    # different ops filed under one name, are seen here.
+    moved = [abs(b - log_y[_index_of(log_x, a)]) for a, b in points]
+    residuals, edge_error = _left_out(log_x, log_y, slope_below, slope_above)
+    return Curve(
+        log_x=log_x,
+        log_y=log_y,
+        slope_below=slope_below,
+        slope_above=slope_above,
+        log_error=max(math.log1p(point_spread), _quantile(moved)),
+        log_residual=_quantile(residuals) if residuals else UNKNOWN_LOG_HALF_WIDTH,
+        log_edge_error=edge_error,
+        num_points=len(points),
+    )
+
+
+def _value(
+    log_x: Sequence[float],
+    log_y: Sequence[float],
+    position: float,
+    slope_below: float,
+    slope_above: float,
+) -> float:
+    """log y at `position`, on the table or along the outer slopes."""
+    if position <= log_x[0]:
+        return log_y[0] - slope_below * (log_x[0] - position)
+    if position >= log_x[-1]:
+        return log_y[-1] + slope_above * (position - log_x[-1])
+    right = bisect_right(log_x, position)
+    left = right - 1
+    share = (position - log_x[left]) / (log_x[right] - log_x[left])
+    return log_y[left] * (1.0 - share) + log_y[right] * share
+
+
+def _merged(
+    points: list[tuple[float, float]],
+) -> tuple[tuple[float, ...], list[float], list[float]]:
+    """Points of equal x as one: the mean of their log y, and how many they were."""
+    xs: list[float] = []
+    sums: list[float] = []
+    counts: list[float] = []
+    for a, b in points:
+        if xs and a - xs[-1] <= _SAME_X:
+            sums[-1] += b
+            counts[-1] += 1.0
+        else:
+            xs.append(a)
+            sums.append(b)
+            counts.append(1.0)
+    means = [total / count for total, count in zip(sums, counts, strict=True)]
+    return tuple(xs), means, counts
+
+
+def _isotonic(values: list[float], weights: list[float]) -> tuple[float, ...]:
+    """The non-decreasing sequence nearest to `values` in weighted least squares (PAV)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, length
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, length = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            before, its_weight, its_length = blocks.pop()
+            mean = (before * its_weight + mean * total) / (its_weight + total)
+            total, length = total + its_weight, length + its_length
+        blocks.append((mean, total, length))
+    return tuple(mean for mean, _, length in blocks for _ in range(length))
+
+
+def _left_out(
+    log_x: tuple[float, ...],
+    log_y: tuple[float, ...],
+    slope_below: float,
+    slope_above: float,
+) -> tuple[list[float], float]:
+    """Residuals of the inner points when left out, and the end points' error per unit of log x."""
+    count = len(log_x)
+    if count < 3:
+        return [], UNKNOWN_LOG_HALF_WIDTH
+    residuals, edges = [], []
+    for index in range(count):
+        xs = log_x[:index] + log_x[index + 1 :]
+        ys = log_y[:index] + log_y[index + 1 :]
+        error = abs(log_y[index] - _value(xs, ys, log_x[index], slope_below, slope_above))
+        if 0 < index < count - 1:
+            residuals.append(error)
+        else:
+            gap = max(xs[0] - log_x[index], log_x[index] - xs[-1])
+            # Within one e-fold the error is taken as it is: divided by a tiny gap, noise explodes.
+            edges.append(error / max(gap, 1.0))
+    return residuals, max(edges)
+
+
+def _quantile(errors: list[float]) -> float:
+    """The conformal 90 % quantile: the ceil(0.9 (n + 1))-th smallest, the largest if there is none.
+
+    With fewer than nine points that rank does not exist; the largest error seen is then used.
+    """
+    rank = math.ceil(COVERAGE * (len(errors) + 1))
+    return sorted(errors)[min(rank, len(errors)) - 1]
+
+
+def _index_of(log_x: tuple[float, ...], position: float) -> int:
+    return max(0, bisect_right(log_x, position + _SAME_X) - 1)

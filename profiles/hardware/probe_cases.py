@@ -1,0 +1,161 @@
+"""What a probe measures: the cases of the matmul, attention, memory and link grids.
+
+Shapes follow those of training: cubes for the rate, and [tokens, k] x [k, n] products with few
+tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from profiles.model.graph import AttentionShape, MatmulShape, Phase
+
+KIB, MIB = 2**10, 2**20
+
+# (name, op of MemoryPoint, tensors of n fp32 elements that are read or written)
+ELEMENTWISE = (("add", 3), ("mul", 3), ("gelu", 2))
+REDUCTION = (("layer_norm", 2), ("softmax", 2))
+COPY = (("clone", 2), ("embedding", 2))
+MEMORY_OPS = (("elementwise", ELEMENTWISE), ("reduction", REDUCTION), ("copy", COPY))
+
+# One AdamW step reads parameter, gradient and two moments and writes parameter and two moments.
+ADAMW_TENSORS = 7
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to measure.
+
+    family  `launch`, `bandwidth`, `matmul`, `attention`, `memory` or `link`
+    op      what exactly: a variant of MEMORY_OPS, `adamw`, or an operation of profiles' Link
+    size_bytes  moved bytes (memory) or the full buffer (link)
+    """
+
+    family: str
+    op: str = ""
+    dtype: str = "float32"
+    phase: Phase = Phase.FORWARD
+    matmul: MatmulShape | None = None
+    attention: AttentionShape | None = None
+    size_bytes: int = 0
+    group_size: int = 1
+
+    @property
+    def label(self) -> str:
+        """What is being measured, for a progress line."""
+        if self.matmul is not None:
+            shape = self.matmul
+            batch = f"{shape.batch} x " if shape.batch > 1 else ""
+            return f"matmul {self.dtype} {batch}{shape.m}x{shape.k}x{shape.n}"
+        if self.attention is not None:
+            return f"attention {self.phase} {self.dtype} {self.attention.q_len} tokens"
+        if self.family in ("launch", "bandwidth"):
+            return self.family
+        ranks = f" on {self.group_size}" if self.family == "link" else ""
+        return f"{self.op}{ranks} {self.size_bytes / KIB:.0f} KiB"
+
+
+def probe_cases(
+    *, num_devices: int, quick: bool, accelerator: bool, rng: np.random.Generator
+) -> tuple[Case, ...]:
+    """Every case in a random order, so that a slow minute does not fall on one kind of op.
+
+    quick        a coarse grid for a first look
+    accelerator  larger shapes and half precision first: what a GPU is made for
+    """
+    cases = [
+        Case(family="launch"),
+        # Larger than a core's caches (at most 96 MiB of L3 per chiplet: AMD EPYC 9684X, amd.com).
+        Case(family="bandwidth", size_bytes=(1024 if accelerator else 256) * MIB),
+        *matmul_cases(quick=quick, accelerator=accelerator),
+        *attention_cases(quick=quick, accelerator=accelerator),
+        *memory_cases(quick=quick, accelerator=accelerator),
+        *link_cases(num_devices=num_devices, quick=quick),
+    ]
+    return tuple(cases[index] for index in rng.permutation(len(cases)))
+
+
+def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
+    """Cubes and skinny products of 32 to 4096 (8192 on an accelerator) in fp32 and bf16."""
+    scale = 2 if accelerator else 1
+    if quick:
+        shapes = {(1, s, s, s) for s in (32, 128, 512, 1024 * scale)}
+        shapes |= {
+            (1, m, n, k) for m in (64, 512) for n, k in ((256, 256), (1024, 256), (256, 1024))
+        }
+        shapes |= {(1, 256, 4096, 256), (8, 128, 128, 64)}
+    else:
+        shapes = {(1, s, s, s) for s in (32, 64, 128, 256, 512, 1024, 2048, 4096 * scale)}
+        sides = (64, 256, 1024, 4096)
+        shapes |= {(1, m * scale, n, k) for m, n, k in product((32, 128, 512, 2048), sides, sides)}
+        shapes |= {(1, 512, 32768, 512), (1, 512, 512, 32768)}
+        shapes |= {(b, s, s, 64) for b, s in product((8, 32), (128, 512))}
+    return [
+        Case(family="matmul", dtype=dtype, matmul=MatmulShape(batch=b, m=m, n=n, k=k))
+        for dtype in ("float32", "bfloat16")
+        for b, m, n, k in sorted(shapes)
+    ]
+
+
+def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
+    """Causal attention forward and backward by length, batch and head size."""
+    if quick:
+        shapes = [(1, 8, 128, 64), (1, 8, 512, 64)]
+    else:
+        shapes = [
+            (b, h, s, d) for b, h in ((1, 8), (4, 16)) for s in (128, 512, 2048) for d in (64, 128)
+        ]
+    if accelerator:
+        shapes += [(1, 32, s, 128) for s in ((4096,) if quick else (4096, 8192))]
+    dtypes = ("float32",) if quick and not accelerator else ("float32", "bfloat16")
+    return [
+        Case(
+            family="attention",
+            dtype=dtype,
+            phase=phase,
+            attention=AttentionShape(
+                batch=b, heads=h, kv_heads=h, q_len=s, kv_len=s, head_dim=d, causal=True
+            ),
+        )
+        for dtype in dtypes
+        for b, h, s, d in shapes
+        for phase in Phase
+    ]
+
+
+def memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
+    """Memory-bound ops and the optimizer step of one parameter, by the bytes they move."""
+    sizes = [16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
+    if not quick:
+        sizes = [4 * KIB * 4**i for i in range(9)]  # 4 KiB to 256 MiB
+    if accelerator:
+        sizes.append(1024 * MIB)
+    variants = [name for _, ops in MEMORY_OPS for name, _ in ops]
+    return [
+        Case(family="memory", op=op, size_bytes=size)
+        for op in (*variants, "adamw")
+        for size in sizes
+    ]
+
+
+def link_cases(*, num_devices: int, quick: bool) -> list[Case]:
+    """Messages and collectives of 1 KiB to 64 MiB, for every group size of two or more."""
+    step = 8 if quick else 4
+    sizes = [KIB]
+    while sizes[-1] * step < 64 * MIB:
+        sizes.append(sizes[-1] * step)
+    sizes.append(64 * MIB)
+    cases = []
+    for group_size in range(2, num_devices + 1):
+        operations = ("send", *COLLECTIVES) if group_size == 2 else COLLECTIVES
+        cases += [
+            Case(family="link", op=operation, size_bytes=size, group_size=group_size)
+            for operation in operations
+            for size in sizes
+        ]
+    return cases

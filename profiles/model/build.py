@@ -1,0 +1,360 @@
+"""Building a model as a torch module with inputs, on meta or for real.
+
+The only file that imports transformers, and inside functions: a factory needs none of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import ModelError
+from profiles.model.loaders import ModelSpec
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A module and what it takes to train it.
+
+    args     model inputs, dimension 0 is the batch; targets  for loss_fn, or None
+    call     runs the module: call(module, *args) -> output
+    loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
+    tensor_parallel  (module path pattern, `column` or `row`) pairs, () where none are known
+    """
+
+    module: nn.Module
+    args: tuple[Tensor, ...]
+    targets: Any
+    call: Callable[..., Any]
+    loss_fn: Loss
+    tensor_parallel: tuple[tuple[str, str], ...] = ()
+
+
+def build_model(
+    spec: ModelSpec,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str = "float32",
+    device: str = "meta",
+    seed: int = 0,
+) -> BuiltModel:
+    """The module of `spec` with inputs of `micro_batch` samples.
+
+    device  `meta` builds shapes only; `cpu` and `cuda` materialise weights from `seed`.
+    Dropout is off, so that a split run and an unsplit one agree. The sequence length is ignored
+    by models without one. Raises ModelError, naming the source, for anything that cannot be built.
+    """
+    if micro_batch < 1 or sequence_length < 1:
+        raise ModelError(
+            f"micro-batch {micro_batch} and sequence length {sequence_length} must be 1 or more"
+        )
+    if spec.factory:
+        built = _from_factory(spec, micro_batch, dtype, device, seed)
+    else:
+        built = _from_config(spec, micro_batch, sequence_length, dtype, device, seed)
+    for module in built.module.modules():
+        if isinstance(module, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
+            module.p = 0.0
+    built.module.train()
+    return built
+
+
+def _from_factory(
+    spec: ModelSpec, micro_batch: int, dtype: str, device: str, seed: int
+) -> BuiltModel:
+    module_name, _, function = spec.factory.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), function)
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.factory}: cannot import {module_name!r}: {error}. The current folder is "
+            f"{'on' if '' in sys.path or '.' in sys.path else 'not on'} the import path."
+        ) from error
+    except AttributeError as error:
+        raise ModelError(f"{spec.factory}: {module_name} has no {function!r}") from error
+    torch.manual_seed(seed)
+    try:
+        with torch.device(device):
+            made = factory()
+    except Exception as error:
+        raise ModelError(f"{spec.factory}() failed: {type(error).__name__}: {error}") from error
+    wanted = "(module, inputs) or (module, inputs, targets, loss_fn)"
+    if not isinstance(made, tuple) or len(made) not in (2, 4):
+        raise ModelError(f"{spec.factory}() must return {wanted}, returned {type(made).__name__}")
+    module, inputs = made[0], made[1]
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
+        raise ModelError(f"{spec.factory}(): inputs must be a tuple of tensors")
+    targets, loss_fn = (made[2], made[3]) if len(made) == 4 else (None, mean_square)
+    batches = {x.shape[0] if x.dim() else 0 for x in inputs}
+    if len(batches) != 1 or 0 in batches:
+        raise ModelError(
+            f"{spec.factory}(): dimension 0 of every input must be the batch; the inputs have "
+            f"shapes {[tuple(x.shape) for x in inputs]}"
+        )
+    own = batches.pop()
+    kind = getattr(torch, dtype)
+    module.to(kind)
+    return BuiltModel(
+        module=module,
+        args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
+        targets=_rebatched_tree(targets, own, micro_batch, kind),
+        call=_call_plain,
+        loss_fn=loss_fn,
+    )
+
+
+def _call_plain(module: nn.Module, *args: Tensor) -> Any:
+    return module(*args)
+
+
+def mean_square(output: Any, targets: Any) -> Tensor:
+    """The loss where a factory gives none: the mean square of the outputs."""
+    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()]
+    return torch.stack([x.float().square().mean() for x in leaves]).mean()
+
+
+def _rebatched(x: Tensor, own: int, micro_batch: int, kind: torch.dtype) -> Tensor:
+    if x.is_floating_point():
+        x = x.to(kind)
+    index = torch.arange(micro_batch, device=x.device) % own
+    return x.index_select(0, index)
+
+
+def _rebatched_tree(targets: Any, own: int, micro_batch: int, kind: torch.dtype) -> Any:
+    if isinstance(targets, Tensor):
+        same = targets.dim() > 0 and targets.shape[0] == own
+        return _rebatched(targets, own, micro_batch, kind) if same else targets
+    if isinstance(targets, (tuple, list)):
+        return type(targets)(_rebatched_tree(x, own, micro_batch, kind) for x in targets)
+    return targets
+
+
+def _from_config(
+    spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
+) -> BuiltModel:
+    config, cls = _config_and_class(spec)
+    limit = _longest_sequence(spec, config)
+    if limit and sequence_length > limit:
+        raise ModelError(
+            f"{spec.source}: sequence length {sequence_length} (--seq) is above the model's "
+            f"{limit} positions"
+        )
+    kind = getattr(torch, dtype)
+    torch.manual_seed(seed)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        with torch.device(device):
+            module = cls(config)
+    except Exception as error:
+        raise ModelError(
+            f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        torch.set_default_dtype(previous)
+    generator = torch.Generator().manual_seed(seed)
+    args, targets, call, loss_fn = _FEEDS[spec.family](
+        config, micro_batch, sequence_length, kind, device, generator
+    )
+    return BuiltModel(
+        module=module,
+        args=args,
+        targets=targets,
+        call=call,
+        loss_fn=loss_fn,
+        tensor_parallel=_tensor_parallel_rules(module, config),
+    )
+
+
+def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
+    model_type = str(spec.config["model_type"]).replace("-", "_")
+    name = str(spec.config["architectures"][0])
+    try:
+        importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.source}: building from an HF configuration needs transformers, which is not "
+            "installed; install the extra [hf]"
+        ) from error
+    try:
+        package = f"transformers.models.{model_type}"
+        modeling = importlib.import_module(f"{package}.modeling_{model_type}")
+        cls = getattr(modeling, name)
+    except (ImportError, AttributeError) as error:
+        raise ModelError(
+            f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
+            "against the model's card, or use package.module:factory"
+        ) from error
+    values = {key: value for key, value in spec.config.items() if key != "model_type"}
+    for key in list(values):
+        if "dropout" in key or key.endswith("_pdrop"):
+            values[key] = 0.0
+    # Training keeps no key-value cache, and dropout would make split and unsplit runs differ.
+    values |= {"use_cache": False}
+    zero = ("attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout")
+    zero += ("activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout_rate")
+    config = cls.config_class(**values)
+    for key in zero:
+        if hasattr(config, key):
+            setattr(config, key, 0.0)
+    if getattr(cls, "_supports_sdpa", False):
+        config._attn_implementation = "sdpa"
+    return config, cls
+
+
+def _longest_sequence(spec: ModelSpec, config: Any) -> int:
+    if spec.family not in ("causal", "masked"):
+        return 0
+    return int(
+        getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
+    )
+
+
+def _tensor_parallel_rules(module: nn.Module, config: Any) -> tuple[tuple[str, str], ...]:
+    """The linear layers that transformers itself would split, as module path patterns.
+
+    Only plain linear layers split by columns or rows are taken: expert tensors, embedding and head
+    stay whole on every tp rank.
+    """
+    plan = getattr(config, "base_model_tp_plan", None) or {}
+    prefix = getattr(module, "base_model_prefix", "")
+    styles = {"colwise": "column", "rowwise": "row"}
+    rules = []
+    for pattern, style in plan.items():
+        path = f"{prefix}.{pattern}" if prefix else pattern
+        if style in styles and _names_linear(module, path):
+            rules.append((path, styles[style]))
+    kinds = {kind for _, kind in rules}
+    return tuple(rules) if kinds == {"column", "row"} else ()
+
+
+def _names_linear(module: nn.Module, pattern: str) -> bool:
+    found = False
+    for path, child in module.named_modules():
+        if matches(pattern, path):
+            if not isinstance(child, nn.Linear):
+                return False
+            found = True
+    return found
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a dotted module path matches a pattern whose `*` stands for one part."""
+    wanted, parts = pattern.split("."), path.split(".")
+    same = len(wanted) == len(parts)
+    return same and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
+
+
+def _tokens(vocabulary: int, shape: tuple[int, ...], device: str, g: torch.Generator) -> Tensor:
+    if device == "meta":
+        return torch.empty(shape, dtype=torch.long, device="meta")
+    return torch.randint(0, vocabulary, shape, generator=g).to(device)
+
+
+def _noise(shape: tuple[int, ...], kind: torch.dtype, device: str, g: torch.Generator) -> Tensor:
+    if device == "meta":
+        return torch.empty(shape, dtype=kind, device="meta")
+    return torch.randn(shape, generator=g).to(device=device, dtype=kind)
+
+
+def _causal(
+    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
+) -> tuple[Any, ...]:
+    tokens = _tokens(config.vocab_size, (batch, length), device, g)
+    return (tokens,), tokens, _call_causal, next_token_loss
+
+
+def _call_causal(module: nn.Module, tokens: Tensor) -> Tensor:
+    # No attention mask: under fake tensors transformers would materialise an S x S one.
+    logits: Tensor = module(input_ids=tokens, use_cache=False).logits
+    return logits
+
+
+def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Mean cross entropy of each next token, in fp32."""
+    shifted = logits[:, :-1].float().flatten(0, 1)
+    return nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten())
+
+
+def _masked(
+    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
+) -> tuple[Any, ...]:
+    tokens = _tokens(config.vocab_size, (batch, length), device, g)
+    return (tokens,), tokens, _call_masked, token_loss
+
+
+def _call_masked(module: nn.Module, tokens: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=tokens).logits
+    return logits
+
+
+def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Mean cross entropy of each token, in fp32."""
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
+
+
+def _vision(
+    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
+) -> tuple[Any, ...]:
+    size = config.image_size
+    images = _noise((batch, config.num_channels, size, size), kind, device, g)
+    labels = _tokens(config.num_labels, (batch,), device, g)
+    return (images,), labels, _call_vision, class_loss
+
+
+def _call_vision(module: nn.Module, images: Tensor) -> Tensor:
+    logits: Tensor = module(pixel_values=images).logits
+    return logits
+
+
+def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of each image, in fp32."""
+    return nn.functional.cross_entropy(logits.float(), labels)
+
+
+def _seq2seq(
+    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
+) -> tuple[Any, ...]:
+    if hasattr(config, "num_mel_bins"):
+        frames = 2 * config.max_source_positions
+        source = _noise((batch, config.num_mel_bins, frames), kind, device, g)
+        target_length = min(length, config.max_target_positions)
+        tokens = _tokens(config.vocab_size, (batch, target_length), device, g)
+        return (source, tokens), tokens, _call_speech, token_loss
+    words = _tokens(config.vocab_size, (batch, length), device, g)
+    tokens = _tokens(config.vocab_size, (batch, length), device, g)
+    return (words, tokens), tokens, _call_seq2seq, token_loss
+
+
+def _call_speech(module: nn.Module, features: Tensor, tokens: Tensor) -> Tensor:
+    output = module(input_features=features, decoder_input_ids=tokens, use_cache=False)
+    logits: Tensor = output.logits
+    return logits
+
+
+def _call_seq2seq(module: nn.Module, words: Tensor, tokens: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=words, decoder_input_ids=tokens, use_cache=False).logits
+    return logits
+
+
+_FEEDS: dict[str, Callable[..., Any]] = {
+    "causal": _causal,
+    "masked": _masked,
+    "vision": _vision,
+    "seq2seq": _seq2seq,
+}

@@ -1,0 +1,143 @@
+"""What a user may name as a model, resolved without torch.
+
+A model is named by a shipped name (`llama-3.1-70b`, also `meta-llama/Llama-3.1-70B`), by the path
+of a Hugging Face `config.json`, or by `package.module:factory`. Only the last imports user code,
+and only when the model is built.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.document import content_hash, read_mapping
+from profiles.errors import ModelError, UnknownNameError
+
+MODEL_FOLDER = Path(__file__).parents[1] / "data" / "models"
+
+# Architectures that build.py knows how to feed: the field is the family, see there.
+FAMILIES = {
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+    "ForMaskedLM": "masked",
+    "ForImageClassification": "vision",
+    "ForConditionalGeneration": "seq2seq",
+}
+_FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+_ALIASES = {
+    "meta-llama/llama-3.1-8b": "llama-3.1-8b",
+    "meta-llama/llama-3.1-70b": "llama-3.1-70b",
+    "meta-llama/llama-3.1-405b": "llama-3.1-405b",
+    "openai-community/gpt2": "gpt2",
+    "mistralai/mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "qwen/qwen3-235b-a22b": "qwen3-235b-a22b",
+    "deepseek-ai/deepseek-v3": "deepseek-v3",
+    "google-bert/bert-large-uncased": "bert-large",
+    "google-t5/t5-large": "t5-large",
+    "google/vit-huge-patch14-224-in21k": "vit-huge",
+    "openai/whisper-large": "whisper-large",
+    "state-spaces/mamba2-2.7b": "mamba2-2.7b",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model that can be built.
+
+    name     as it is shown; source  file, shipped name or factory, as the user gave it
+    config   the HF configuration, empty for a factory
+    factory  `package.module:function`, or "" for an HF configuration
+    """
+
+    name: str
+    source: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    factory: str = ""
+
+    @property
+    def family(self) -> str:
+        """`causal`, `masked`, `vision`, `seq2seq`, or `factory`."""
+        return "factory" if self.factory else _family(self.config, self.source)
+
+    @property
+    def content_hash(self) -> str:
+        """Identifies what is built; a factory's code is hashed by the caller of its import."""
+        return content_hash({"config": dict(self.config), "factory": self.factory})
+
+
+def model_names() -> tuple[str, ...]:
+    """The names that are shipped."""
+    return tuple(sorted(path.stem for path in MODEL_FOLDER.glob("*.json")))
+
+
+def resolve_model(text: str) -> ModelSpec:
+    """The model that `text` names.
+
+    Raises ModelError for a name that is not shipped and for a configuration whose architecture or
+    sizes cannot be, DocumentError for a file that is no JSON.
+    """
+    if _FACTORY.match(text):
+        return ModelSpec(name=text.rpartition(":")[2], source=text, factory=text)
+    if text.endswith(".json") or Path(text).is_file():
+        config = read_mapping(text)
+        folder = Path(text).resolve().parent.name
+        name = str(config.get("_name_or_path") or folder or Path(text).stem)
+        return _checked(ModelSpec(name=name, source=text, config=config))
+    name = _ALIASES.get(text.lower(), text.lower())
+    path = MODEL_FOLDER / f"{name}.json"
+    if path.parent != MODEL_FOLDER or name not in model_names():
+        unknown = UnknownNameError("model", text, model_names())
+        raise ModelError(
+            f"{unknown} Or pass the path of the model's config.json, or package.module:factory; "
+            "nothing is downloaded."
+        )
+    entry = read_mapping(path)
+    return _checked(ModelSpec(name=name, source=name, config=entry["config"]))
+
+
+def _family(config: Mapping[str, Any], source: str) -> str:
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, (list, tuple)) or not architectures:
+        raise ModelError(
+            f"{source}: 'architectures' is missing, so it is unknown what to build; add for "
+            'example "architectures": ["LlamaForCausalLM"]'
+        )
+    name = str(architectures[0])
+    for suffix, family in FAMILIES.items():
+        if name.endswith(suffix):
+            return family
+    raise ModelError(
+        f"{source}: architecture {name!r} is not supported; supported are names that end in "
+        f"{', '.join(FAMILIES)}. Use package.module:factory for any other module."
+    )
+
+
+def _checked(spec: ModelSpec) -> ModelSpec:
+    """The spec, after a look at what would otherwise fail far from its cause."""
+    config, where = spec.config, spec.source
+    _family(config, where)
+    if not isinstance(config.get("model_type"), str):
+        raise ModelError(f"{where}: 'model_type' is missing (for example \"llama\")")
+    for key, value in config.items():
+        counts = key.startswith("num_") or key.endswith(("_size", "_layers", "_heads", "_dim"))
+        if counts and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+            raise ModelError(f"{where}: {key} must not be negative, is {value}")
+    heads = config.get("num_attention_heads")
+    hidden = config.get("hidden_size")
+    kv_heads = config.get("num_key_value_heads")
+    if isinstance(heads, int) and heads == 0:
+        raise ModelError(f"{where}: num_attention_heads must be 1 or more")
+    if isinstance(heads, int) and isinstance(hidden, int) and "head_dim" not in config:
+        own_head_dim = "kv_lora_rank" in config
+        if hidden % heads and not own_head_dim:
+            raise ModelError(
+                f"{where}: num_attention_heads={heads} does not divide hidden_size={hidden}"
+            )
+    if isinstance(heads, int) and isinstance(kv_heads, int) and kv_heads and heads % kv_heads:
+        raise ModelError(
+            f"{where}: num_key_value_heads={kv_heads} does not divide num_attention_heads={heads}"
+        )
+    return spec

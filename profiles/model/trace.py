@@ -1,0 +1,572 @@
+"""Tracing: a model's training step as a graph of blocks, from shapes alone.
+
+Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
+and backward passes really run, op by op, under a recorder. Repeated blocks are found by structure;
+the first, the second and the last of each group are traced and must agree, and the others are
+skipped. A cut between blocks is kept only if what crosses it goes through the call that opens
+the next block.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from profiles.errors import ShardwrightError, TraceError
+from profiles.model.build import BuiltModel, build_model
+from profiles.model.graph import (
+    Block,
+    BlockRef,
+    Collective,
+    ModelGraph,
+    OpKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    TensorSpec,
+    running_peak,
+    with_kind,
+)
+from profiles.model.loaders import ModelSpec
+from profiles.model.trace_attention import FusedAttention
+from profiles.model.trace_cuts import Output, container_members, cut_candidates, repeated
+from profiles.model.trace_ops import dtype_name
+from profiles.model.trace_recorder import Recorder, changes
+from profiles.model.trace_tensor_parallel import Sharding, shard, why_not_tensor_parallel
+
+
+def trace_graph(
+    spec: ModelSpec,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str,
+    tp: int = 1,
+    target: str = "gpu",
+    trusted: bool = False,
+) -> ModelGraph:
+    """The model graph of `spec` as one of `tp` ranks runs it.
+
+    target  `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: what torch runs
+            on a CPU
+    trusted  repeated blocks were found equal before: trace the first of each group alone
+    Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
+    """
+    built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
+    return trace_built(
+        built,
+        name=spec.name,
+        source=spec.source,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        tp=tp,
+        target=target,
+        trusted=trusted,
+    )
+
+
+def trace_built(
+    built: BuiltModel,
+    *,
+    name: str,
+    source: str,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str,
+    tp: int = 1,
+    target: str = "gpu",
+    trusted: bool = False,
+) -> ModelGraph:
+    """The model graph of a module that is built already (on meta; it is changed by tracing)."""
+    why_not_tp = why_not_tensor_parallel(built, tp)
+    if tp > 1 and why_not_tp:
+        raise TraceError(f"{source}: tp={tp} is not possible: {why_not_tp}")
+    sharding = shard(built, tp)
+    candidates = cut_candidates(built.module)
+    members = container_members(built.module, candidates)
+    skipped = repeated(built.module, candidates, trusted=trusted)
+    forbidden: set[str] = set()
+    reason = ""
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        fakes = _make_fake(built, fake)
+        while True:
+            run = _Run(built, candidates, members, skipped, forbidden, sharding, trusted)
+            run.trace(fakes, target)
+            wrong, why = run.invalid_cuts()
+            if wrong:
+                forbidden |= wrong
+                reason = reason or why
+                continue
+            blocks = run.blocks()
+            if blocks is None:
+                skipped = {}
+                continue
+            break
+    kinds: dict[str, int] = {}
+    chain = []
+    for entry, block in zip(run.entries, blocks, strict=True):
+        chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
+    distinct = {block.kind: block for block in reversed(blocks)}
+    lone = "" if len(chain) > 1 else reason or "it has no sequence of parameter-holding modules"
+    return ModelGraph(
+        name=name,
+        source=source,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        tp=tp,
+        kinds=tuple(distinct[kind] for kind in kinds),
+        chain=tuple(chain),
+        why_not_cuttable=lone,
+        why_not_tensor_parallel=why_not_tp if tp == 1 else "",
+    )
+
+
+def rules_and_ties(
+    spec: ModelSpec, *, sequence_length: int, dtype: str
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]:
+    """Tensor-parallel rules, and the groups of parameter names that share one storage."""
+    built = build_model(spec, micro_batch=1, sequence_length=sequence_length, dtype=dtype)
+    groups: dict[int, list[str]] = {}
+    for name, p in built.module.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(p), []).append(name)
+    tied = tuple(tuple(names) for names in groups.values() if len(names) > 1)
+    return built.tensor_parallel, tied
+
+
+@dataclass(slots=True)
+class _Fakes:
+    """Fake inputs, and where each parameter lives."""
+
+    args: tuple[Any, ...]
+    targets: Any
+    keys: dict[int, int]
+    names: list[str]
+    tied: dict[str, str]
+    tensors: list[Tensor]
+
+
+def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
+    """Replace parameters and buffers by fake tensors in place; shared ones stay shared."""
+    memo: dict[int, Tensor] = {}
+
+    def convert(x: Tensor) -> Tensor:
+        if id(x) not in memo:
+            empty = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+            if isinstance(x, nn.Parameter):
+                memo[id(x)] = nn.Parameter(empty, requires_grad=x.requires_grad)
+            else:
+                memo[id(x)] = empty
+        return memo[id(x)]
+
+    for module in built.module.modules():
+        for table in (module._parameters, module._buffers):
+            for name, x in table.items():
+                if x is not None:
+                    table[name] = convert(x)
+    names, tensors, keys, first, tied = [], [], {}, {}, {}
+    for name, p in built.module.named_parameters(remove_duplicate=False):
+        key = p.untyped_storage()._cdata
+        if key in keys:
+            tied[name] = first[key]
+            continue
+        keys[key] = len(names)
+        first[key] = name
+        names.append(name)
+        tensors.append(p)
+    make = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.args)
+    targets = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.targets)
+    return _Fakes(make, targets, keys, names, tied, tensors)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """What was seen at the call that opens a block."""
+
+    entry: str
+    specs: tuple[TensorSpec, ...] = ()
+    numbers: frozenset[int] = frozenset()
+    gradients: set[int] = field(default_factory=set)
+    labels: list[str] = field(default_factory=list)
+    stub_of: str = ""
+
+
+class _Run:
+    """One traced forward and backward pass with a given set of allowed cuts."""
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        candidates: tuple[str, ...],
+        members: frozenset[str],
+        skipped: dict[str, str],
+        forbidden: set[str],
+        sharding: Sharding,
+        trusted: bool,
+    ) -> None:
+        self.built = built
+        self.candidates = frozenset(candidates)
+        self.members = members
+        self.skipped = skipped
+        self.forbidden = forbidden
+        self.sharding = sharding
+        self.trusted = trusted
+        self.cuts: list[_Cut] = [_Cut(entry="")]
+        self.collectives: list[list[Collective]] = [[]]
+        self.attention_inputs: dict[str, list[int]] = {}
+        self.saved: list[list[SavedTensor]] = []
+        self.alive: set[int] = set()
+
+    @property
+    def entries(self) -> list[str]:
+        return [cut.entry for cut in self.cuts]
+
+    # --- running ------------------------------------------------------------------------------
+
+    def trace(self, fakes: _Fakes, target: str) -> None:
+        self.fakes = fakes
+        self.recorder = Recorder(fakes.keys)
+        with ExitStack() as stack:
+            self._hook(stack)
+            if target == "gpu":
+                stack.enter_context(FusedAttention())
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(self.recorder)
+            try:
+                output = self.built.call(self.built.module, *fakes.args)
+                loss = self.built.loss_fn(output, fakes.targets)
+                if loss.dim() != 0:
+                    raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
+                del output
+                self._note_saved()
+                self.recorder.begin_backward()
+                loss.backward()
+            except ShardwrightError:
+                raise
+            except Exception as error:
+                place = self.recorder._path[-1] or "the model itself"
+                raise TraceError(
+                    f"the {self.recorder.phase.value} pass fails in module {place} under fake "
+                    f"tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
+                ) from error
+
+    def _hook(self, stack: ExitStack) -> None:
+        recipes: dict[str, Output] = {}
+        seen: set[str] = set()
+        standing = set(self.skipped.values())
+        for path, module in self.built.module.named_modules():
+            if path == "":
+                continue
+            if path in self.candidates:
+                self._keep(
+                    stack,
+                    module.register_forward_pre_hook(
+                        self._at_candidate(path, type(module).__name__, seen), with_kwargs=True
+                    ),
+                )
+                if path in standing:
+                    self._keep(
+                        stack,
+                        module.register_forward_hook(_remember(path, recipes), with_kwargs=True),
+                    )
+                if path in self.skipped:
+                    self._stub(stack, module, self.skipped[path], recipes, path)
+            self._keep(stack, module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
+            self._keep(stack, module.register_forward_hook(self._leave(path), always_call=True))
+        for p in self.fakes.tensors:
+            if p.requires_grad:
+                self._keep(stack, p.register_post_accumulate_grad_hook(_drop_gradient))
+
+    @staticmethod
+    def _keep(stack: ExitStack, handle: Any) -> None:
+        stack.callback(handle.remove)
+
+    def _stub(
+        self, stack: ExitStack, module: nn.Module, model: str, recipes: dict[str, Output], path: str
+    ) -> None:
+        original = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            recipe = recipes.get(model)
+            if recipe is None or not recipe.fits(args, kwargs):
+                return original(*args, **kwargs)
+            if self.cuts[-1].entry == path:
+                self.cuts[-1].stub_of = model
+                with self.recorder.pause():
+                    made = recipe.make(args, kwargs)
+                for x in tree_leaves(made):
+                    if isinstance(x, Tensor):
+                        self.recorder._note_output(x, self.recorder._segment, path)
+                return made
+            return original(*args, **kwargs)
+
+        module.forward = forward
+        stack.callback(lambda: module.__dict__.pop("forward", None))
+
+    def _at_candidate(self, path: str, label: str, seen: set[str]) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            first = path not in seen
+            seen.add(path)
+            if first and self._cut_here(path):
+                self._cut(path, args, kwargs)
+            if first:
+                self.cuts[-1].labels.append(label)
+
+        return hook
+
+    def _cut_here(self, path: str) -> bool:
+        begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
+        if path in self.forbidden or not begun:
+            return False
+        if path in self.members or not self.members:
+            return True
+        # Beside the lists (stem, final norm, head): a new block only where a list has just ended.
+        return self.cuts[-1].entry in self.members
+
+    def _cut(self, path: str, args: Any, kwargs: Any) -> None:
+        cut = _Cut(entry=path)
+        numbers, specs = [], []
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, Tensor) or not x.requires_grad:
+                continue
+            record = self.recorder.storage_of(x)
+            if record is None or record.number in numbers:
+                continue
+            numbers.append(record.number)
+            specs.append(TensorSpec(shape=tuple(x.shape), dtype=dtype_name(x.dtype)))
+            x.register_hook(self._gradient_hook(cut))
+        cut.specs, cut.numbers = tuple(specs), frozenset(numbers)
+        self.cuts.append(cut)
+        self.collectives.append([])
+        self.recorder.cut()
+
+    def _gradient_hook(self, cut: _Cut) -> Any:
+        def hook(gradient: Tensor) -> None:
+            record = self.recorder.storage_of(gradient)
+            if record is not None:
+                cut.gradients.add(record.number)
+
+        return hook
+
+    def _enter(self, path: str) -> Any:
+        rule = self.sharding.rule_of(path)
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.recorder.enter_module(path)
+            if "Attention" in type(module).__name__:
+                self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
+            if rule == "column" and args:
+                self._note_column(path, args[0])
+
+        return hook
+
+    def _leave(self, path: str) -> Any:
+        rule = self.sharding.rule_of(path)
+
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            self.recorder.leave_module()
+            if rule == "row" and isinstance(output, Tensor):
+                size = output.numel() * output.element_size()
+                self._add_collective(Phase.FORWARD, path, size)
+
+        return hook
+
+    def _numbers(self, leaves: list[Any]) -> list[int]:
+        records = [
+            self.recorder.storage_of(x) for x in leaves if isinstance(x, Tensor) and x.requires_grad
+        ]
+        return [record.number for record in records if record is not None]
+
+    def _note_column(self, path: str, x: Tensor) -> None:
+        """One gradient all-reduce per distinct input of a group of column-split layers."""
+        parent = path.rpartition(".")[0]
+        known = [c.module for c in self.collectives[-1] if c.phase is Phase.BACKWARD]
+        if self._relative(parent) not in known:
+            size = x.numel() * x.element_size()
+            self._add_collective(Phase.BACKWARD, parent, size)
+
+    def _add_collective(self, phase: Phase, path: str, size: int) -> None:
+        self.collectives[-1].append(
+            Collective(
+                operation="all_reduce", phase=phase, module=self._relative(path), size_bytes=size
+            )
+        )
+
+    def _relative(self, path: str) -> str:
+        return _relative(path, self.cuts[-1].entry)
+
+    def _note_saved(self) -> None:
+        boundary = {number for cut in self.cuts for number in cut.numbers}
+        self.saved = [[] for _ in self.cuts]
+        for record in self.recorder.storages:
+            if record.alive:
+                self.alive.add(record.number)
+                if record.number not in boundary and record.memory_bytes:
+                    path = _relative(record.module, self.cuts[record.segment].entry)
+                    self.saved[record.segment].append(
+                        SavedTensor(module=path, memory_bytes=record.memory_bytes)
+                    )
+
+    # --- reading what was recorded ------------------------------------------------------------
+
+    def invalid_cuts(self) -> tuple[set[str], str]:
+        """Entries whose cut some tensor passes by another way than the call, and why."""
+        wrong: set[str] = set()
+        why = ""
+        for producer, consumer, number in sorted(self.recorder.crossings):
+            for index in range(producer + 1, consumer + 1):
+                cut = self.cuts[index]
+                if number not in cut.numbers:
+                    wrong.add(cut.entry)
+                    record = self.recorder.storages[number]
+                    why = why or (
+                        f"a tensor made in {record.module or 'the model itself'} is used after "
+                        f"{cut.entry} without passing through its call"
+                    )
+        return wrong, why
+
+    def blocks(self) -> list[Block] | None:
+        """The block of every segment, or None where a skipped block may not equal its model."""
+        made: dict[str, Block] = {}
+        blocks: list[Block | None] = []
+        owners = self._owners()
+        for index, cut in enumerate(self.cuts):
+            block = None if cut.stub_of else self._block(index, owners)
+            if block is not None:
+                made[cut.entry] = block
+            blocks.append(block)
+        for index, cut in enumerate(self.cuts):
+            if cut.stub_of:
+                model = made.get(cut.stub_of)
+                if model is None or not self._alike(index, cut.stub_of, model):
+                    return None
+                blocks[index] = model
+        for model_path in set() if self.trusted else set(self.skipped.values()):
+            last = max(
+                (i for i, cut in enumerate(self.cuts) if cut.stub_of == model_path), default=None
+            )
+            if last is not None and not self._last_agrees(last, made[model_path]):
+                return None
+        return [block for block in blocks if block is not None]
+
+    def _alike(self, index: int, model_path: str, model: Block) -> bool:
+        """Glue around a skipped block must be that of its model."""
+        glue = [op.name for op in self.recorder.segments[index].ops if op.phase is Phase.FORWARD]
+        position = self.entries.index(model_path)
+        inside = f"{model_path}."
+        own = [
+            op.name
+            for op in self.recorder.segments[position].ops
+            if op.phase is Phase.FORWARD
+            and op.module != model_path
+            and not op.module.startswith(inside)
+        ]
+        return glue == own and self.cuts[index].specs == model.inputs
+
+    def _last_agrees(self, last_stub: int, model: Block) -> bool:
+        if last_stub + 1 >= len(self.cuts):
+            return False
+        owners = self._owners()
+        return self._block(last_stub + 1, owners).kind == model.kind
+
+    def _owners(self) -> dict[int, int]:
+        """Parameter index -> the first segment that uses it (0 where none does)."""
+        owners: dict[int, int] = {}
+        for index, segment in enumerate(self.recorder.segments):
+            for parameter in segment.parameters:
+                owners.setdefault(parameter, index)
+        entries = [(cut.entry, i) for i, cut in enumerate(self.cuts) if cut.entry]
+        for parameter, name in enumerate(self.fakes.names):
+            if parameter not in owners:
+                inside = [i for entry, i in entries if name.startswith(f"{entry}.")]
+                owners[parameter] = inside[0] if inside else 0
+        return owners
+
+    def _block(self, index: int, owners: dict[int, int]) -> Block:
+        cut = self.cuts[index]
+        segment = self.recorder.segments[index]
+        after = self.cuts[index + 1] if index + 1 < len(self.cuts) else _Cut(entry="")
+        boundary = {n for other in self.cuts for n in (*other.numbers, *other.gradients)}
+        ops = [op_relative(op, cut.entry) for op in segment.ops]
+        attention, attention_bytes = self._attention(index, boundary)
+        forward = changes(segment.forward_events, boundary)
+        backward = changes(segment.backward_events, boundary)
+        used = set(segment.parameters) | {p for p, owner in owners.items() if owner == index}
+        return with_kind(
+            Block(
+                kind="",
+                label="+".join(dict.fromkeys(cut.labels)) or type(self.built.module).__name__,
+                inputs=cut.specs,
+                outputs=after.specs,
+                forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
+                backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),
+                parameters=tuple(
+                    self._parameter(p, cut.entry, owners[p] != index) for p in sorted(used)
+                ),
+                saved=tuple(self.saved[index]),
+                attention_module=attention,
+                attention_input_bytes=attention_bytes,
+                forward_peak_bytes=running_peak(forward),
+                backward_peak_bytes=running_peak(backward),
+                forward_changes=forward,
+                backward_changes=backward,
+                collectives=tuple(self.collectives[index]),
+                expected_shapes=any("grouped" in op.name for op in ops),
+            )
+        )
+
+    def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
+        name, tensor = self.fakes.names[index], self.fakes.tensors[index]
+        full, dim = self.sharding.full_shape(name, tuple(tensor.shape))
+        return Parameter(
+            name=_relative(name, entry),
+            spec=TensorSpec(shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype)),
+            full_shape=full,
+            sharded_dim=dim,
+            trainable=tensor.requires_grad,
+            tied_to=name if elsewhere else "",
+        )
+
+    def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:
+        entry = self.cuts[index].entry
+        for op in self.recorder.segments[index].ops:
+            if op.kind is not OpKind.ATTENTION and op.name != "_softmax":
+                continue
+            path = op.module
+            while path and path not in self.attention_inputs:
+                path = path.rpartition(".")[0]
+            if path and path != entry:
+                numbers = set(self.attention_inputs[path]) - boundary - self.alive
+                size = sum(self.recorder.storages[n].memory_bytes for n in numbers)
+                return _relative(path, entry), size
+        return "", 0
+
+
+def op_relative(op: Any, entry: str) -> Any:
+    """The op with its module path relative to the block."""
+    return replace(op, module=_relative(op.module, entry))
+
+
+def _relative(path: str, entry: str) -> str:
+    if path == entry:
+        return ""
+    return path.removeprefix(f"{entry}.") if entry else path
+
+
+def _remember(path: str, recipes: dict[str, Output]) -> Any:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        recipes.setdefault(path, Output(args, kwargs, output))
+
+    return hook
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    """In steady state a new gradient is added to the kept one and freed at once."""
+    parameter.grad = None

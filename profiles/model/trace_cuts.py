@@ -1,0 +1,173 @@
+"""Where a model may be cut into blocks, and how repeated blocks are skipped while tracing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+_INDEX_NAMES = ("idx", "index", "layer_id", "layer_number")
+
+
+def cut_candidates(module: nn.Module) -> tuple[str, ...]:
+    """Paths of the modules at whose first call a block may begin.
+
+    The members of the outermost lists and sequences of modules (a sequence inside a sequence is
+    opened, ResNet's stages for example), and the parameter-holding modules beside them. Where there
+    is no list, the top-most modules that hold parameters.
+    """
+    inside: list[str] = []
+    beside: list[str] = []
+
+    def visit(path: str, child: nn.Module, contained: bool) -> None:
+        if not _holds_parameters(child):
+            return
+        if isinstance(child, _CONTAINERS):
+            for name, member in child.named_children():
+                visit(_join(path, name), member, True)
+        elif contained:
+            inside.append(path)
+        elif _has_container(child):
+            for name, member in child.named_children():
+                visit(_join(path, name), member, False)
+        else:
+            beside.append(path)
+
+    if isinstance(module, _CONTAINERS) or _has_container(module):
+        visit("", module, False) if not isinstance(module, _CONTAINERS) else _visit_root(
+            module, visit
+        )
+    else:
+        for name, member in module.named_children():
+            visit(name, member, False)
+    return tuple(inside + beside)
+
+
+def container_members(module: nn.Module, candidates: tuple[str, ...]) -> frozenset[str]:
+    """The candidates that are members of a list or sequence (the others stand beside them)."""
+    lists = {path for path, child in module.named_modules() if isinstance(child, _CONTAINERS)}
+    return frozenset(path for path in candidates if path.rpartition(".")[0] in lists)
+
+
+def _visit_root(module: nn.Module, visit: Callable[[str, nn.Module, bool], None]) -> None:
+    for name, member in module.named_children():
+        visit(name, member, True)
+
+
+def _has_container(module: nn.Module) -> bool:
+    return any(
+        isinstance(child, _CONTAINERS) and len(child) > 1 and _holds_parameters(child)
+        for child in module.modules()
+    )
+
+
+def _holds_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def structure(module: nn.Module) -> Any:
+    """What must be equal for two modules to be expected to trace alike.
+
+    Class tree, parameters, buffers and plain attributes; layer numbers are left out (equal traces
+    are checked on members of each group, see trace.py).
+    """
+    own = tuple(
+        (name, value)
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, (bool, int, float, str))
+        and not any(word in name for word in _INDEX_NAMES)
+    )
+    parameters = tuple(
+        (name, tuple(p.shape), str(p.dtype), p.requires_grad) if p is not None else (name,)
+        for name, p in module._parameters.items()
+    )
+    buffers = tuple(
+        (name, tuple(b.shape)) if b is not None else (name,) for name, b in module._buffers.items()
+    )
+    children = tuple((name, structure(child)) for name, child in module._modules.items() if child)
+    return (type(module), own, parameters, buffers, children)
+
+
+def repeated(module: nn.Module, candidates: tuple[str, ...], *, trusted: bool) -> dict[str, str]:
+    """For each candidate to be skipped, the one of its group whose trace stands for it.
+
+    Groups of four and more of equal structure: the first, the second and the last are traced and
+    the second stands for the rest; where they are trusted to be equal, the first for all others.
+    """
+    groups: dict[Any, list[str]] = defaultdict(list)
+    modules = dict(module.named_modules())
+    for path in candidates:
+        groups[structure(modules[path])].append(path)
+    stands_for = {}
+    for paths in groups.values():
+        if trusted:
+            stands_for |= dict.fromkeys(paths[1:], paths[0])
+        elif len(paths) > 3:
+            stands_for |= dict.fromkeys(paths[2:-1], paths[1])
+    return stands_for
+
+
+class Output:
+    """The outputs of a traced call as a recipe: which leaves are inputs, and new tensors' specs."""
+
+    def __init__(self, args: Any, kwargs: Any, out: Any) -> None:
+        inputs = tree_leaves((args, kwargs))
+        leaves, self.spec = tree_flatten(out)
+        positions = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Tensor)}
+        self.inputs = [_spec(x) for x in inputs]
+        self.leaves: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor) and id(leaf) in positions:
+                self.leaves.append(("input", positions[id(leaf)]))
+            elif isinstance(leaf, Tensor):
+                self.leaves.append(("new", _spec(leaf), leaf.requires_grad))
+            else:
+                self.leaves.append(("plain", leaf))
+
+    def fits(self, args: Any, kwargs: Any) -> bool:
+        return [_spec(x) for x in tree_leaves((args, kwargs))] == self.inputs
+
+    def make(self, args: Any, kwargs: Any) -> Any:
+        """Outputs of the recorded shapes, connected to the inputs for autograd."""
+        inputs = tree_leaves((args, kwargs))
+        needing = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+        specs = [leaf[1] for leaf in self.leaves if leaf[0] == "new"]
+        new = list(_Stub.apply(tuple(specs), *needing)) if specs else []
+        out = []
+        for leaf in self.leaves:
+            if leaf[0] == "input":
+                out.append(inputs[leaf[1]])
+            elif leaf[0] == "plain":
+                out.append(leaf[1])
+            else:
+                fresh = new.pop(0)
+                out.append(fresh if leaf[2] else fresh.detach())
+        return tree_unflatten(out, self.spec)
+
+
+class _Stub(torch.autograd.Function):
+    """Tensors of given shapes in place of a skipped block, with gradients of the right shapes."""
+
+    @staticmethod
+    def forward(ctx: Any, specs: Any, *inputs: Tensor) -> Any:
+        ctx.shapes = [(x.shape, x.dtype) for x in inputs]
+        return tuple(torch.empty(shape, dtype=dtype) for shape, dtype, _ in specs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *(torch.empty(shape, dtype=dtype) for shape, dtype in ctx.shapes))
+
+
+def _spec(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return (tuple(x.shape), x.dtype, x.requires_grad)
+    return x if isinstance(x, (int, float, bool, str, type(None))) else type(x)

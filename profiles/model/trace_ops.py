@@ -1,0 +1,252 @@
+"""What one recorded aten op computes and moves: kind, FLOPs, bytes and shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from profiles.errors import TraceError
+from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
+
+aten = torch.ops.aten
+
+# Ops that must have a FLOP formula: one of these without would be counted as free.
+_MATMUL_NAMES = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "_grouped_mm",
+    "_scaled_mm",
+    "linear",
+    "dot",
+    "mv",
+)
+_MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
+_CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
+
+_NO_WORK = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "lift_fresh",
+    "detach",
+    "alias",
+    "_unsafe_view",
+    "_reshape_alias",
+    "view",
+    "reshape",
+    "set_",
+    "resize_",
+}
+
+
+def describe_op(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    out: Any,
+    *,
+    phase: Phase,
+    module: str,
+) -> Op:
+    """The `Op` that a dispatched call amounts to.
+
+    FLOPs are torch's own formulas (torch.utils.flop_counter, one multiply-add = 2) with those that
+    it lacks added here; causal attention counts the half that is computed.
+    Raises TraceError for a matmul-like op without a formula.
+    """
+    name = func._schema.name.removeprefix("aten::").replace("::", ".")
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+    dtype = _arithmetic_dtype(inputs, outputs)
+    kind, flop = OpKind.MEMORY, 0
+    matmul: MatmulShape | None = None
+    attention: AttentionShape | None = None
+    if "attention" in name and ("scaled_dot_product" in name or "flash" in name):
+        kind = OpKind.ATTENTION
+        attention, flop = _attention(name, args, kwargs)
+    elif name in _CONV_NAMES:
+        kind = OpKind.CONV
+        flop = _registered(func, args, kwargs, out)
+        matmul = _conv_as_matmul(name, args, flop)
+    elif name in _MATMUL_NAMES:
+        kind = OpKind.MATMUL
+        matmul, flop = _matmul(func, name, args, kwargs, out)
+    elif func._overloadpacket in flop_registry:
+        kind = OpKind.MATMUL
+        flop = _registered(func, args, kwargs, out)
+    elif _moves_nothing(func, name, inputs, outputs):
+        kind = OpKind.VIEW
+    read = 0 if kind is OpKind.VIEW else _distinct_bytes(inputs)
+    written = 0 if kind is OpKind.VIEW else _distinct_bytes(outputs)
+    return Op(
+        name=name,
+        kind=kind,
+        phase=phase,
+        module=module,
+        dtype=dtype,
+        work_flop=flop,
+        read_bytes=read,
+        written_bytes=written,
+        matmul=matmul,
+        attention=attention,
+    )
+
+
+def tensor_bytes(x: Tensor) -> int:
+    """Bytes that a tensor really covers: an expanded one is no larger than its storage."""
+    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+
+
+def dtype_name(x: torch.dtype) -> str:
+    return str(x).removeprefix("torch.")
+
+
+def _arithmetic_dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:
+    for x in (*inputs, *outputs):
+        if x.is_floating_point() or x.is_complex():
+            return dtype_name(x.dtype)
+    return dtype_name(inputs[0].dtype) if inputs else "float32"
+
+
+def _distinct_bytes(tensors: list[Tensor]) -> int:
+    seen: dict[tuple[int, int, int], int] = {}
+    for x in tensors:
+        key = (x.untyped_storage()._cdata, int(x.storage_offset()), x.numel())
+        seen[key] = tensor_bytes(x)
+    return sum(seen.values())
+
+
+def _moves_nothing(func: Any, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    if getattr(func, "is_view", False) or name in _NO_WORK:
+        return True
+    if func._schema.is_mutable or not inputs:
+        return False
+    own = {x.untyped_storage()._cdata for x in inputs}
+    return bool(outputs) and all(x.untyped_storage()._cdata in own for x in outputs)
+
+
+def _registered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    packet = func._overloadpacket
+    if packet not in flop_registry:
+        raise TraceError(f"no FLOP formula for {func}: it would count as free")
+    return int(flop_registry[packet](*args, **kwargs, out_val=out))
+
+
+def _matmul(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> tuple[MatmulShape, int]:
+    """Shape and FLOPs of a product; [m, k] x [k, n], `batch` of them."""
+    if name in ("mm", "_scaled_mm"):
+        shape = _mm(args[0], args[1])
+    elif name in ("addmm",):
+        shape = _mm(args[1], args[2])
+    elif name == "bmm":
+        shape = _bmm(args[0], args[1])
+    elif name in ("baddbmm", "addbmm"):
+        shape = _bmm(args[1], args[2])
+    elif name == "dot":
+        shape = MatmulShape(batch=1, m=1, n=1, k=args[0].shape[0])
+    elif name == "mv":
+        shape = MatmulShape(batch=1, m=args[0].shape[0], n=1, k=args[0].shape[1])
+    elif name == "addmv":
+        shape = MatmulShape(batch=1, m=args[1].shape[0], n=1, k=args[1].shape[1])
+    elif name == "addr":
+        shape = MatmulShape(batch=1, m=args[1].shape[0], n=args[2].shape[0], k=1)
+    elif name == "linear":
+        rows = math.prod(args[0].shape[:-1])
+        shape = MatmulShape(batch=1, m=rows, n=args[1].shape[0], k=args[1].shape[1])
+    elif name in ("_grouped_mm", "_scaled_grouped_mm"):
+        return _grouped(args[0], args[1])
+    else:
+        flop = _registered(func, args, kwargs, out)
+        return MatmulShape(batch=1, m=1, n=1, k=max(1, flop // 2)), flop
+    return shape, 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def _mm(a: Tensor, b: Tensor) -> MatmulShape:
+    return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=a.shape[1])
+
+
+def _bmm(a: Tensor, b: Tensor) -> MatmulShape:
+    return MatmulShape(batch=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2])
+
+
+def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
+    """A grouped product, experts sharing the rows evenly (the expected shape of routing).
+
+    [rows, k] x [experts, k, n] in forward and for the inputs' gradient; [k, rows] x [rows, n] for
+    the weights' gradient, whose groups are the offsets: all rows are multiplied once either way.
+    """
+    if a.dim() == 2 and b.dim() == 3:
+        experts, rows = b.shape[0], a.shape[0]
+        shape = MatmulShape(batch=experts, m=max(1, rows // experts), n=b.shape[2], k=a.shape[1])
+        return shape, 2 * rows * b.shape[2] * a.shape[1]
+    if a.dim() == 2 and b.dim() == 2:
+        rows = a.shape[1]
+        return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=rows), (
+            2 * a.shape[0] * rows * b.shape[1]
+        )
+    shape = _bmm(a, b) if b.dim() == 3 else _mm(a.flatten(0, 1), b)
+    return shape, 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
+    """The product that a convolution equals: output positions x output channels x patch."""
+    offset = 1 if name == "convolution_backward" else 0
+    weight = args[offset + 1]
+    channels = max(1, int(weight.shape[0]))
+    patch = max(1, math.prod(weight.shape[1:]))
+    rows = max(1, round(flop / (2 * channels * patch)))
+    return MatmulShape(batch=1, m=rows, n=channels, k=patch)
+
+
+def _attention(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[AttentionShape, int]:
+    """Shape and FLOPs of a fused attention call.
+
+    Forward: two products; backward: five, one of them the scores again (FlashAttention-2,
+    arXiv 2307.08691, section 3.1.2 and appendix), so 2.5 times the forward. Causal: half.
+    """
+    backward = "backward" in name
+    first = 1 if backward else 0
+    q, k, v = args[first], args[first + 1], args[first + 2]
+    causal = _is_causal(name, args, kwargs, backward)
+    batch, heads, q_len, head_dim = q.shape
+    kv_heads, kv_len = k.shape[1], k.shape[2]
+    value_dim = v.shape[3]
+    scores, values = head_dim, value_dim
+    per_pair = 2 * (scores + values) if not backward else 2 * (3 * scores + 2 * values)
+    pairs = batch * heads * q_len * kv_len
+    flop = pairs * per_pair // 2 if causal else pairs * per_pair
+    shape = AttentionShape(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=head_dim,
+        causal=causal,
+    )
+    return shape, int(flop)
+
+
+def _is_causal(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool) -> bool:
+    if "is_causal" in kwargs:
+        return bool(kwargs["is_causal"])
+    flags = [x for x in args if isinstance(x, bool)]
+    # In every aten and shardwright attention op the causal flag is the last boolean but for
+    # return_debug_mask, which follows it in two forward variants.
+    if not flags:
+        return False
+    debug = name in ("_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention")
+    return flags[-2] if debug and not backward and len(flags) > 1 else flags[-1]

@@ -1,0 +1,207 @@
+"""The recorder: every op of a forward and backward pass, and every byte while it is alive.
+
+It runs as a dispatch mode under autograd. The segment (block) and the module of a backward op are
+those of the forward op whose autograd node is running: nodes carry sequence numbers, and the
+recorder notes the number at every entry and exit of a module and at every cut.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import ShardwrightError, TraceError
+from profiles.model.graph import Op, Phase
+from profiles.model.trace_ops import describe_op
+
+
+@dataclass(slots=True)
+class StorageRecord:
+    """A storage that an op allocated: its number, size, and where it was born."""
+
+    number: int
+    memory_bytes: int
+    segment: int
+    module: str
+    phase: Phase
+    alive: bool = True
+
+
+@dataclass(slots=True)
+class Segment:
+    """What ran between two cuts. Events are (storage number, bytes; negative when freed)."""
+
+    ops: list[Op] = field(default_factory=list)
+    forward_events: list[tuple[int, int]] = field(default_factory=list)
+    backward_events: list[tuple[int, int]] = field(default_factory=list)
+    parameters: dict[int, None] = field(default_factory=dict)
+
+
+class Recorder(TorchDispatchMode):
+    """Records while it is entered; `segments[i]` is what block i did.
+
+    parameters  storage key -> index of the parameter
+    crossings   (producing segment, consuming segment, storage number) of every tensor that needs
+                a gradient and is read in a later segment
+    """
+
+    def __init__(self, parameters: dict[int, int]) -> None:
+        super().__init__()
+        self.parameters = parameters
+        self.segments = [Segment()]
+        self.crossings: set[tuple[int, int, int]] = set()
+        self.storages: list[StorageRecord] = []
+        self.phase = Phase.FORWARD
+        self.paused = False
+        self._live: dict[int, StorageRecord] = {}
+        self._references: dict[int, Any] = {}
+        self._segment = 0
+        self._path: list[str] = [""]
+        self._cut_numbers = [0]
+        self._module_numbers = [0]
+        self._module_paths = [""]
+
+    # --- where we are -------------------------------------------------------------------------
+
+    def enter_module(self, path: str) -> None:
+        self._path.append(path)
+        self._note_module(path)
+
+    def leave_module(self) -> None:
+        self._path.pop()
+        self._note_module(self._path[-1])
+
+    def cut(self) -> None:
+        """From here on, the next segment."""
+        self.segments.append(Segment())
+        self._segment = len(self.segments) - 1
+        self._cut_numbers.append(torch.autograd._get_sequence_nr())
+
+    def begin_backward(self) -> None:
+        self.phase = Phase.BACKWARD
+
+    @contextmanager
+    def pause(self) -> Any:
+        """Inside it, nothing is recorded."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def storage_of(self, x: Tensor) -> StorageRecord | None:
+        """The record of a tensor's storage, if an op under this recorder allocated it."""
+        return self._live.get(x.untyped_storage()._cdata)
+
+    # --- recording ----------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused or func.namespace == "prim":
+            return func(*args, **kwargs)
+        segment, module = self._place()
+        self._note_inputs(args, kwargs, segment)
+        try:
+            out = func(*args, **kwargs)
+            op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
+        except ShardwrightError as error:
+            raise TraceError(f"{error} (in module {module or 'the model itself'})") from error
+        except NotImplementedError as error:
+            raise TraceError(
+                f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
+            ) from error
+        self.segments[segment].ops.append(op)
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                self._note_output(x, segment, module)
+        return out
+
+    def _place(self) -> tuple[int, str]:
+        if self.phase is Phase.FORWARD:
+            return self._segment, self._path[-1]
+        node = torch._C._current_autograd_node()
+        if node is not None and "AccumulateGrad" not in node.name():
+            number = node._sequence_nr()
+            self._segment = bisect_right(self._cut_numbers, number) - 1
+            self._path[-1] = self._module_paths[bisect_right(self._module_numbers, number) - 1]
+        return self._segment, self._path[-1]
+
+    def _note_module(self, path: str) -> None:
+        if self.phase is Phase.FORWARD:
+            self._module_numbers.append(torch.autograd._get_sequence_nr())
+            self._module_paths.append(path)
+
+    def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> None:
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, Tensor):
+                continue
+            key = x.untyped_storage()._cdata
+            index = self.parameters.get(key)
+            if index is not None:
+                self.segments[segment].parameters[index] = None
+                continue
+            record = self._live.get(key)
+            if (
+                record is not None
+                and self.phase is Phase.FORWARD
+                and record.segment < segment
+                and x.requires_grad
+            ):
+                self.crossings.add((record.segment, segment, record.number))
+
+    def _note_output(self, x: Tensor, segment: int, module: str) -> None:
+        storage = x.untyped_storage()
+        key = storage._cdata
+        if key in self.parameters or key in self._live:
+            return
+        record = StorageRecord(
+            number=len(self.storages),
+            memory_bytes=storage.nbytes(),
+            segment=segment,
+            module=module,
+            phase=self.phase,
+        )
+        self.storages.append(record)
+        self._live[key] = record
+        self._event(record.number, record.memory_bytes)
+        self._references[key] = weakref.ref(storage, self._freer(key, record))
+
+    def _freer(self, key: int, record: StorageRecord) -> Callable[[Any], None]:
+        def free(_: Any) -> None:
+            record.alive = False
+            self._live.pop(key, None)
+            self._references.pop(key, None)
+            self._event(record.number, -record.memory_bytes)
+
+        return free
+
+    def _event(self, number: int, change: int) -> None:
+        if self.phase is Phase.BACKWARD:
+            self._place()
+            self.segments[self._segment].backward_events.append((number, change))
+        else:
+            self.segments[self._segment].forward_events.append((number, change))
+
+
+def changes(events: list[tuple[int, int]], left_out: set[int]) -> tuple[int, ...]:
+    """The byte changes of the events, without the storages left out; runs of one sign joined."""
+    joined: list[int] = []
+    for number, change in events:
+        if number in left_out or not change:
+            continue
+        if joined and (joined[-1] > 0) == (change > 0):
+            joined[-1] += change
+        else:
+            joined.append(change)
+    return tuple(joined)

@@ -1,0 +1,89 @@
+"""Tensor parallelism for tracing: the weights as one of tp ranks holds them.
+
+A column-split linear layer holds a share of the output features, a row-split one of the input
+features (Megatron-LM, arXiv 1909.08053, section 3). The model then runs on local shapes by itself;
+the all-reduces are noted by trace.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from profiles.errors import TraceError
+from profiles.model.build import BuiltModel, matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Which modules are split, and the full shape of each split parameter."""
+
+    tp: int
+    rules: dict[str, str] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+
+    def rule_of(self, path: str) -> str:
+        """`column`, `row` or ""."""
+        return self.rules.get(path, "")
+
+    def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
+        """The shape over the whole tp group, and the split dimension."""
+        dim = self.dims.get(name)
+        if dim is None:
+            return local, None
+        return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
+
+
+def why_not_tensor_parallel(built: BuiltModel, tp: int) -> str:
+    """Why the model cannot be split `tp` ways (1: at all), or ""."""
+    if not built.tensor_parallel:
+        return "no rule is known for which of its linear layers to split by columns and rows"
+    config = getattr(built.module, "config", None)
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, key, None)
+        split = any(".k_proj" in path or ".q_proj" in path for path, _ in built.tensor_parallel)
+        if split and isinstance(heads, int) and heads % tp:
+            divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+            return f"tp={tp} does not divide {key}={heads}; use one of {divisors}"
+    return ""
+
+
+def shard(built: BuiltModel, tp: int) -> Sharding:
+    """Replace the split layers' meta weights by one rank's share; raises TraceError if uneven."""
+    if tp == 1:
+        return Sharding(tp=1)
+    rules: dict[str, str] = {}
+    dims: dict[str, int] = {}
+    for path, module in built.module.named_modules():
+        for pattern, kind in built.tensor_parallel:
+            if matches(pattern, path) and isinstance(module, nn.Linear):
+                rules[path] = kind
+                _shard_linear(path, module, kind, tp, dims)
+    return Sharding(tp=tp, rules=rules, dims=dims)
+
+
+def _shard_linear(path: str, module: nn.Linear, kind: str, tp: int, dims: dict[str, int]) -> None:
+    dim = 0 if kind == "column" else 1
+    size = module.weight.shape[dim]
+    if size % tp:
+        raise TraceError(
+            f"tp={tp} does not divide dimension {dim} of {path}.weight, which is {size}"
+        )
+    shape = list(module.weight.shape)
+    shape[dim] //= tp
+    module.weight = _empty(module.weight, tuple(shape))
+    dims[f"{path}.weight"] = dim
+    if kind == "column":
+        module.out_features //= tp
+        if module.bias is not None:
+            module.bias = _empty(module.bias, (size // tp,))
+            dims[f"{path}.bias"] = 0
+    else:
+        module.in_features //= tp
+
+
+def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:
+    made = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return nn.Parameter(made, requires_grad=like.requires_grad)

@@ -1,0 +1,265 @@
+"""A traced model at any micro-batch size and tp degree, kept on disk between uses.
+
+Every figure of a model graph is affine in the batch: parameters stay, activations grow. Two traces
+therefore give all of them exactly; where a model does not follow that (a structure that changes
+with the batch, uneven routing), the micro-batch size in question is traced directly. Batch 1, where
+torch replaces some copies by views, is traced directly for a CPU, whose measured blocks are found
+by their exact trace, and taken from the same line for accelerators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from profiles.document import content_hash, read_document, write_document
+from profiles.errors import InputError, ShardwrightError
+from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
+from profiles.model.loaders import ModelSpec
+
+TRACE_SCHEMA = "shardwright/trace@1"
+# Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
+_BATCHES = (2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFile:
+    """What the cache keeps: graphs at the traced batch sizes, and what the executor must know."""
+
+    key: str
+    graphs: tuple[ModelGraph, ...]
+    tensor_parallel: tuple[tuple[str, str], ...]
+    tied_parameters: tuple[tuple[str, ...], ...]
+
+
+class TracedModel:
+    """The graphs of one model, sequence length, precision and target.
+
+    tensor_parallel  (module path pattern, `column` or `row`) for tp > 1
+    tied_parameters  groups of parameter names that share one storage
+    content_hash     identifies the model as traced, whatever the micro-batch
+    """
+
+    def __init__(
+        self,
+        files: Mapping[int, TraceFile],
+        trace_at: Callable[[int, int], ModelGraph],
+        target: str,
+    ) -> None:
+        first = files[min(files)]
+        self._files = dict(files)
+        self._trace_at = trace_at
+        self._target = target
+        self._made: dict[tuple[int, int], ModelGraph] = {}
+        self.name = first.graphs[0].name
+        self.source = first.graphs[0].source
+        self.sequence_length = first.graphs[0].sequence_length
+        self.dtype = first.graphs[0].dtype
+        self.tensor_parallel = first.tensor_parallel
+        self.tied_parameters = first.tied_parameters
+        self.content_hash = first.key
+        self.tp_degrees = tuple(sorted(files))
+        self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph for this micro-batch size and tp degree; raises InputError for another tp."""
+        if tp not in self._files:
+            why = f" ({self.why_not_tensor_parallel})" if self.why_not_tensor_parallel else ""
+            raise InputError(f"{self.name} was not traced for tp={tp}, only {self.tp_degrees}{why}")
+        key = (micro_batch, tp)
+        if key not in self._made:
+            pair = self._files[tp].graphs
+            direct = micro_batch == 1 and self._target == "cpu"
+            made = None if direct else interpolate(pair[0], pair[1], micro_batch)
+            self._made[key] = made if made is not None else self._trace_at(micro_batch, tp)
+        return self._made[key]
+
+
+def trace_model(
+    spec: ModelSpec,
+    *,
+    sequence_length: int,
+    dtype: str,
+    tp_degrees: tuple[int, ...] = (1,),
+    target: str = "gpu",
+    cache: Path | None = None,
+) -> TracedModel:
+    """The traced model; tp degrees that it cannot be split by are left out (1 always works).
+
+    cache  folder of earlier traces; torch is imported only when one is missing
+    """
+    settings = (sequence_length, dtype, target)
+
+    trusted = False
+
+    def trace_at(micro_batch: int, tp: int) -> ModelGraph:
+        nonlocal trusted
+        from profiles.model.trace import trace_graph
+
+        graph = trace_graph(
+            spec,
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=dtype,
+            tp=tp,
+            target=target,
+            trusted=trusted,
+        )
+        trusted = trusted or repeats_agree(graph)
+        return graph
+
+    files = {1: _load_or_trace(spec, settings, 1, trace_at, cache)}
+    if not files[1].graphs[0].why_not_tensor_parallel:
+        for tp in tp_degrees:
+            if tp != 1 and _splits(spec, tp):
+                try:
+                    files[tp] = _load_or_trace(spec, settings, tp, trace_at, cache)
+                except ShardwrightError:
+                    continue
+    return TracedModel(files, trace_at, target)
+
+
+def repeats_agree(graph: ModelGraph) -> bool:
+    """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
+    labels = [block.label for block in graph.kinds]
+    return len(labels) == len(set(labels))
+
+
+def _splits(spec: ModelSpec, tp: int) -> bool:
+    """Whether tp divides the heads, read off the configuration before anything is traced."""
+    heads = (spec.config.get("num_attention_heads"), spec.config.get("num_key_value_heads"))
+    return all(not isinstance(n, int) or n % tp == 0 for n in heads)
+
+
+def _load_or_trace(
+    spec: ModelSpec,
+    settings: tuple[int, str, str],
+    tp: int,
+    trace_at: Callable[[int, int], ModelGraph],
+    cache: Path | None,
+) -> TraceFile:
+    key = content_hash(
+        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": _tracer_version()}
+    )
+    path = cache / f"{spec.name}-{key}.json" if cache is not None and not spec.factory else None
+    if path is not None and path.is_file():
+        try:
+            return read_document(path, TraceFile, schema=TRACE_SCHEMA)
+        except ShardwrightError as error:
+            warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
+    graphs = tuple(trace_at(batch, tp) for batch in _BATCHES)
+    rules, tied = _for_executor(spec, settings)
+    made = TraceFile(
+        key=content_hash(graphs[0]) if spec.factory else key,
+        graphs=graphs,
+        tensor_parallel=rules,
+        tied_parameters=tied,
+    )
+    if path is not None:
+        write_document(path, made, schema=TRACE_SCHEMA)
+    return made
+
+
+def _for_executor(
+    spec: ModelSpec, settings: tuple[int, str, str]
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]:
+    from profiles.model.trace import rules_and_ties
+
+    return rules_and_ties(spec, sequence_length=settings[0], dtype=settings[1])
+
+
+@functools.cache
+def _tracer_version() -> str:
+    """Hash of the tracing code and of the installed torch and transformers."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    folder = Path(__file__).parent
+    names = ("build.py", "graph.py", "trace.py", "trace_attention.py", "trace_cuts.py")
+    names += ("trace_ops.py", "trace_recorder.py", "trace_tensor_parallel.py", "traced.py")
+    code = [(folder / name).read_text(encoding="utf-8") for name in names]
+    versions = []
+    for package in ("torch", "transformers"):
+        try:
+            versions.append(version(package))
+        except PackageNotFoundError:
+            versions.append("")
+    return content_hash([*code, *versions, os.name])
+
+
+def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGraph | None:
+    """The graph at `micro_batch` from the graphs at two others, or None where none is exact.
+
+    Every integer is a + b * batch; the two graphs must agree in everything else.
+    """
+    if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
+        return None
+    span = high.micro_batch - low.micro_batch
+    kinds: list[Block] = []
+    for a, b in zip(low.kinds, high.kinds, strict=True):
+        block = _affine(a, b, low.micro_batch, span, micro_batch)
+        if block is None:
+            return None
+        kinds.append(with_kind(_with_peaks(block)))
+    return replace(low, micro_batch=micro_batch, kinds=tuple(kinds))
+
+
+def _with_peaks(block: Block) -> Block:
+    """Peaks are not affine, the changes that they come from are."""
+    return replace(
+        block,
+        forward_peak_bytes=running_peak(block.forward_changes),
+        backward_peak_bytes=running_peak(block.backward_changes),
+    )
+
+
+_SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
+
+
+def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
+    """The value at batch `at`, or None where a and b are not one shape of value."""
+    if isinstance(a, bool) or isinstance(a, (str, type(None))) or not isinstance(a, (int, tuple)):
+        if dataclasses.is_dataclass(a):
+            return _affine_fields(a, b, base, span, at)
+        return a if a == b else None
+    if isinstance(a, int):
+        if a == b:
+            return a
+        slope, rest = divmod(b - a, span)
+        return a + slope * (at - base) if rest == 0 else None
+    if not isinstance(b, tuple) or len(a) != len(b):
+        return None
+    made = []
+    for x, y in zip(a, b, strict=True):
+        value = None if x is None else _affine(x, y, base, span, at)
+        if value is None and x is not None:
+            return None
+        made.append(value)
+    return tuple(made)
+
+
+def _affine_fields(a: Any, b: Any, base: int, span: int, at: int) -> Any:
+    if type(a) is not type(b):
+        return None
+    if a == b:
+        return a
+    changed = {}
+    for name in _field_names(type(a)):
+        x, y = getattr(a, name), getattr(b, name)
+        if name in _SKIP or x is y or x == y:
+            continue
+        value = _affine(x, y, base, span, at)
+        if value is None:
+            return None
+        changed[name] = value
+    return replace(a, **changed)
+
+
+@functools.cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))

@@ -1,0 +1,130 @@
+"""Bounds of cells: never above what the partition or the timeline of any plan gives."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.bound import least_busiest_s, lower_bounds, totals_of
+from planner.cell import Cell
+from planner.partition import partition
+from planner.problem import BlockCosts, PartitionProblem, StageSlot
+
+
+def random_problem(n, p, m, schedule, seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.random((4, n))
+    tail = np.cumsum(np.concatenate([[0.0], rng.random(n)]))
+    return PartitionProblem(
+        kinds=tuple(range(n)),
+        strategies=("keep", "again"),
+        schedule=schedule,
+        num_microbatches=m,
+        costs=(
+            BlockCosts(
+                forward_s=sizes[0],
+                backward_s=2 * sizes[0][:, None] + sizes[1][:, None] * [0.0, 1.0],
+                saved_bytes=sizes[2][:, None] * [1.0, 0.1],
+                transient_bytes=np.zeros((n, 2)),
+            ),
+        ),
+        slots=tuple(
+            StageSlot(in_flight=min(m, p - s) if schedule == "1f1b" else m, capacity_bytes=2.0)
+            for s in range(p)
+        ),
+        static_bytes=np.zeros((n, n + 1)),
+        tail_s=tail[None, :] - tail[:-1, None],
+        input_bytes=np.zeros(n),
+        send_forward_s=0.1 * sizes[3],
+        send_backward_s=0.1 * sizes[3],
+        reshard_s=np.zeros((2, 2)),
+    )
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 8),
+    st.integers(1, 5),
+    st.integers(1, 12),
+    st.sampled_from(["1f1b", "gpipe"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_no_partition_beats_the_bound_of_its_cell(n, p, m, schedule, seed):
+    p = min(n, p)
+    problem = random_problem(n, p, m, schedule, seed)
+    found = partition(problem)
+    cell = Cell(
+        pp=p, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule=schedule, vpp=1, global_batch=m
+    )
+    (bound,) = lower_bounds([cell], [totals_of(problem, p)])
+    if found is not None:
+        assert bound <= found.step_time_s * (1 + 1e-12)
+
+
+def test_the_bound_is_reached_by_equal_blocks():
+    # Four blocks of F 1, B 2 on 4 stages, M = 8, nothing else: 12 + 7 x 3 = 33 = (8 + 3) x 3.
+    problem = PartitionProblem(
+        kinds=(0, 0, 0, 0),
+        strategies=("keep",),
+        schedule="1f1b",
+        num_microbatches=8,
+        costs=(
+            BlockCosts(
+                forward_s=np.ones(4),
+                backward_s=np.full((4, 1), 2.0),
+                saved_bytes=np.zeros((4, 1)),
+                transient_bytes=np.zeros((4, 1)),
+            ),
+        ),
+        slots=tuple(StageSlot(in_flight=4 - s, capacity_bytes=1.0) for s in range(4)),
+        static_bytes=np.zeros((4, 5)),
+        tail_s=np.zeros((4, 5)),
+        input_bytes=np.zeros(4),
+        send_forward_s=np.zeros(4),
+        send_backward_s=np.zeros(4),
+        reshard_s=np.zeros((1, 1)),
+    )
+    cell = Cell(
+        pp=4, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule="1f1b", vpp=1, global_batch=8
+    )
+    assert lower_bounds([cell], [totals_of(problem, 4)])[0] == 33.0
+    assert partition(problem).step_time_s == 33.0
+
+
+def test_many_cells_are_priced_at_once():
+    problem = random_problem(6, 2, 4, "1f1b", 0)
+    cells = [
+        Cell(pp=p, dp=1, tp=1, zero_stage=z, micro_batch=b, schedule=name, vpp=v, global_batch=8)
+        for p, z, b, (name, v) in itertools.product(
+            (2, 3), (0, 1), (1, 2), (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
+        )
+    ]
+    bounds = lower_bounds(cells, [totals_of(problem, cell.pp) for cell in cells])
+    assert bounds.shape == (len(cells),)
+    assert np.all(bounds > 0)
+    assert lower_bounds([], []).shape == (0,)
+
+
+def test_the_busiest_rank_takes_whole_blocks():
+    # 80 layers of 1, an embedding of 0.2 and a head of 1.3 on 8 ranks. The rank of the head could
+    # take 9 layers (10.3), but then 71 layers on 7 ranks make one of them take 11.
+    times = np.asarray([0.2, *[1.0] * 80, 1.3])
+    kinds = (0, *[1] * 80, 2)
+    assert least_busiest_s(times, kinds, 8) == 11.0
+    assert times.sum() / 8 < 11.0
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_no_assignment_of_blocks_to_ranks_is_less_busy(count, others, ranks, seed):
+    rng = np.random.default_rng(seed)
+    times = np.asarray([*[rng.random()] * count, *rng.random(others)])
+    kinds = (*[0] * count, *range(1, others + 1))
+    least = min(
+        max(sum(t for t, r in zip(times, at, strict=True) if r == rank) for rank in range(ranks))
+        for at in itertools.product(range(ranks), repeat=len(times))
+    )
+    assert least_busiest_s(times, kinds, ranks) <= least * (1 + 1e-12)

@@ -1,0 +1,353 @@
+"""The exact programme against an integer programme, brute force and the timeline."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.partition import partition
+from planner.problem import (
+    BlockCosts,
+    Partition,
+    PartitionProblem,
+    StageSlot,
+    fits,
+    stage_times,
+    step_time,
+)
+from planner.solver import solve_integer
+from profiles.errors import InputError
+
+
+def _ranges(values):
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return total[None, :] - total[:-1, None]
+
+
+def make_problem(
+    kinds,
+    *,
+    schedule="1f1b",
+    microbatches=4,
+    stages=2,
+    forward=None,
+    backward=None,
+    saved=None,
+    transient=None,
+    static=None,
+    tail=None,
+    sends=None,
+    inputs=None,
+    reshard=None,
+    capacity=1e9,
+):
+    """A problem from figures per kind; what is left out costs nothing."""
+    at = np.asarray(kinds)
+    options = np.asarray(backward, dtype=float).shape[1]
+    zero = np.zeros(at.max() + 1)
+    flat = np.zeros((at.max() + 1, options))
+    pick = lambda values, default: np.asarray(  # noqa: E731 - one line, used eight times below
+        default if values is None else values, dtype=float
+    )[at]
+    costs = BlockCosts(
+        forward_s=pick(forward, zero),
+        backward_s=pick(backward, flat),
+        saved_bytes=pick(saved, flat),
+        transient_bytes=pick(transient, flat),
+    )
+    counts = [
+        min(microbatches, stages - s) if schedule == "1f1b" else microbatches for s in range(stages)
+    ]
+    return PartitionProblem(
+        kinds=tuple(kinds),
+        strategies=tuple("abcdefghijkl"[:options]),
+        schedule=schedule,
+        num_microbatches=microbatches,
+        costs=(costs,),
+        slots=tuple(StageSlot(in_flight=k, capacity_bytes=capacity) for k in counts),
+        static_bytes=_ranges(pick(static, zero)),
+        tail_s=_ranges(pick(tail, zero)),
+        input_bytes=pick(inputs, zero),
+        send_forward_s=pick(sends, zero),
+        send_backward_s=2 * pick(sends, zero),
+        reshard_s=np.zeros((options, options)) if reshard is None else np.asarray(reshard),
+    )
+
+
+@st.composite
+def problems(draw):
+    """Up to 6 blocks, 3 stages, 3 strategies; whole figures make ties, which must not matter."""
+    n = draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    repeated = draw(st.booleans()) and n > 2
+    kinds = [0, *[1] * (n - 2), 2] if repeated else list(range(n))
+    options = draw(st.integers(1, 3))
+    size = max(kinds) + 1
+    whole = draw(st.booleans())
+    times = (
+        (lambda *s: rng.integers(1, 5, s).astype(float)) if whole else (lambda *s: rng.random(s))
+    )
+    reshard = None
+    if draw(st.booleans()) and options > 1:
+        reshard = np.full((options, options), float(rng.integers(0, 3)))
+        np.fill_diagonal(reshard, 0.0)
+    return make_problem(
+        kinds,
+        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
+        microbatches=draw(st.integers(1, 7)),
+        stages=draw(st.integers(1, min(n, 3))),
+        forward=times(size),
+        backward=times(size, options),
+        saved=rng.integers(0, 8, (size, options)),
+        transient=rng.integers(0, 5, (size, options)),
+        static=rng.integers(0, 6, size),
+        tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
+        sends=times(size) * draw(st.sampled_from([0.0, 0.1])),
+        inputs=rng.integers(0, 3, size),
+        reshard=reshard,
+        capacity=float(rng.integers(5, 8 + 20 * n)),
+    )
+
+
+def brute_force(problem):
+    """Least step time over all cuts and all strategies, or None; all assignments at once."""
+    n, p = problem.num_blocks, problem.num_stages
+    options = len(problem.strategies)
+    every = np.asarray(list(itertools.product(range(options), repeat=n)))
+    rows = np.arange(n)
+    costs = problem.costs[0]
+    best = None
+    for cut in itertools.combinations(range(1, n), p - 1):
+        edges = (0, *cut, n)
+        f, b, ok = [], [], np.ones(len(every), dtype=bool)
+        for s, (i, j) in enumerate(itertools.pairwise(edges)):
+            chosen = every[:, i:j]
+            back = costs.backward_s[rows[i:j], chosen].sum(axis=1)
+            back = back + problem.reshard_s[chosen[:, :-1], chosen[:, 1:]].sum(axis=1)
+            saved = costs.saved_bytes[rows[i:j], chosen].sum(axis=1) + problem.input_bytes[i]
+            memory = problem.static_bytes[i, j] + problem.slots[s].in_flight * saved
+            memory = memory + costs.transient_bytes[rows[i:j], chosen].max(axis=1)
+            ok &= memory <= problem.slots[s].capacity_bytes
+            f.append(costs.forward_s[i:j].sum())
+            b.append(back)
+        for row in np.flatnonzero(ok):
+            time_s = _objective(problem, edges, np.asarray(f), np.asarray([x[row] for x in b]))
+            best = time_s if best is None else min(best, time_s)
+    return best
+
+
+def _objective(problem, edges, f, b):
+    """The documented objective, written a second time, plainly."""
+    p, m = problem.num_stages, problem.num_microbatches
+    down = [0.0, *(problem.send_forward_s[i] for i in edges[1:-1])]
+    up = [0.0, *(problem.send_backward_s[i] for i in edges[1:-1])]
+    tail = [problem.tail_s[i, j] for i, j in itertools.pairwise(edges)]
+    if problem.schedule == "gpipe":
+        ends = [sum(b[s:]) + sum(up[s + 1 :]) + (m - 1) * max(b[s:]) + tail[s] for s in range(p)]
+        return sum(f) + sum(down) + (m - 1) * max(f) + max(ends)
+    whole = [f[s] + b[s] + down[s] + up[s] for s in range(p)]
+    steady = [0.0]
+    for s in range(p):
+        w = min(m, p - s)
+        if m > w:
+            steady.append(sum(whole[s + 1 :]) + (m - w) * (f[s] + b[s]))
+    ends = [tail[s] - sum(b[:s]) - sum(up[1 : s + 1]) for s in range(p)]
+    return sum(whole) + max(steady) + max(ends)
+
+
+@settings(
+    max_examples=500,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(problems())
+def test_programme_integer_programme_and_brute_force_agree(problem):
+    found = partition(problem)
+    best = brute_force(problem)
+    answer = solve_integer(problem)
+    if best is None:
+        assert found is None
+        assert answer.status == "infeasible"
+        return
+    assert found is not None
+    assert fits(problem, found)
+    assert found.step_time_s == pytest.approx(best, rel=1e-9)
+    assert answer.certifies(found.step_time_s)
+    assert answer.partition is not None
+    assert answer.partition.step_time_s == pytest.approx(best, rel=1e-6)
+
+
+def timeline_end(problem, found):
+    """End of a 1f1b or gpipe step, action by action: own event loop, sends overlap compute."""
+    p, m = problem.num_stages, problem.num_microbatches
+    f, b = stage_times(problem, found.starts, found.strategies)
+    order = []
+    for s in range(p):
+        warm = min(m, p - s) if problem.schedule == "1f1b" else m
+        actions = [("F", k) for k in range(warm)]
+        for k in range(m):
+            actions.append(("B", k))
+            if warm + k < m:
+                actions.append(("F", warm + k))
+        order.append(actions)
+    done: dict[tuple[str, int, int], float] = {}
+    clock, position = [0.0] * p, [0] * p
+    while any(position[s] < len(order[s]) for s in range(p)):
+        for s in range(p):
+            while position[s] < len(order[s]):
+                kind, k = order[s][position[s]]
+                if kind == "F":
+                    key, send = ("F", s - 1, k), problem.send_forward_s[found.starts[s]]
+                elif s + 1 < p:
+                    key, send = ("B", s + 1, k), problem.send_backward_s[found.starts[s + 1]]
+                else:
+                    key, send = ("F", s, k), 0.0
+                if key[1] >= 0 and key not in done:
+                    break
+                ready = done[key] + send if key[1] >= 0 else 0.0
+                clock[s] = max(clock[s], ready) + (f[s] if kind == "F" else b[s])
+                done[kind, s, k] = clock[s]
+                position[s] += 1
+    ends = [*found.starts[1:], problem.num_blocks]
+    tails = [problem.tail_s[i, j] for i, j in zip(found.starts, ends, strict=True)]
+    return max(end + tail for end, tail in zip(clock, tails, strict=True))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(problems())
+def test_the_objective_never_exceeds_the_timeline(problem):
+    found = partition(replace(problem, slots=_roomy(problem)))
+    assert found is not None
+    assert found.step_time_s <= timeline_end(problem, found) * (1 + 1e-12)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_the_objective_is_the_timeline_where_stages_differ_by_a_third(p, m, seed):
+    rng = np.random.default_rng(seed)
+    problem = make_problem(
+        range(p),
+        stages=p,
+        microbatches=m,
+        forward=1 + rng.random(p) / 3,
+        backward=(2 + 2 * rng.random(p) / 3)[:, None],
+        tail=rng.random(p),
+    )
+    found = partition(problem)
+    assert found.step_time_s == pytest.approx(timeline_end(problem, found), rel=1e-12)
+
+
+def test_four_equal_stages_take_m_plus_p_minus_1_rounds():
+    # F = 1, B = 2, p = 4, M = 8: (8 + 4 - 1) x 3 = 33.
+    problem = make_problem(
+        [0] * 4, stages=4, microbatches=8, forward=[1.0], backward=[[2.0]], schedule="1f1b"
+    )
+    assert partition(problem).step_time_s == 33.0
+
+
+def test_recompute_is_chosen_only_where_memory_is_short():
+    # Two stages of two blocks, M = 4; keep everything: F 1, B 2, 10 bytes; recompute: B 3, 1 byte.
+    # Stage 0 has 2 in flight: 2 x (10 + 10) = 40 > 25, 2 x (10 + 1) = 22 fits: one recomputes.
+    # Stage 1 has 1 in flight: 20 fits as it is. T = (7, 6):
+    # 13 + max(6 + (4 - 2) x 7, (4 - 1) x 6) = 13 + 20 = 33.
+    problem = make_problem(
+        [0] * 4,
+        stages=2,
+        microbatches=4,
+        forward=[1.0],
+        backward=[[2.0, 3.0]],
+        saved=[[10, 1]],
+        capacity=25.0,
+    )
+    found = partition(problem)
+    assert found.starts == (0, 2)
+    assert sorted(found.strategies[:2]) == [0, 1]
+    assert found.strategies[2:] == (0, 0)
+    assert found.step_time_s == 33.0
+
+
+def test_unlike_neighbours_pay_for_resharding():
+    # One stage, budget for one saved block of three; changing strategy costs 5: a, b, b has one
+    # change: B = 1 + 2 + 2 + 5 = 10, all b has none: 6.
+    problem = make_problem(
+        [0] * 3,
+        stages=1,
+        microbatches=1,
+        backward=[[1.0, 2.0]],
+        saved=[[10, 0]],
+        reshard=[[0.0, 5.0], [5.0, 0.0]],
+        capacity=10.0,
+    )
+    assert partition(problem).strategies == (1, 1, 1)
+    assert partition(problem).step_time_s == 6.0
+
+
+def test_nothing_fits_is_none():
+    problem = make_problem([0], stages=1, backward=[[1.0]], static=[11], capacity=10.0)
+    assert partition(problem) is None
+
+
+def test_more_stages_than_blocks_is_an_error():
+    with pytest.raises(InputError, match="2 blocks cannot form 3 stages"):
+        make_problem([0, 0], stages=3, backward=[[1.0]])
+
+
+def test_equal_problems_give_equal_partitions():
+    problem = _large(82, 8, 3, repeated=True)
+    assert partition(problem) == partition(problem)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stages", "options", "repeated"),
+    [(82, 8, 3, True), (82, 16, 3, False), (126, 16, 12, True)],
+)
+def test_large_problems_print_their_time(blocks, stages, options, repeated, capsys):
+    problem = _large(blocks, stages, options, repeated=repeated)
+    start = time.process_time()
+    found = partition(problem)
+    spent = time.process_time() - start
+    with capsys.disabled():
+        print(
+            f"\n{blocks} blocks x {stages} stages x {options} strategies, "
+            f"{'repeated' if repeated else 'all different'}: {spent * 1e3:.0f} ms CPU"
+        )
+    assert fits(problem, found)
+    assert isinstance(found, Partition)
+    assert found.step_time_s == step_time(problem, found.starts, found.strategies)
+
+
+def test_the_integer_programme_certifies_a_large_problem():
+    problem = _large(32, 4, 3, repeated=True)
+    found = partition(problem)
+    assert solve_integer(problem, hint=found).certifies(found.step_time_s)
+    assert not solve_integer(problem, hint=found).certifies(found.step_time_s * 1.001)
+
+
+def _roomy(problem):
+    return tuple(replace(slot, capacity_bytes=1e12) for slot in problem.slots)
+
+
+def _large(blocks, stages, options, *, repeated):
+    """Strategies from keep-all to recompute-all; memory for about half of what all would keep."""
+    rng = np.random.default_rng(3)
+    kinds = [0, *[1] * (blocks - 2), 2] if repeated else list(range(blocks))
+    size = max(kinds) + 1
+    step = np.linspace(0.0, 1.0, options)
+    return make_problem(
+        kinds,
+        stages=stages,
+        microbatches=4 * stages,
+        forward=0.5 + 0.1 * rng.random(size),
+        backward=1 + 0.4 * step + 0.05 * rng.random((size, options)),
+        saved=np.floor(1e6 * (1.2 - step + 0.1 * rng.random((size, options)))),
+        transient=np.floor(5e5 * np.broadcast_to(step, (size, options))),
+        static=np.full(size, 5e5),
+        capacity=1e6 * 0.55 * blocks + 5e5 * blocks / stages,
+    )

@@ -1,0 +1,306 @@
+"""The whole search on a hand-made cost model: answers, proofs, infeasible, determinism."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.bound import totals_of
+from planner.partition import partition
+from planner.problem import (
+    BlockCosts,
+    PartitionProblem,
+    StageSlot,
+    stage_memory_bytes,
+    stage_times,
+)
+from planner.relax import Candidate
+from planner.search import SearchOptions, Setting, search_setting
+from planner.space import Ground, Space, legal_cells
+from profiles.document import encode, to_json
+from profiles.errors import InputError, UnknownNameError
+from simulator.plan import Plan, Recompute, Stage
+from simulator.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
+from simulator.workload import Workload
+
+GIB = 2.0**30
+
+
+class HandMadeCosts:
+    """A chain of an embedding, equal layers and a head; figures scale as in a transformer.
+
+    Times per sequence: layer 1 + 2 s / tp; recompute adds the forward again. Each layer has 1 GiB
+    of parameters, gradients and states, divided by tp, and by dp from ZeRO 1 on.
+    """
+
+    def __init__(self, ground, space, capacity_bytes):
+        self.ground, self.space, self.capacity = ground, space, capacity_bytes
+        self.kinds = (0, *[1] * (ground.num_blocks - 2), 2)
+
+    def missing_bytes(self, cell):
+        problem = self.problem(cell)
+        return problem.static_bytes[0, -1] / cell.pp - self.capacity
+
+    def totals(self, cell):
+        return totals_of(self.problem(cell), cell.pp)
+
+    def problem(self, cell):
+        at = np.asarray(self.kinds)
+        n, m, p = len(at), cell.num_microbatches, cell.num_stages
+        scale = cell.micro_batch / cell.tp * (1 + 0.05 * (cell.tp - 1))
+        forward = np.asarray([0.1, 1.0, 0.8])[at] * scale
+        again = {Recompute.NONE: 0.0, Recompute.ATTENTION: 0.3, Recompute.FULL: 1.0}
+        keeps = {Recompute.NONE: 1.0, Recompute.ATTENTION: 0.7, Recompute.FULL: 0.1}
+        kinds = self.space.strategies
+        static = np.full(n, GIB / cell.tp / (cell.dp if cell.zero_stage else 1))
+        total = np.concatenate([[0.0], np.cumsum(static)])
+        tail = np.concatenate([[0.0], np.cumsum(np.full(n, 0.2 * (cell.dp > 1)))])
+        return PartitionProblem(
+            kinds=self.kinds,
+            strategies=tuple(kinds),
+            schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
+            num_microbatches=m,
+            costs=(
+                BlockCosts(
+                    forward_s=forward,
+                    backward_s=forward[:, None] * [2.0 + again[kind] for kind in kinds],
+                    saved_bytes=np.round(
+                        0.5 * GIB * scale * np.ones((n, 1)) * [keeps[kind] for kind in kinds]
+                    ),
+                    transient_bytes=np.zeros((n, len(kinds))),
+                ),
+            ),
+            slots=tuple(
+                StageSlot(
+                    in_flight=m if cell.schedule == "gpipe" else min(m, p - s),
+                    capacity_bytes=self.capacity,
+                )
+                for s in range(p)
+            ),
+            static_bytes=np.round(total[None, :] - total[:-1, None]),
+            tail_s=tail[None, :] - tail[:-1, None],
+            input_bytes=np.zeros(n),
+            send_forward_s=np.zeros(n),
+            send_backward_s=np.zeros(n),
+            reshard_s=np.zeros((len(kinds), len(kinds))),
+        )
+
+    def plan(self, cell, found):
+        kinds = [self.space.strategies[index] for index in found.strategies]
+        stages = tuple(
+            Stage(first_block=i, last_block=j, recompute=tuple(kinds[i:j]))
+            for i, j in zip(found.starts, found.ends(), strict=True)
+        )
+        self.last = (cell, found)
+        return Plan(
+            model="hand-made",
+            model_hash="",
+            block_entries=tuple(str(k) for k in range(len(self.kinds))),
+            cluster="hand-made",
+            cluster_hash="",
+            workload=Workload(global_batch=cell.global_batch, sequence_length=1),
+            pp=cell.pp,
+            dp=cell.dp,
+            tp=cell.tp,
+            zero_stage=cell.zero_stage,
+            micro_batch=cell.micro_batch,
+            schedule=cell.schedule,
+            stages=stages,
+        )
+
+    def predict(self, plan):
+        cell, found = self.last
+        problem = self.problem(cell)
+        forward, backward = stage_times(problem, found.starts, found.strategies)
+        step = found.step_time_s
+        busy = float((forward + backward).max()) * cell.num_microbatches
+        ranks = tuple(
+            RankMemory(
+                rank=plan.rank(s),
+                parameters_bytes=0.0,
+                gradients_bytes=0.0,
+                optimizer_bytes=float(problem.static_bytes[i, j]),
+                activations_bytes=stage_memory_bytes(problem, s, i, found.strategies[i:j])
+                - float(problem.static_bytes[i, j]),
+                transient_bytes=0.0,
+                communication_bytes=0.0,
+                capacity_bytes=self.capacity,
+                peak_time_s=0.0,
+            )
+            for s, (i, j) in enumerate(zip(found.starts, found.ends(), strict=True))
+        )
+        peak = max(rank.peak_bytes for rank in ranks)
+        one = Interval(value=1.0, low=1.0, high=1.0)
+        return Prediction(
+            step_time_s=Interval(value=step, low=step * 0.9, high=step * 1.1),
+            components=(
+                Component(name="compute", time_s=busy),
+                Component(name="bubble", time_s=step - busy),
+            ),
+            mfu=Interval(value=0.4, low=0.4, high=0.4),
+            tokens_per_s=one,
+            peak_memory_bytes=Interval(value=peak, low=peak, high=peak),
+            usd_per_million_tokens=None,
+            kwh_per_million_tokens=one,
+            bubble_fraction=(step - busy) / step,
+            stages=tuple(
+                StagePrediction(
+                    stage=s,
+                    rank=s,
+                    forward_s=forward[s],
+                    backward_s=backward[s],
+                    optimizer_s=0.0,
+                    data_parallel_s=0.0,
+                )
+                for s in range(plan.pp)
+            ),
+            ranks=ranks,
+            events=(),
+            sources=(),
+            limit="",
+            fits=all(rank.fits for rank in ranks),
+        )
+
+
+GROUND = Ground(num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32)
+PLAIN = Space(schedule=("1f1b", "gpipe"))
+
+
+def setting(space=PLAIN, ground=GROUND, capacity_gib=6.0):
+    return Setting(ground=ground, costs=HandMadeCosts(ground, space, capacity_gib * GIB))
+
+
+def still():
+    return 0.0
+
+
+def run(space=PLAIN, ground=GROUND, capacity_gib=6.0, **options):
+    return search_setting(
+        setting(space, ground, capacity_gib), space, options=SearchOptions(clock=still, **options)
+    )
+
+
+def unpruned(space, ground, capacity_gib):
+    """The least step time over every cell, each solved on its own."""
+    costs = HandMadeCosts(ground, space, capacity_gib * GIB)
+    found = [partition(costs.problem(cell)) for cell in legal_cells(space, ground)]
+    return min((one.step_time_s for one in found if one is not None), default=None)
+
+
+@pytest.mark.parametrize("capacity_gib", [2.5, 4.0, 6.0, 30.0])
+def test_pruned_and_unpruned_searches_agree(capacity_gib):
+    answer = run(capacity_gib=capacity_gib)
+    assert answer.step_time_s == pytest.approx(unpruned(PLAIN, GROUND, capacity_gib), rel=1e-12)
+    assert answer.status == "optimal"
+    assert answer.bound <= answer.step_time_s
+    assert answer.cells_pruned + answer.cells_refined == answer.cells_considered
+    assert answer.cells_pruned > answer.cells_refined
+
+
+def test_alternatives_are_of_other_meshes_and_say_why_they_lost():
+    answer = run()
+    plans = [answer.plan, *(other.plan for other in answer.alternatives)]
+    assert len({(p.pp, p.dp, p.tp, p.schedule) for p in plans}) == len(plans) == 4
+    times = [answer.step_time_s, *(other.step_time_s for other in answer.alternatives)]
+    assert times == sorted(times)
+    assert all(
+        "slower: " in a.why_not_first or "as fast" in a.why_not_first for a in answer.alternatives
+    )
+
+
+def test_equal_inputs_give_equal_bytes():
+    assert to_json(encode(run())) == to_json(encode(run()))
+
+
+def test_both_solvers_give_the_same_step_time():
+    space = Space(schedule=("1f1b",), tp=(1, 2), micro_batch=(1, 2))
+    small = replace(GROUND, num_blocks=8)
+    first = run(space, small, 4.0, solver="dp")
+    second = run(space, small, 4.0, solver="ilp")
+    assert first.step_time_s == pytest.approx(second.step_time_s, rel=1e-6)
+    assert (first.solver, second.solver) == ("dp", "ilp")
+    assert run(space, small, 4.0, solver="auto").solver == "dp+ilp"
+
+
+def test_an_unknown_solver_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'ilp'"):
+        run(solver="ilpp")
+
+
+def test_pins_are_obeyed():
+    answer = run(Space(tp=(2,), pp=(2,), schedule=("gpipe",), zero=(0,)), capacity_gib=40.0)
+    assert (answer.plan.tp, answer.plan.pp, answer.plan.schedule) == (2, 2, "gpipe")
+    assert answer.plan.zero_stage == 0
+
+
+def test_infeasible_names_stage_term_and_what_would_fit():
+    # 14 GiB of states, one stage, tp up to 4: 3.5 GiB a device; with ZeRO 1 over dp 2 1.75.
+    space = Space(pp=(1,), zero=(0,))
+    start = setting(space, capacity_gib=2.5)
+    tried = [
+        Candidate(
+            kind="zero",
+            space=replace(space, zero=(1,)),
+            cluster=None,
+            change="zero 1",
+            flag="--zero {plan.zero_stage}",
+        ),
+        Candidate(
+            kind="memory", space=space, cluster=None, change="more memory", flag="--on other"
+        ),
+        Candidate(kind="nothing", space=space, cluster=None, change="nothing", flag=""),
+    ]
+    capacities = {"zero": 2.5, "memory": 8.0, "nothing": 2.5}
+    answer = search_setting(
+        start,
+        space,
+        options=SearchOptions(clock=still),
+        candidates=tried,
+        change=lambda c: setting(c.space, capacity_gib=capacities[c.kind]),
+    )
+    assert answer.status == "infeasible"
+    assert answer.plan is None
+    why = answer.infeasibility
+    assert why.term == "optimizer states"
+    assert why.capacity_bytes == 2.5 * GIB
+    assert why.bytes_over > 0
+    assert [change.flag for change in why.relaxations] == ["--zero 1", "--on other"]
+    assert all(change.step_time_s > 0 for change in why.relaxations)
+
+
+def test_a_time_limit_gives_the_best_so_far_with_a_gap():
+    ticks = itertools.count()
+    answer = search_setting(
+        setting(capacity_gib=2.5),
+        PLAIN,
+        options=SearchOptions(clock=lambda: float(next(ticks)), time_limit_s=6.0),
+    )
+    assert answer.status == "feasible"
+    assert 0 < answer.gap < 1
+    assert answer.bound < answer.step_time_s
+
+
+def test_a_time_limit_before_any_plan_is_an_error():
+    ticks = itertools.count(step=100)
+    with pytest.raises(InputError, match=r"ended after .* without a plan"):
+        search_setting(
+            setting(),
+            PLAIN,
+            options=SearchOptions(clock=lambda: float(next(ticks)), time_limit_s=1.0),
+        )
+
+
+def test_bounds_hold_for_every_cell():
+    from planner.bound import lower_bounds
+
+    costs = HandMadeCosts(GROUND, PLAIN, 4 * GIB)
+    cells = legal_cells(PLAIN, GROUND)
+    bounds = lower_bounds(cells, [costs.totals(cell) for cell in cells])
+    for cell, bound in zip(cells, bounds, strict=True):
+        found = partition(costs.problem(cell))
+        if found is not None:
+            assert bound <= found.step_time_s * (1 + 1e-12)
+            assert costs.missing_bytes(cell) <= 0

@@ -1,0 +1,129 @@
+"""Which cells are legal, and what is said where the pins leave none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.space import Ground, Space, legal_cells, parse_axis, runnable
+from profiles.errors import InputError, UnknownNameError
+from simulator.plan import Recompute
+
+GROUND = Ground(
+    num_devices=8, node_devices=4, num_blocks=6, tp_degrees=(1, 2, 4, 8), global_batch=16
+)
+
+
+def test_cells_of_two_devices_are_counted_by_hand():
+    # Batch 4, 3 blocks, tp 1 or 2, zero 0: pp1 dp2 tp1: micro-batch 1, 2 -> 2. pp1 dp1 tp2:
+    # micro-batch 1, 2, 4 -> 3. pp2 dp1 tp1: micro-batch 1, 2, 4 under 1f1b and gpipe -> 6;
+    # interleaved needs vpp 2 x pp 2 = 4 blocks -> 0. Together 11.
+    ground = Ground(num_devices=2, node_devices=2, num_blocks=3, tp_degrees=(1, 2), global_batch=4)
+    assert len(legal_cells(Space(zero=(0,)), ground)) == 11
+
+
+def test_every_cell_obeys_the_rules():
+    cells = legal_cells(Space(), GROUND)
+    assert len(set(cells)) == len(cells)
+    for cell in cells:
+        assert cell.pp * cell.dp * cell.tp == 8
+        assert 16 % (cell.dp * cell.micro_batch) == 0
+        assert cell.tp <= 4  # a free tp stays within the node
+        assert cell.num_stages <= 6
+        assert (cell.schedule == "interleaved") == (cell.vpp > 1)
+        assert cell.pp > 1 or cell.schedule == "1f1b"
+        assert cell.dp > 1 or cell.zero_stage == 0
+        assert runnable(cell) == ""
+    assert {cell.schedule for cell in cells} == {"1f1b", "gpipe", "interleaved"}
+
+
+def test_pins_and_restrictions_hold():
+    space = Space(tp=(1, 2), pp=(2,), zero=(3,), micro_batch=(2,), schedule=("gpipe",))
+    cells = legal_cells(space, GROUND)
+    assert {cell.tp for cell in cells} == {1, 2}
+    assert {(cell.pp, cell.micro_batch, cell.schedule) for cell in cells} == {(2, 2, "gpipe")}
+
+
+def test_a_pinned_tp_may_leave_the_node():
+    assert {cell.tp for cell in legal_cells(Space(tp=(8,)), GROUND)} == {8}
+
+
+def test_interleaved_needs_whole_rounds():
+    # dp 2 x micro-batch 8 leaves one micro-batch: no round of pp = 2 stages.
+    space = Space(schedule=("interleaved",), pp=(2,), tp=(2,), micro_batch=(8,))
+    with pytest.raises(InputError, match="interleaved needs pp of 2 or more"):
+        legal_cells(space, GROUND)
+
+
+@pytest.mark.parametrize(
+    ("space", "ground", "message"),
+    [
+        (
+            Space(pp=(3,), tp=(2,)),
+            GROUND,
+            r"--pp 3 with --tp 2 cannot use all 8 devices: pp x dp x tp must be 8",
+        ),
+        (Space(dp=(8,), pp=(2,)), GROUND, r"--pp 2 with --dp 8 cannot use all 8 devices"),
+        (Space(tp=(3,)), GROUND, r"--tp 3 does not suit the model: its degrees are 1, 2, 4, 8"),
+        (
+            Space(tp=(2,)),
+            replace(GROUND, tp_degrees=(1,), why_not_tensor_parallel="it has convolutions"),
+            "--tp 2 does not suit the model: it has convolutions",
+        ),
+        (Space(pp=(8,)), GROUND, r"--pp 8 does not suit the model: the model has 6 blocks"),
+        (
+            Space(pp=(2,)),
+            replace(GROUND, why_not_cuttable="skips join every block"),
+            "cannot be cut into stages: skips join every block",
+        ),
+        (
+            Space(pp=(1,), tp=(1,)),
+            replace(GROUND, global_batch=7),
+            r"--global-batch 7 cannot be shared .* dp can be 8 .* --global-batch 8",
+        ),
+        (
+            Space(micro_batch=(3,)),
+            GROUND,
+            r"--micro-batch 3 does not divide the share of a replica",
+        ),
+        (
+            Space(schedule=("1f1b",), vpp=(2,)),
+            GROUND,
+            r"no plan obeys --vpp 2 with --schedule 1f1b",
+        ),
+    ],
+)
+def test_pins_that_leave_nothing_are_named_together(space, ground, message):
+    with pytest.raises(InputError, match=message):
+        legal_cells(space, ground)
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"tp": (0,)}, "--tp must be 1 or more, got 0"),
+        ({"micro_batch": (-2,)}, "--micro-batch must be 1 or more, got -2"),
+        ({"zero": (4,)}, "--zero must be 0, 1, 2 or 3, got 4"),
+        ({"pp": ()}, "--pp allows no value"),
+    ],
+)
+def test_impossible_values_are_errors(axes, message):
+    with pytest.raises(InputError, match=message):
+        Space(**axes)
+
+
+def test_an_unknown_schedule_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean '1f1b'"):
+        Space(schedule=("1f1",))
+
+
+def test_a_list_that_is_not_one_is_an_error():
+    assert parse_axis("1, 2", "--tp") == (1, 2)
+    with pytest.raises(InputError, match="--tp '1;2' is not a list of whole numbers"):
+        parse_axis("1;2", "--tp")
+
+
+def test_strategies_follow_the_recompute_axis():
+    assert Space().strategies == (Recompute.NONE, Recompute.ATTENTION, Recompute.FULL)
+    assert Space(recompute=(Recompute.FULL,)).strategies == (Recompute.FULL,)

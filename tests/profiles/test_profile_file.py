@@ -1,0 +1,107 @@
+"""Profile files: block points are merged by kind and device, and the file is never half-written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import DocumentError, InputError
+from profiles.hardware.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.device import BlockPoint, Device, MatmulPoint, Measurements
+from profiles.hardware.link import Link
+from profiles.hardware.profile_file import read_profile, with_blocks, write_profile
+from profiles.sourced import Sourced
+
+
+def number(value: float) -> Sourced:
+    return Sourced(value=value, source="test", date="2026-11-21", method="measured")
+
+
+def device(name: str) -> Device:
+    matmul = MatmulPoint(dtype="float32", batch=1, m=8, n=8, k=8, time_s=1e-6)
+    return Device(
+        name=name,
+        vendor="test",
+        type="cpu",
+        peak_flop_per_s={"float32": number(1e11)},
+        memory_bytes=number(1e10),
+        reserved_bytes=number(1e8),
+        memory_bandwidth_bytes_per_s=number(1e10),
+        power_w=number(10),
+        launch_s=number(1e-6),
+        measurements=Measurements(source="test", date="2026-11-21", matmul=(matmul,)),
+    )
+
+
+def cluster(*names: str) -> Cluster:
+    link = Link(
+        name="loopback",
+        bandwidth_bytes_per_s=number(1e9),
+        latency_s=number(1e-4),
+        efficiency=number(0.5),
+    )
+    groups = tuple(NodeGroup(count=1, devices_per_node=2, device=device(n)) for n in names)
+    level = Level(name="machine", domain_size=2 * len(names), link=link)
+    return Cluster(name="local", groups=groups, levels=(level,))
+
+
+def point(kind: str, forward_s: float) -> BlockPoint:
+    return BlockPoint(
+        kind=kind, label="Layer", forward_s=forward_s, backward_s=0.2, sample_count=8, spread=0.01
+    )
+
+
+def blocks(value: Cluster, index: int = 0) -> dict[str, float]:
+    measurements = value.device_at(index).measurements
+    assert measurements is not None
+    return {p.kind: p.forward_s for p in measurements.blocks}
+
+
+def test_a_newer_point_of_a_kind_replaces_the_older() -> None:
+    first = with_blocks(cluster("a"), [point("x", 0.1), point("y", 0.3)])
+    second = with_blocks(first, [point("x", 0.2), point("w", 0.4)])
+    assert blocks(second) == {"w": 0.4, "x": 0.2, "y": 0.3}
+    measurements = second.device_at(0).measurements
+    assert measurements is not None
+    assert len(measurements.matmul) == 1  # what was measured before stays
+
+
+def test_points_go_to_the_device_that_was_measured() -> None:
+    mixed = with_blocks(cluster("a", "b"), [point("x", 0.1)], device="b")
+    assert (blocks(mixed, 0), blocks(mixed, 2)) == ({}, {"x": 0.1})
+
+
+def test_the_device_must_be_known() -> None:
+    with pytest.raises(InputError, match="say on which device the blocks were measured: a, b"):
+        with_blocks(cluster("a", "b"), [point("x", 0.1)])
+    with pytest.raises(InputError, match="measured on c, cluster local has a"):
+        with_blocks(cluster("a"), [point("x", 0.1)], device="c")
+
+
+def test_blocks_on_a_device_without_measurements_need_a_source() -> None:
+    bare = cluster("a")
+    group = replace(bare.groups[0], device=replace(bare.device_at(0), measurements=None))
+    bare = replace(bare, groups=(group,))
+    with pytest.raises(InputError, match="say the source and date"):
+        with_blocks(bare, [point("x", 0.1)])
+    done = with_blocks(bare, [point("x", 0.1)], source="measured: here", date="2026-11-21")
+    assert blocks(done) == {"x": 0.1}
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "local.json"
+    write_profile(path, with_blocks(cluster("a"), [point("x", 0.1)]))
+    before = path.read_bytes()
+    assert blocks(read_profile(path)) == {"x": 0.1}
+
+    def full_disk(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(DocumentError, match="no space left"):
+        write_profile(path, with_blocks(cluster("a"), [point("y", 0.1)]))
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["local.json"]
