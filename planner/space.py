@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields
 from planner.cell import Cell
 from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Recompute
+from simulator.runnable import why_not_runnable
 
-SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved")
+SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none")  # none: one pipeline rank
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
 _FLAGS = {
     "pp": "--pp",
@@ -98,6 +99,7 @@ class Ground:
     num_blocks: int
     tp_degrees: tuple[int, ...]
     global_batch: int
+    precision: str = "bf16"
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
 
@@ -125,19 +127,22 @@ def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
     return cells
 
 
-def runnable(cell: Cell) -> str:
-    """Why the executor cannot run a cell, or "".
-
-    Data-parallel gradients are reduced by FSDP2 or DDP once per step, after the last micro-batch;
-    both are right under every schedule of SCHEDULE_NAMES. Zero-bubble schedules, under which
-    plain DDP gives wrong gradients (pytorch issue 144530), are not among them.
-    """
+def runnable(cell: Cell, precision: str) -> str:
+    """Why the executor cannot run a cell, or ""."""
     if cell.schedule == "interleaved" and cell.num_microbatches % cell.pp:
         return (
             f"interleaved 1f1b needs micro-batches in whole rounds of pp={cell.pp}, there are "
             f"{cell.num_microbatches}"
         )
-    return ""
+    return why_not_runnable(
+        pp=cell.pp,
+        dp=cell.dp,
+        tp=cell.tp,
+        vpp=cell.vpp,
+        zero_stage=cell.zero_stage,
+        schedule=cell.schedule,
+        precision=precision,
+    )
 
 
 def _cells(space: Space, ground: Ground) -> Iterator[Cell]:
@@ -157,7 +162,7 @@ def _cells(space: Space, ground: Ground) -> Iterator[Cell]:
                         vpp=vpp,
                         global_batch=ground.global_batch,
                     )
-                    if not runnable(cell):
+                    if not runnable(cell, ground.precision):
                         yield cell
 
 
@@ -181,30 +186,27 @@ def _tensor_degrees(space: Space, ground: Ground) -> list[int]:
 
 
 def _schedules(space: Space, ground: Ground, pp: int) -> Iterator[tuple[str, int]]:
-    """(schedule, stages per rank); one pipeline rank knows one schedule under any name."""
+    """(schedule, stages per rank)."""
     if pp == 1:
-        names = [name for name in SCHEDULE_NAMES if space.allows("schedule", name)]
-        plain = [name for name in names if name != "interleaved"]
-        if plain and space.allows("vpp", 1):
-            yield plain[0], 1
+        if space.allows("schedule", "none") and space.allows("vpp", 1):
+            yield "none", 1
         return
     for name in SCHEDULE_NAMES:
         if not space.allows("schedule", name):
             continue
-        if name != "interleaved":
-            if space.allows("vpp", 1):
-                yield name, 1
-            continue
-        most = ground.num_blocks // pp
-        for vpp in range(2, most + 1 if space.vpp is not None else min(most, MAX_FREE_VPP) + 1):
-            if space.allows("vpp", vpp):
-                yield name, vpp
+        if name in ("1f1b", "gpipe") and space.allows("vpp", 1):
+            yield name, 1
+        if name == "interleaved":
+            most = ground.num_blocks // pp
+            most = most if space.vpp is not None else min(most, MAX_FREE_VPP)
+            for vpp in range(2, most + 1):
+                if space.allows("vpp", vpp):
+                    yield name, vpp
 
 
 def _zero_stages(space: Space, dp: int) -> tuple[int, ...]:
-    """With one replica there is nothing to shard: only the least of the allowed stages."""
-    allowed = tuple(zero for zero in range(4) if space.allows("zero", zero))
-    return allowed[:1] if dp == 1 else allowed
+    """With one replica there is nothing to shard."""
+    return tuple(zero for zero in range(4) if space.allows("zero", zero) and (zero == 0 or dp > 1))
 
 
 def _pipeline_problem(pp: int, ground: Ground) -> str:
@@ -273,8 +275,14 @@ def _why_none(space: Space, ground: Ground) -> str:
             f"replica: --global-batch {batch} leaves {', '.join(map(str, shares))} sequences per "
             f"replica ({pins})."
         )
+    refused = why_not_runnable(
+        pp=1, dp=1, tp=1, vpp=1, zero_stage=0, schedule="none", precision=ground.precision
+    )
+    if refused:
+        return f"--precision {ground.precision} cannot be run: {refused}"
     return (
-        f"no plan obeys {pins}: interleaved needs pp of 2 or more, vpp of 2 or more, pp x vpp up "
-        f"to the model's {ground.num_blocks} blocks, and micro-batches that are a multiple of pp; "
-        f"other schedules need vpp 1. Free --schedule, --vpp, --pp or --micro-batch."
+        f"no plan obeys {pins}: 1f1b, gpipe and interleaved need pp of 2 or more; interleaved "
+        f"needs vpp of 2 or more, pp x vpp up to the model's {ground.num_blocks} blocks, and "
+        f"micro-batches that are a multiple of pp; other schedules need vpp 1; zero 1 to 3 need "
+        f"dp of 2 or more. Free --schedule, --vpp, --zero, --pp or --micro-batch."
     )

@@ -43,7 +43,7 @@ class TracedModel:
 
     tensor_parallel  (module path pattern, `column` or `row`) for tp > 1
     tied_parameters  groups of parameter names that share one storage
-    content_hash     identifies the model as traced, whatever the micro-batch
+    content_hash     that of the model's spec: what a plan is for
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class TracedModel:
         files: Mapping[int, TraceFile],
         trace_at: Callable[[int, int], ModelGraph],
         target: str,
+        model_hash: str,
     ) -> None:
         first = files[min(files)]
         self._files = dict(files)
@@ -63,7 +64,7 @@ class TracedModel:
         self.dtype = first.graphs[0].dtype
         self.tensor_parallel = first.tensor_parallel
         self.tied_parameters = first.tied_parameters
-        self.content_hash = first.key
+        self.content_hash = model_hash
         self.tp_degrees = tuple(sorted(files))
         self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel
 
@@ -122,7 +123,7 @@ def trace_model(
                     files[tp] = _load_or_trace(spec, settings, tp, trace_at, cache)
                 except ShardwrightError:
                     continue
-    return TracedModel(files, trace_at, target)
+    return TracedModel(files, trace_at, target, spec.content_hash)
 
 
 def repeats_agree(graph: ModelGraph) -> bool:

@@ -52,9 +52,10 @@ def make_problem(
     options = np.asarray(backward, dtype=float).shape[1]
     zero = np.zeros(at.max() + 1)
     flat = np.zeros((at.max() + 1, options))
-    pick = lambda values, default: np.asarray(  # noqa: E731 - one line, used eight times below
-        default if values is None else values, dtype=float
-    )[at]
+
+    def pick(values, default):
+        return np.asarray(default if values is None else values, dtype=float)[at]
+
     costs = BlockCosts(
         forward_s=pick(forward, zero),
         backward_s=pick(backward, flat),

@@ -166,7 +166,7 @@ class HandMadeCosts:
 
 
 GROUND = Ground(num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32)
-PLAIN = Space(schedule=("1f1b", "gpipe"))
+PLAIN = Space(schedule=("none", "1f1b", "gpipe"))
 
 
 def setting(space=PLAIN, ground=GROUND, capacity_gib=6.0):

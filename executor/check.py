@@ -1,0 +1,99 @@
+"""The gradient check: a planned step against the unsplit model on the same batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor.rank import Rank
+from executor.stages import build_meta, materialize, parameter_names
+from profiles.model.loaders import ModelSpec
+from simulator.measurement import GradientCheck
+from simulator.plan import Plan
+
+TOLERANCE = 1e-5
+
+
+def reference_gradients(
+    plan: Plan, spec: ModelSpec, device: torch.device
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of the whole model in this process, by parameter name.
+
+    The global batch goes through in micro-batches of the plan's size, so that layers which look at
+    the batch (batch normalisation) see what they see in the run.
+    """
+    built = build_meta(
+        spec,
+        micro_batch=plan.workload.global_batch,
+        sequence_length=plan.workload.sequence_length,
+        dtype=plan.workload.compute_dtype,
+        seed=plan.seed,
+    )
+    names = parameter_names(built.module)
+    weights = materialize(built.module, names, device, plan.seed)
+    count = plan.workload.global_batch // plan.micro_batch
+    total = 0.0
+    for m in range(count):
+        part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
+        args = [x[part].to(device) for x in built.args]
+        targets: Any = built.targets
+        if isinstance(targets, Tensor):
+            targets = targets[part].to(device)
+        loss = built.loss_fn(built.call(built.module, *args), targets) / count
+        loss.backward()
+        total += float(loss.detach())
+    return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
+
+
+def compare_gradients(
+    rank: Rank, loss: float | None, reference_loss: float, reference: dict[str, Tensor]
+) -> dict[str, Any]:
+    """This rank's part of the check: worst relative error over its parameters."""
+    worst, worst_name, checked = 0.0, "", 0
+    canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
+    for name, p in rank.parameters().items():
+        wanted = reference.get(canonical.get(name, name), reference.get(name))
+        if p.grad is None and wanted is None:
+            continue
+        found = whole(p.grad) if p.grad is not None else torch.zeros_like(wanted)  # type: ignore[arg-type] # one of them is there
+        if wanted is None:
+            wanted = torch.zeros_like(found)
+        size = float(wanted.double().norm())
+        error = float((found.double() - wanted.double()).norm()) / max(size, 1e-30)
+        checked += 1
+        if error > worst or not worst_name or error != error:
+            worst, worst_name = error, name
+    return {
+        "worst": worst,
+        "name": worst_name,
+        "checked": checked,
+        "loss": loss,
+        "reference_loss": reference_loss,
+    }
+
+
+def whole(x: Tensor) -> Tensor:
+    """The full tensor of a DTensor (a collective), or the tensor itself."""
+    full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x  # type: ignore[attr-defined] # a DTensor has it
+    return full.detach()
+
+
+def combined(parts: list[dict[str, Any]], tolerance: float = TOLERANCE) -> GradientCheck:
+    """The check over all ranks; passes where losses and every gradient agree."""
+    worst = max(parts, key=lambda part: part["worst"] if part["worst"] == part["worst"] else 1e30)
+    losses = [part["loss"] for part in parts if part["loss"] is not None]
+    loss = sum(losses) / len(losses)
+    reference = parts[0]["reference_loss"]
+    loss_error = abs(loss - reference) / max(abs(reference), 1e-30)
+    passed = worst["worst"] <= tolerance and loss_error <= tolerance
+    return GradientCheck(
+        passed=bool(passed),
+        tolerance=tolerance,
+        loss=loss,
+        reference_loss=reference,
+        worst_relative_error=float(min(worst["worst"], 1e30)),
+        worst_parameter=worst["name"],
+        parameters_checked=sum(part["checked"] for part in parts),
+    )

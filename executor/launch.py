@@ -1,0 +1,164 @@
+"""Launching a plan: torchrun with as many processes as the plan has ranks, and what it says.
+
+The error a user sees is that of the first rank that failed; torchrun ends the others. This file
+imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from profiles.document import read_document
+from profiles.errors import InputError, MismatchError, RunError
+from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.plan_file import read_plan
+from simulator.runnable import why_not_runnable_plan
+
+_STEP = re.compile(r"^step (\d+)/(\d+)$")
+
+
+def command_for(
+    plan_path: str | Path,
+    *,
+    world_size: int,
+    model: str = "",
+    steps: int = 10,
+    check: bool = False,
+    memory: bool = True,
+    output: str | Path = "run.json",
+    threads: int = 1,
+    timeout_s: float = 300.0,
+    device: str = "cpu",
+    errors: str = "",
+) -> list[str]:
+    """The torchrun command of a run on this machine, ready to be started or printed.
+
+    On several nodes, replace `--standalone` by torchrun's own rendezvous flags.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={world_size}", "-m", "executor.train", str(plan_path)]
+    command += [f"--steps={steps}", f"--output={output}", f"--threads={threads}"]
+    command += [f"--timeout={timeout_s:g}", f"--device={device}"]
+    command += [f"--model={model}"] if model else []
+    command += [f"--errors={errors}"] if errors else []
+    command += ["--check"] if check else []
+    command += [] if memory else ["--no-memory"]
+    return command
+
+
+def run_plan(
+    plan_path: str | Path,
+    *,
+    model: str = "",
+    steps: int = 10,
+    check: bool = False,
+    memory: bool = True,
+    output: str | Path = "run.json",
+    processes: int | None = None,
+    threads: int = 1,
+    timeout_s: float = 300.0,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> Measurement:
+    """Run the plan in a file on this machine and give back its measurement, written to `output`.
+
+    processes  how many are wanted; None takes the plan's number, another number is refused
+    Raises MismatchError where the plan is for other ranks or cannot be run, RunError with the first
+    failing rank's message where a rank fails, is killed or waits longer than timeout_s.
+    """
+    plan = read_plan(plan_path)
+    if steps < 1:
+        raise InputError(f"--steps must be 1 or more, got {steps}")
+    if processes is not None and processes != plan.world_size:
+        raise MismatchError(
+            f"{plan_path} needs {plan.world_size} ranks (pp {plan.pp} x dp {plan.dp} x tp "
+            f"{plan.tp}), {processes} were asked for; plan again for {processes} devices"
+        )
+    reason = why_not_runnable_plan(plan)
+    if reason:
+        raise MismatchError(f"{plan_path}: {reason}")
+    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as errors:
+        command = command_for(
+            plan_path,
+            world_size=plan.world_size,
+            model=model,
+            steps=steps,
+            check=check,
+            memory=memory,
+            output=Path(output).resolve(),
+            threads=threads,
+            timeout_s=timeout_s,
+            device=device,
+            errors=errors,
+        )
+        code, text = _start(command, threads, progress)
+        if code != 0:
+            raise RunError(first_failure(_error_files(Path(errors)), text, code))
+    return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def _start(
+    command: list[str], threads: int, progress: Callable[[int, int], None] | None
+) -> tuple[int, str]:
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1")
+    # The ranks import what this process can: the current folder for a user's model code.
+    paths = [str(Path.cwd()), str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    lines: list[str] = []
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            match = _STEP.match(line.strip())
+            if match and progress is not None:
+                progress(int(match.group(1)), int(match.group(2)))
+            lines.append(line)
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return code, "".join(lines)
+
+
+def _error_files(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(folder.glob("rank*.json")):
+        found.append(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def first_failure(errors: list[dict[str, Any]], text: str, code: int) -> str:
+    """What to tell the user: the earliest rank's own message, or what torchrun knows of its end."""
+    killed = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-\d+)", text, re.DOTALL)
+    if killed and not any(entry["rank"] == int(killed.group(1)) for entry in errors):
+        signal = -int(killed.group(2))
+        hint = " (killed by the system, usually for lack of memory)" if signal == 9 else ""
+        return (
+            f"rank {killed.group(1)} was ended by signal {signal}{hint}; the other ranks were "
+            "stopped. Plan with less memory per rank, or look at the system's log."
+        )
+    if errors:
+        first = min(errors, key=lambda entry: entry["time_s"])
+        others = len(errors) - 1
+        tail = (
+            f" ({others} other rank{'s' if others > 1 else ''} failed after it)" if others else ""
+        )
+        kind = "" if first["ours"] else f"{first['kind']}: "
+        return f"rank {first['rank']} failed first{tail}: {kind}{first['message']}"
+    last = [line for line in text.strip().splitlines() if line.strip()][-6:]
+    return f"torchrun ended with status {code} before any rank could report:\n" + "\n".join(last)

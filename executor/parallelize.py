@@ -1,0 +1,119 @@
+"""Applying a plan's tensor and data parallelism to the stages of one rank.
+
+Tensor parallelism is DTensor's (column and row split linear layers). Data parallelism by ZeRO
+stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so too, and each rank
+updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per block),
+keeping parameters whole between passes or sharding them again after each.
+torch's DDP is not used: with pipeline schedules that split the backward its gradients are silently
+wrong (pytorch issue 144530).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from executor.mesh import Mesh
+from executor.stages import StageModule
+from profiles.model.build import matches
+from simulator.plan import Plan
+
+# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
+BUCKET_BYTES = 25 * 2**20
+
+
+def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
+    """Split the stage's linear layers over the tp group."""
+    if plan.tp == 1:
+        return
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    styles: dict[str, ParallelStyle] = {}
+    for path, module in stage.model.named_modules():
+        for pattern, kind in plan.tensor_parallel:
+            if isinstance(module, nn.Linear) and matches(pattern, path):
+                styles[path] = ColwiseParallel() if kind == "column" else RowwiseParallel()
+    if styles:
+        parallelize_module(stage.model, mesh.tp, styles)
+
+
+def apply_fully_sharded(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
+    """FSDP2 over the dp group, one unit per block and one for what is left."""
+    if plan.zero_stage < 2 or plan.dp == 1:
+        return
+    from torch.distributed.fsdp import fully_shard
+
+    again = plan.zero_stage == 3
+    modules = dict(stage.model.named_modules())
+    for block in range(stage.first, stage.last):
+        for path in stage.unit_paths(block):
+            module = modules[path]
+            shardable = next(module.parameters(), None) is not None
+            if path and shardable and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+                fully_shard(module, mesh=mesh.dp, reshard_after_forward=again)
+    fully_shard(stage, mesh=mesh.dp, reshard_after_forward=again)
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
+    """Replace each gradient by its mean over the group, summed in buckets."""
+    if size == 1:
+        return
+    bucket: list[Tensor] = []
+    held = 0
+    for p in parameters:
+        if p.grad is None:
+            continue
+        gradient = local(p.grad)
+        bucket.append(gradient)
+        held += gradient.numel() * gradient.element_size()
+        if held >= BUCKET_BYTES:
+            _mean(bucket, group, size)
+            bucket, held = [], 0
+    _mean(bucket, group, size)
+
+
+def _mean(bucket: list[Tensor], group: Any, size: int) -> None:
+    for dtype in {x.dtype for x in bucket}:
+        same = [x for x in bucket if x.dtype == dtype]
+        flat = torch.cat([x.reshape(-1) for x in same])
+        dist.all_reduce(flat, group=group)
+        flat /= size
+        offset = 0
+        for x in same:
+            x.copy_(flat[offset : offset + x.numel()].view_as(x))
+            offset += x.numel()
+
+
+def local(x: Tensor) -> Tensor:
+    """This rank's part of a DTensor, or the tensor itself."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x  # type: ignore[attr-defined] # a DTensor has it
+    return part
+
+
+def shares(parameters: list[nn.Parameter], size: int) -> list[int]:
+    """Which rank of `size` updates each parameter (ZeRO-1): largest first to the least laden."""
+    load = [0] * size
+    owner = [0] * len(parameters)
+    order = sorted(range(len(parameters)), key=lambda i: (-parameters[i].numel(), i))
+    for i in order:
+        rank = min(range(size), key=lambda r: (load[r], r))
+        owner[i] = rank
+        load[rank] += parameters[i].numel()
+    return owner
+
+
+def broadcast_updates(
+    parameters: list[nn.Parameter], owner: list[int], group: Any, ranks: list[int]
+) -> None:
+    """After a ZeRO-1 update: every parameter from the rank that updated it."""
+    for p, rank in zip(parameters, owner, strict=True):
+        dist.broadcast(local(p.data), src=ranks[rank], group=group)

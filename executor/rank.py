@@ -1,0 +1,225 @@
+"""One rank's share of a plan: its stages, optimizer and the work of a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from executor.mesh import Mesh
+from executor.parallelize import (
+    apply_fully_sharded,
+    apply_tensor_parallelism,
+    average_gradients,
+    broadcast_updates,
+    local,
+    shares,
+)
+from executor.recompute import apply_recompute
+from executor.recorder import Recorder
+from executor.stages import (
+    Boundary,
+    Layout,
+    StageModule,
+    build_meta,
+    layout_of,
+    materialize,
+    parameter_names,
+)
+from executor.torch_pipeline import Pipeline
+from profiles.errors import MismatchError
+from profiles.model.loaders import ModelSpec
+from simulator.plan import Plan
+from simulator.schedule import build_schedule
+
+LEARNING_RATE = 1e-4
+
+
+class Rank:
+    """Builds this rank's stages with their starting weights, and runs steps on them."""
+
+    def __init__(
+        self, plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, recorder: Recorder
+    ) -> None:
+        self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
+        self._micro = plan.num_microbatches
+        dtype = plan.workload.compute_dtype
+        settings = {
+            "sequence_length": plan.workload.sequence_length,
+            "dtype": dtype,
+            "seed": plan.seed,
+        }
+        probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
+        probe.module.to("meta")
+        layout = layout_of(probe, plan.block_entries)
+        # One set of inputs for the whole global batch; each replica takes its slice.
+        data = build_meta(spec, micro_batch=plan.workload.global_batch, **settings)  # type: ignore[arg-type] # plain keywords
+        self.args = tuple(self._slice(x) for x in data.args)
+        if data.targets is not None and not isinstance(data.targets, Tensor):
+            raise MismatchError(
+                f"{spec.source}: the executor takes targets that are one tensor, these are "
+                f"{type(data.targets).__name__}"
+            )
+        self.targets = self._slice(data.targets) if isinstance(data.targets, Tensor) else None
+        self.stages = self._build_stages(spec, layout, settings)
+        self._synchronise_ties()
+        self.optimizer = self._make_optimizer()
+        self.pipeline = self._make_pipeline(layout) if plan.pp > 1 else None
+
+    def _slice(self, x: Tensor) -> Tensor:
+        count = x.shape[0] // self.plan.dp
+        begin = self.mesh.dp_rank * count
+        return x[begin : begin + count].to(self.device)
+
+    # --- building -----------------------------------------------------------------------------
+
+    def _build_stages(
+        self, spec: ModelSpec, layout: Layout, settings: dict[str, Any]
+    ) -> dict[int, StageModule]:
+        stages = {}
+        self.names: dict[str, nn.Parameter] = {}
+        for index in self.plan.stages_of(self.mesh.pp_rank):
+            cut = self.plan.stages[index]
+            built = build_meta(spec, micro_batch=self.plan.micro_batch, **settings)
+            names = parameter_names(built.module)
+            stage = StageModule(built, layout, cut.first_block, cut.last_block)
+            materialize(stage, names, self.device, self.plan.seed)
+            apply_tensor_parallelism(stage, self.plan, self.mesh)
+            apply_recompute(stage, cut.recompute)
+            apply_fully_sharded(stage, self.plan, self.mesh)
+            stages[index] = stage
+        return stages
+
+    def _make_pipeline(self, layout: Layout) -> Pipeline:
+        boundaries: dict[int, Boundary] = {
+            i: layout.boundaries[stage.first_block] for i, stage in enumerate(self.plan.stages)
+        }
+        schedule = build_schedule(
+            self.plan.schedule,
+            num_ranks=self.plan.pp,
+            num_microbatches=self._micro,
+            stages_per_rank=self.plan.vpp,
+        )
+        return Pipeline(
+            self.stages,
+            boundaries,
+            schedule,
+            device=self.device,
+            group=self.mesh.pp.get_group(),
+            timer=self.recorder.action,
+        )
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """This rank's trainable parameters by their name in the whole model."""
+        found: dict[str, nn.Parameter] = {}
+        for stage in self.stages.values():
+            for name, p in stage.model.named_parameters():
+                if p.requires_grad:
+                    found.setdefault(name, p)
+        return found
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        parameters = list(self.parameters().values())
+        self._updated = parameters
+        if self.plan.zero_stage == 1 and self.plan.dp > 1:
+            self._owner = shares(parameters, self.plan.dp)
+            mine = self.mesh.dp_rank
+            parameters = [
+                p for p, rank in zip(parameters, self._owner, strict=True) if rank == mine
+            ]
+        if self.plan.workload.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr=LEARNING_RATE)
+        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=True)
+
+    # --- ties ---------------------------------------------------------------------------------
+
+    def _synchronise_ties(self) -> None:
+        """Find parameters that stages of several ranks hold, and a group for each such set."""
+        self._ties: list[tuple[str, Any]] = []
+        if self.plan.pp == 1:
+            return
+        canonical = {name: group[0] for group in self.plan.tied_parameters for name in group}
+        mine = {canonical.get(name, name): name for name in self.parameters()}
+        everyone: list[Any] = [None] * self.plan.pp
+        dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
+        holders: dict[str, list[int]] = {}
+        for rank, names in enumerate(everyone):
+            for name in names:
+                holders.setdefault(name, []).append(rank)
+        shared = {n: tuple(r) for n, r in sorted(holders.items()) if len(r) > 1}
+        # new_group is collective over all processes: every rank makes every group, in one order.
+        plan = self.plan
+        every: list[Any] = [None] * plan.world_size
+        dist.all_gather_object(every, sorted(set(shared.values())))
+        wanted = sorted({pp_ranks for sets in every for pp_ranks in sets})
+        groups: dict[tuple[int, ...], Any] = {}
+        for pp_ranks in wanted:
+            for d in range(plan.dp):
+                for t in range(plan.tp):
+                    ranks = [plan.rank(p, d, t) for p in pp_ranks]
+                    made = dist.new_group(ranks)
+                    if dist.get_rank() in ranks:
+                        groups[pp_ranks] = made
+        for name, pp_ranks in shared.items():
+            if name in mine:
+                self._ties.append((mine[name], groups[pp_ranks]))
+
+    def _sum_tied_gradients(self) -> None:
+        parameters = self.parameters()
+        for name, group in self._ties:
+            p = parameters[name]
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(local(p.grad), group=group)
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def forward_backward(self) -> float | None:
+        """Gradients of the global batch's mean loss; that loss where this rank computes it."""
+        loss = self._pipelined() if self.pipeline is not None else self._accumulated()
+        with self.recorder.action("data_parallel"):
+            if self.plan.zero_stage < 2:
+                average_gradients(
+                    self.parameters().values(), self.mesh.dp.get_group(), self.plan.dp
+                )
+        if self._ties:
+            with self.recorder.action("tied"):
+                self._sum_tied_gradients()
+        return loss
+
+    def _pipelined(self) -> float | None:
+        assert self.pipeline is not None
+        return self.pipeline.step(self.args, self.targets)
+
+    def _accumulated(self) -> float:
+        stage = self.stages[0]
+        sharded = self.plan.zero_stage >= 2 and self.plan.dp > 1
+        total = 0.0
+        for m in range(self._micro):
+            part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
+            kwargs: dict[str, Any] = {f"arg{i}": x[part] for i, x in enumerate(self.args)}
+            if self.targets is not None:
+                kwargs["targets"] = self.targets[part]
+            if sharded:
+                last = m == self._micro - 1
+                stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
+                stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
+            with self.recorder.action(f"0F{m}"):
+                loss = stage(**kwargs)
+            with self.recorder.action(f"0B{m}"):
+                (loss[0] / self._micro).backward()
+            total += float(loss.detach()) / self._micro
+        return total
+
+    def update(self) -> None:
+        """The optimizer step; gradients are dropped."""
+        with self.recorder.action("optimizer"):
+            self.optimizer.step()
+            for p in self._updated:
+                p.grad = None
+        if self.plan.zero_stage == 1 and self.plan.dp > 1:
+            with self.recorder.action("data_parallel"):
+                ranks = dist.get_process_group_ranks(self.mesh.dp.get_group())
+                broadcast_updates(self._updated, self._owner, self.mesh.dp.get_group(), ranks)

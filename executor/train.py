@@ -1,0 +1,278 @@
+"""The program that every rank runs: `python -m executor.train`, started by torchrun.
+
+Reads a plan file, trains some steps on synthetic data, measures, checks gradients if asked, and
+rank 0 writes the measurement. An error is written to the error folder with its time, so that the
+launcher can tell which rank failed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.check import combined, compare_gradients, reference_gradients
+from executor.memory import peak_bytes
+from executor.mesh import Mesh, make_mesh
+from executor.rank import Rank
+from executor.recorder import Recorder, action_medians, quiet_steps, step_table
+from profiles.document import content_hash, write_document, write_text
+from profiles.errors import MismatchError, ShardwrightError
+from profiles.hardware.cpu_clock import DELAY_LIMIT
+from profiles.hardware.fingerprint import cpu_model
+from profiles.model.loaders import ModelSpec, resolve_model
+from simulator.measurement import (
+    MEASUREMENT_SCHEMA,
+    Measurement,
+    RankSample,
+    StageSample,
+    StepSample,
+)
+from simulator.plan import Plan
+from simulator.plan_file import read_plan
+from simulator.prediction import Event
+from simulator.runnable import why_not_runnable_plan
+
+WARM_UP_STEPS = 2
+
+
+def main() -> None:
+    """Run the rank; the exit status tells torchrun whether it failed."""
+    options = _options(sys.argv[1:])
+    rank = int(os.environ.get("RANK", "0"))
+    code = 0
+    try:
+        _run(options)
+        if dist.is_initialized():
+            dist.barrier()
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, ShardwrightError) else 1
+        _report(options.errors, rank, error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A plain exit may abort in gloo's threads after DTensor was used.
+    os._exit(code)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m executor.train")
+    parser.add_argument("plan", help="plan file")
+    parser.add_argument("--model", default="", help="model, where it is not the plan's own name")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--check", action="store_true", help="compare gradients with one process")
+    parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
+    parser.add_argument("--output", default="run.json")
+    parser.add_argument("--errors", default="", help="folder for one error file per rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank on a CPU")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds a rank may wait")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser.parse_args(arguments)
+
+
+def _report(folder: str, rank: int, error: BaseException) -> None:
+    text = "".join(traceback.format_exception(error))
+    print(text, file=sys.stderr, flush=True)
+    if folder:
+        entry = {
+            "rank": rank,
+            "time_s": time.time(),
+            "kind": type(error).__name__,
+            "message": str(error) or type(error).__name__,
+            "ours": isinstance(error, ShardwrightError),
+            "traceback": text,
+        }
+        write_text(Path(folder) / f"rank{rank}.json", json.dumps(entry))
+
+
+def _run(options: argparse.Namespace) -> None:
+    plan = read_plan(options.plan)
+    reason = why_not_runnable_plan(plan)
+    if reason:
+        raise MismatchError(f"{options.plan}: {reason}")
+    spec = resolve_model(options.model or plan.model)
+    if spec.content_hash != plan.model_hash:
+        raise MismatchError(
+            f"{options.plan} was made for another model: its hash is {plan.model_hash}, that of "
+            f"{spec.source} is {spec.content_hash}; plan again, or pass the right --model"
+        )
+    device = _start(options)
+    mesh = make_mesh(plan, device.type)
+    recorder = Recorder()
+    check = None
+    if options.check:
+        check = _check(plan, spec, mesh, device)
+    peak = -1.0
+    if not options.no_memory:
+        peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
+    rank = Rank(plan, spec, mesh, device, recorder)
+    for number in range(WARM_UP_STEPS + options.steps):
+        _step(rank, recorder)
+        if dist.get_rank() == 0:
+            print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
+    recorder.steps = recorder.steps[WARM_UP_STEPS:]
+    measurement = _gather(plan, mesh, recorder, peak, check, device)
+    if measurement is not None:
+        write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def _start(options: argparse.Namespace) -> torch.device:
+    if options.device == "cuda":
+        index = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_device(index)
+        device, backend = torch.device("cuda", index), "nccl"
+    else:
+        torch.set_num_threads(options.threads)
+        device, backend = torch.device("cpu"), "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=max(1.0, options.timeout)))
+    return device
+
+
+def _whole_step(rank: Rank) -> Any:
+    def run() -> None:
+        rank.forward_backward()
+        rank.update()
+
+    return run
+
+
+def _step(rank: Rank, recorder: Recorder) -> None:
+    dist.barrier()
+    with recorder.step() as record:
+        record.loss = rank.forward_backward()
+        rank.update()
+        if rank.device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier()
+
+
+def _check(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> Any:
+    rank = Rank(plan, spec, mesh, device, Recorder())
+    loss = rank.forward_backward()
+    reference_loss, reference = reference_gradients(plan, spec, device)
+    mine = compare_gradients(rank, loss, reference_loss, reference)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    return combined(parts)
+
+
+def _gather(
+    plan: Plan, mesh: Mesh, recorder: Recorder, peak: float, check: Any, device: torch.device
+) -> Measurement | None:
+    """The measurement on rank 0; None elsewhere."""
+    tables: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(tables, step_table(recorder.steps))
+    losses: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(losses, [step.loss for step in recorder.steps])
+    steps = []
+    for i in range(len(recorder.steps)):
+        rows = [table[i] for table in tables]
+        delay = max(row[2] for row in rows)
+        found = [values[i] for values in losses if values[i] is not None]
+        steps.append(
+            StepSample(
+                wall_s=max(row[0] for row in rows),
+                cpu_s=max(row[1] for row in rows),
+                delay_fraction=delay,
+                disturbed=delay > DELAY_LIMIT,
+                loss=sum(found) / len(found) if found else None,
+            )
+        )
+    chosen = quiet_steps([step.delay_fraction for step in steps])
+    middle = sorted(chosen, key=lambda i: steps[i].wall_s)[len(chosen) // 2]
+    mine = {
+        "rank": dist.get_rank(),
+        "actions": action_medians(recorder.steps, chosen),
+        "optimizer": _median_of(recorder, chosen, "optimizer"),
+        "data_parallel": _median_of(recorder, chosen, "data_parallel", "tied"),
+        "waiting": _waiting(recorder, chosen),
+        "peak": peak,
+        "events": recorder.steps[middle].actions,
+        "first_replica": mesh.dp_rank == 0 and mesh.tp_rank == 0,
+    }
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    if dist.get_rank() != 0:
+        return None
+    replica = [part for part in parts if part["first_replica"]]
+    return Measurement(
+        plan_hash=content_hash(plan),
+        backend=dist.get_backend(),
+        world_size=plan.world_size,
+        step_wall_s=median(steps[i].wall_s for i in chosen),
+        step_cpu_s=median(steps[i].cpu_s for i in chosen),
+        steps=tuple(steps),
+        stages=_stage_samples(replica),
+        ranks=tuple(
+            RankSample(
+                rank=part["rank"],
+                peak_memory_bytes=max(0.0, part["peak"]),
+                peak_memory_kind="none" if peak < 0 else "allocated",
+                optimizer_s=part["optimizer"],
+                data_parallel_s=part["data_parallel"],
+                communication_s=part["waiting"],
+            )
+            for part in parts
+        ),
+        events=tuple(
+            Event(rank=part["rank"], stream="compute", name=name, start_s=start, end_s=end)
+            for part in replica
+            for name, start, end, _ in part["events"]
+        ),
+        delay_limit=DELAY_LIMIT,
+        gradient_check=check,
+        versions={
+            "torch": torch.__version__,
+            "python": ".".join(map(str, sys.version_info[:3])),
+        },
+        machine=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(),
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def _median_of(recorder: Recorder, chosen: list[int], *names: str) -> float:
+    return median(recorder.steps[i].seconds_of(*names) for i in chosen)
+
+
+def _waiting(recorder: Recorder, chosen: list[int]) -> float:
+    """Seconds of a step in which the rank did none of its actions: waiting and communication."""
+    values = []
+    for i in chosen:
+        step = recorder.steps[i]
+        assert step.sample is not None
+        busy = sum(end - start for _, start, end, _ in step.actions)
+        values.append(max(0.0, step.sample.wall_s - busy))
+    return median(values)
+
+
+def _stage_samples(replica: list[dict[str, Any]]) -> tuple[StageSample, ...]:
+    samples = []
+    for part in replica:
+        for stage in sorted({stage for stage, _ in part["actions"]}):
+            forward = part["actions"].get((stage, "F"), (0.0, 0.0, 0))
+            backward = part["actions"].get((stage, "B"), (0.0, 0.0, 0))
+            samples.append(
+                StageSample(
+                    stage=stage,
+                    rank=part["rank"],
+                    forward_wall_s=forward[0],
+                    forward_cpu_s=forward[1],
+                    backward_wall_s=backward[0],
+                    backward_cpu_s=backward[1],
+                    count=forward[2],
+                )
+            )
+    return tuple(sorted(samples, key=lambda s: s.stage))
+
+
+if __name__ == "__main__":
+    main()
