@@ -52,7 +52,6 @@ class Rank:
             "seed": plan.seed,
         }
         probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
-        probe.module.to("meta")
         layout = layout_of(probe, plan.block_entries)
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build_meta(spec, micro_batch=plan.workload.global_batch, **settings)  # type: ignore[arg-type] # plain keywords
@@ -131,7 +130,9 @@ class Rank:
             ]
         if self.plan.workload.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=LEARNING_RATE)
-        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=True)
+        # Torch's default variant; its fused ones cannot mix split and whole parameters.
+        foreach = False if self.plan.tp > 1 else None
+        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=foreach)
 
     # --- ties ---------------------------------------------------------------------------------
 

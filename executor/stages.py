@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from profiles.errors import MismatchError
@@ -79,13 +80,15 @@ def parameters_on_meta() -> Iterator[None]:
 
 def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
     """Paths of the top-most modules that hold parameters and contain no entry of a block."""
-    above = {entry[:i] for entry in entries for i, c in enumerate(entry) if c == "."} | {""}
+    opening = entries[1:]
+    above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
+    above |= {""} if opening else set()
     units: list[str] = []
 
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        if path in above and path not in entries:
+        if path in above and path not in opening:
             for name, member in child.named_children():
                 visit(f"{path}.{name}" if path else name, member)
         elif path not in units:
@@ -96,7 +99,7 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
-    """The layout, from one forward pass of a model that is on meta.
+    """The layout, from one forward pass on fake tensors; the built model is used up by it.
 
     Raises MismatchError where the model has no module of an entry's name.
     """
@@ -137,7 +140,9 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     for path in units:
         handles.append(modules[path].register_forward_hook(after(path), with_kwargs=True))
     try:
-        built.call(built.module, *(x.to("meta") for x in built.args))
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+            _fake_state(built.module, fake)
+            built.call(built.module, *(fake.from_tensor(x) for x in built.args))
     finally:
         for handle in handles:
             handle.remove()
@@ -145,6 +150,18 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     if missing:
         raise MismatchError(f"the model never calls {missing[0]!r}, where the plan cuts it")
     return Layout(entries, units, {k: tuple(v) for k, v in calls.items()}, boundaries)
+
+
+def _fake_state(module: nn.Module, fake: FakeTensorMode) -> None:
+    """Parameters and buffers as fake CPU tensors: shapes without storage, in place."""
+    for child in module.modules():
+        for key, p in child._parameters.items():
+            if p is not None:
+                empty = torch.empty(p.shape, dtype=p.dtype, device="cpu")
+                child._parameters[key] = nn.Parameter(empty, requires_grad=p.requires_grad)
+        for key, b in child._buffers.items():
+            if b is not None:
+                child._buffers[key] = torch.empty(b.shape, dtype=b.dtype, device="cpu")
 
 
 def _boundary(leaves: list[Any]) -> Boundary:

@@ -126,6 +126,7 @@ def run_job(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540
     )
     results = folder / "results.json"
+    (folder / "log.txt").write_text(done.stdout + done.stderr)
     assert results.is_file(), done.stderr[-4000:]
     found: list[dict[str, Any]] = json.loads(results.read_text())
     return found

@@ -30,11 +30,15 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=90))
     device = torch.device("cpu")
     results = []
+    meshes = {}
     for case in cases:
         plan = decode(Plan, case["plan"], where=case["name"])
         spec = resolve_model(case["model"])
         try:
-            rank = Rank(plan, spec, make_mesh(plan, "cpu"), device, Recorder())
+            degrees = (plan.pp, plan.dp, plan.tp)
+            if degrees not in meshes:
+                meshes[degrees] = make_mesh(plan, "cpu")
+            rank = Rank(plan, spec, meshes[degrees], device, Recorder())
             loss = rank.forward_backward()
             reference_loss, reference = reference_gradients(plan, spec, device)
             parts = [None] * dist.get_world_size()
