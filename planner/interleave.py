@@ -136,7 +136,7 @@ class _Ranks:
         """Forward and backward seconds and strategies of a rank's blocks; None: does not fit."""
         chain = self.problem.chain
         key = tuple(
-            (chain.slots[s].in_flight, starts[s] > 0, chain.kinds[starts[s] : ends[s]])
+            (chain.slots[s].in_flight, chain.kinds[starts[s] : ends[s]])
             for s in stages
         )
         if key not in self.known:
@@ -162,12 +162,12 @@ class _Ranks:
         )
         fixed = sum(
             float(chain.static_bytes[starts[s], ends[s]])
-            + chain.slots[s].in_flight * float(chain.input_bytes[starts[s]])
+            + chain.slots[s].in_flight * float(chain.edge_bytes[starts[s], ends[s]])
             for s in stages
         )
-        node = StageLabels(tuple(number[name] for name in names), weighted, chain.reshard_s).of(
-            0, len(blocks)
-        )
+        kinds = tuple(number[name] for name in names)
+        labels = StageLabels(kinds, weighted, chain.reshard_s, ordered=False)
+        node = labels.of(0, len(blocks))
         label = node.cheapest(chain.slots[stages[0]].capacity_bytes - fixed, 1)
         if label < 0:
             return None

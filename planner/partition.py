@@ -128,7 +128,7 @@ class _Solver:
 
     def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
         slot = self.problem.slots[stage]
-        fixed = self.problem.static_bytes[i, j] + slot.in_flight * self.problem.input_bytes[i]
+        fixed = self.problem.static_bytes[i, j] + slot.in_flight * self.problem.edge_bytes[i, j]
         return node.cheapest(slot.capacity_bytes - fixed, slot.in_flight)
 
     def _cut(

@@ -46,7 +46,8 @@ class BlockCosts:
     forward_s        [n]     per micro-batch; the same under every strategy
     backward_s       [n, S]  per micro-batch, with what the strategy computes again
     saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
-    transient_bytes  [n, S]  highest bytes alive beyond the saved ones while the block runs
+    transient_bytes  [n, S]  highest bytes alive while the block runs, beyond what is saved of the
+                     stage's blocks up to and including it
     """
 
     forward_s: Array
@@ -74,7 +75,9 @@ class PartitionProblem:
     static_bytes   [n, n+1]  memory of a stage of blocks [i, j) that does not depend on strategy
                    or micro-batches in flight; equal for equal sequences of kinds
     tail_s         [n, n+1]  of a stage of blocks [i, j); equal for equal sequences of kinds
-    input_bytes    [n]  kept per micro-batch in flight by a stage that begins at block i
+    edge_bytes     [n, n+1]  kept per micro-batch in flight of a stage of blocks [i, j) at its
+                   edges, beyond saved_bytes; below 0 where the first block's inputs are counted
+                   in its saved_bytes but held elsewhere; equal for equal sequences of kinds
     send_forward_s, send_backward_s   [n]  to reach a stage that begins at block i (0 at i = 0)
     reshard_s      [S, S] seconds per micro-batch between neighbours of unlike strategies in one
                    stage (charged to backward); zero diagonal, triangle inequality
@@ -88,7 +91,7 @@ class PartitionProblem:
     slots: tuple[StageSlot, ...]
     static_bytes: Array
     tail_s: Array
-    input_bytes: Array
+    edge_bytes: Array
     send_forward_s: Array
     send_backward_s: Array
     reshard_s: Array
@@ -104,7 +107,7 @@ class PartitionProblem:
         shapes = {
             "static_bytes": (self.static_bytes, (n, n + 1)),
             "tail_s": (self.tail_s, (n, n + 1)),
-            "input_bytes": (self.input_bytes, (n,)),
+            "edge_bytes": (self.edge_bytes, (n, n + 1)),
             "send_forward_s": (self.send_forward_s, (n,)),
             "send_backward_s": (self.send_backward_s, (n,)),
             "reshard_s": (self.reshard_s, (s, s)),
@@ -146,17 +149,21 @@ class Partition:
 def stage_memory_bytes(
     problem: PartitionProblem, stage: int, start: int, strategies: tuple[int, ...]
 ) -> float:
-    """Peak of a stage: static + in flight x (input + saved) + the largest transient."""
+    """Peak of a stage: static + in flight x (edges + saved) + what rises above the saved bytes.
+
+    In forward and in backward a micro-batch's own saved bytes are there up to the block that runs:
+    the rise is the largest transient, each less what blocks behind it save.
+    """
     slot = problem.slots[stage]
     costs = problem.costs[slot.costs]
-    blocks = np.arange(start, start + len(strategies))
+    end = start + len(strategies)
+    blocks = np.arange(start, end)
     chosen = np.asarray(strategies)
-    saved = float(problem.input_bytes[start] + costs.saved_bytes[blocks, chosen].sum())
-    return (
-        float(problem.static_bytes[start, start + len(strategies)])
-        + slot.in_flight * saved
-        + float(costs.transient_bytes[blocks, chosen].max())
-    )
+    saved = costs.saved_bytes[blocks, chosen]
+    behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
+    rise = float((costs.transient_bytes[blocks, chosen] - behind).max())
+    kept = float(problem.edge_bytes[start, end] + saved.sum())
+    return float(problem.static_bytes[start, end]) + slot.in_flight * kept + rise
 
 
 def stage_times(

@@ -1,8 +1,8 @@
-"""The cheapest ways to run one stage: labels (saved, transient, time) with dominance.
+"""The cheapest ways to run one stage: labels (saved, rise, time) with dominance.
 
 A stage is a sequence of blocks; a label is a choice of one strategy per block, of which only what
-the future can see is kept: bytes saved per micro-batch, the largest transient, backward seconds
-(forward seconds do not depend on the strategy) and the last strategy. One label dominates another
+the future can see is kept: bytes saved per micro-batch, how far the peak rises above them, backward
+seconds (forward seconds do not depend on the strategy) and the last strategy. One label dominates another
 that is no better in any of these; with resharding, a label must also win after paying for the
 change to the other's last strategy, which suffices because resharding obeys the triangle
 inequality. Labels grow block by block, so all stages that begin with the same kinds share them:
@@ -11,6 +11,7 @@ a chain of equal blocks costs one growth, not one per start.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +30,7 @@ class LabelSet:
     """
 
     saved_bytes: Array
-    transient_bytes: Array
+    rise_bytes: Array
     backward_s: Array
     last: Index
     parent: Index
@@ -38,13 +39,13 @@ class LabelSet:
 
     def cheapest(self, budget_bytes: float, in_flight: int) -> int:
         """Index of the fastest label within the budget; -1 where none fits."""
-        within = in_flight * self.saved_bytes + self.transient_bytes <= budget_bytes
+        within = in_flight * self.saved_bytes + self.rise_bytes <= budget_bytes
         first = int(within.argmax()) if within.size else 0
         return first if within.size and within[first] else -1
 
     def least_bytes(self, in_flight: int) -> float:
         """Bytes of the label that needs least; infinite where there is none."""
-        need = in_flight * self.saved_bytes + self.transient_bytes
+        need = in_flight * self.saved_bytes + self.rise_bytes
         return float(need.min(initial=np.inf))
 
     def strategies(self, label: int) -> tuple[int, ...]:
@@ -58,9 +59,16 @@ class LabelSet:
 
 
 class StageLabels:
-    """Label sets of all sequences of kinds that are asked for, on one type of device."""
+    """Label sets of all sequences of kinds that are asked for, on one type of device.
 
-    def __init__(self, kinds: tuple[int, ...], costs: BlockCosts, reshard_s: Array) -> None:
+    ordered  the blocks are one stage in chain order: while a block runs, what blocks behind it
+             save is not there. Otherwise the largest transient is taken to meet all that is saved.
+    """
+
+    def __init__(
+        self, kinds: tuple[int, ...], costs: BlockCosts, reshard_s: Array, *, ordered: bool = True
+    ) -> None:
+        self._ordered = ordered
         self._kinds = kinds
         self._costs = costs
         self._reshard = reshard_s
@@ -68,7 +76,7 @@ class StageLabels:
         zero, none = np.zeros(1), np.full(1, -1, dtype=np.intp)
         self._root = LabelSet(
             saved_bytes=zero,
-            transient_bytes=zero,
+            rise_bytes=zero,
             backward_s=zero,
             last=none,
             parent=none,
@@ -90,16 +98,17 @@ class StageLabels:
         parent = np.repeat(np.arange(count), options)
         last = np.tile(np.arange(options), count)
         saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
-        transient = np.maximum(
-            node.transient_bytes[parent], self._costs.transient_bytes[block, last]
+        rise = np.maximum(
+            node.rise_bytes[parent] - (self._costs.saved_bytes[block, last] if self._ordered else 0),
+            self._costs.transient_bytes[block, last],
         )
         time = node.backward_s[parent] + self._costs.backward_s[block, last]
         if node.shorter is not None:
             time = time + self._reshard[node.last[parent], last]
-        keep = _undominated(saved, transient, time, last, self._reshard)
+        keep = _undominated(saved, rise, time, last, self._reshard)
         return LabelSet(
             saved_bytes=saved[keep],
-            transient_bytes=transient[keep],
+            rise_bytes=rise[keep],
             backward_s=time[keep],
             last=last[keep],
             parent=parent[keep],
@@ -107,31 +116,41 @@ class StageLabels:
         )
 
 
-def _undominated(saved: Array, transient: Array, time: Array, last: Index, reshard: Array) -> Index:
-    """Indices of the labels that no other dominates, by (time, saved, transient); ties keep the
-    first in that order."""
-    order = np.lexsort((last, transient, saved, time))
+def _undominated(saved: Array, rise: Array, time: Array, last: Index, reshard: Array) -> Index:
+    """Indices of the labels that no other dominates, by (time, saved, rise); ties keep the first
+    in that order."""
+    order = np.lexsort((last, rise, saved, time))
     if reshard.any():
-        return _undominated_resharding(order, saved, transient, time, last, reshard)
-    saved, transient = saved[order], transient[order]
-    keep = np.zeros(order.size, dtype=bool)
-    # Few distinct transients exist (one per kind and strategy): one running minimum for each.
-    for level in np.unique(transient):
-        least = np.minimum.accumulate(np.where(transient <= level, saved, np.inf))
-        ahead = np.concatenate([[np.inf], least[:-1]])
-        keep |= (transient == level) & (saved < ahead)
-    return order[keep]
+        return _undominated_resharding(order, saved, rise, time, last, reshard)
+    # Labels come in the order of time: what remains is dominance in (saved, rise), for which the
+    # undominated so far form a staircase, saved rising and rise falling.
+    steps: list[float] = []
+    heights: list[float] = []
+    kept: list[int] = []
+    points = zip(saved[order].tolist(), rise[order].tolist(), order.tolist(), strict=True)
+    for width, height, index in points:
+        at = bisect_right(steps, width)
+        if at and heights[at - 1] <= height:
+            continue
+        kept.append(index)
+        end = bisect_left(steps, width)
+        while end < len(steps) and heights[end] >= height:
+            end += 1
+        start = bisect_left(steps, width)
+        steps[start:end] = [width]
+        heights[start:end] = [height]
+    return np.asarray(kept, dtype=np.intp)
 
 
 def _undominated_resharding(
-    order: Index, saved: Array, transient: Array, time: Array, last: Index, reshard: Array
+    order: Index, saved: Array, rise: Array, time: Array, last: Index, reshard: Array
 ) -> Index:
     kept: list[int] = []
     while order.size:
         best = order[0]
         kept.append(int(best))
         rest = order[1:]
-        worse = (saved[rest] >= saved[best]) & (transient[rest] >= transient[best])
+        worse = (saved[rest] >= saved[best]) & (rise[rest] >= rise[best])
         worse &= time[rest] >= time[best] + reshard[last[best], last[rest]]
         order = rest[~worse]
     return np.asarray(kept, dtype=np.intp)

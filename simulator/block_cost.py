@@ -1,0 +1,194 @@
+"""What one block costs on one device, for each kind of recomputation.
+
+Times are per micro-batch; backward includes what is computed again. Where the block itself was
+measured on the device (BlockPoint of equal kind), that is used, and op prices only divide it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.device import BlockPoint, Device
+from profiles.model.graph import Block, Op, Phase, SavedTensor
+from simulator.comm_cost import price_collective
+from simulator.op_cost import OpCost, price_op
+from simulator.plan import Recompute
+from simulator.prediction import Interval
+
+ZERO = Interval(value=0.0, low=0.0, high=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCost:
+    """Seconds per micro-batch and bytes of a block on one rank.
+
+    forward, backward    work on the device, without tensor-parallel communication
+    recompute_s          part of backward that is the forward again
+    launch_s             part of forward and backward in ops that only wait for their launch
+    tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
+                         the recomputed forward)
+    kept_bytes           kept from forward to backward: the block's inputs and what it saved
+    saved_bytes          the same without the inputs
+    input_bytes          the tensors that cross the cut before the block
+    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
+                         beyond what is kept of it (backward: with gradients of its boundaries)
+    methods              (name, method, source, seconds) of what the times rest on
+    """
+
+    forward: Interval
+    backward: Interval
+    recompute_s: float
+    launch_s: float
+    tp_forward_s: float
+    tp_backward_s: float
+    kept_bytes: float
+    saved_bytes: float
+    input_bytes: float
+    output_bytes: float
+    forward_transient_bytes: float
+    backward_transient_bytes: float
+    parameter_count: int
+    largest_parameter: int
+    methods: tuple[tuple[str, str, str, float], ...]
+
+
+@functools.lru_cache(maxsize=100_000)
+def price_block(
+    block: Block, *, recompute: Recompute, devices: tuple[int, ...], cluster: Cluster
+) -> BlockCost:
+    """The block's cost on the tensor-parallel group `devices` (device numbers in the cluster).
+
+    A block without an attention submodule treats recompute = attention as none.
+    Raises InputError where the device has no rate for the block's data type.
+    """
+    device = cluster.device_at(devices[0])
+    kind = recompute
+    if kind is Recompute.ATTENTION and not block.attention_module:
+        kind = Recompute.NONE
+    forward_ops = [(op, price_op(op, device)) for op in block.forward_ops]
+    backward_ops = [(op, price_op(op, device)) for op in block.backward_ops]
+    again = [(op, cost) for op, cost in forward_ops if _recomputed(op, kind, block)]
+    point = measured_block(device, block)
+    forward, backward = _sum(forward_ops), _sum(backward_ops)
+    recomputed = _sum(again)
+    if point is not None:
+        share = recomputed.value / forward.value if forward.value else 0.0
+        forward = _measured(point.forward_s, point)
+        backward = _measured(point.backward_s, point)
+        recomputed = forward.scaled(share)
+    tp_forward, tp_again, tp_backward = _tp_seconds(block, kind, devices, cluster)
+    inputs = float(sum(spec.memory_bytes for spec in block.inputs))
+    outputs = float(sum(spec.memory_bytes for spec in block.outputs))
+    saved_none = float(block.saved_bytes)
+    saved = _saved(block, kind)
+    # While recomputing, what the forward would have kept is back.
+    back = saved_none - saved
+    return BlockCost(
+        forward=forward,
+        backward=_plus(backward, recomputed),
+        recompute_s=recomputed.value,
+        launch_s=_launch_share(forward_ops, forward) + _launch_share(backward_ops, backward),
+        tp_forward_s=tp_forward,
+        tp_backward_s=tp_backward + tp_again,
+        kept_bytes=inputs + saved,
+        saved_bytes=saved,
+        input_bytes=inputs,
+        output_bytes=outputs,
+        forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
+        backward_transient_bytes=block.backward_peak_bytes + back + inputs + outputs,
+        parameter_count=sum(p.spec.num_elements for p in block.parameters),
+        largest_parameter=max((p.spec.num_elements for p in block.parameters), default=0),
+        methods=_methods([*forward_ops, *backward_ops, *again], point, block),
+    )
+
+
+def measured_block(device: Device, block: Block) -> BlockPoint | None:
+    """The device's own measurement of this kind of block, if there is one."""
+    return _points(device).get(block.kind)
+
+
+@functools.cache
+def _points(device: Device) -> dict[str, BlockPoint]:
+    found = device.measurements.blocks if device.measurements is not None else ()
+    return {point.kind: point for point in found}
+
+
+def _measured(time_s: float, point: BlockPoint) -> Interval:
+    width = max(0.03, point.spread)
+    return Interval(value=time_s, low=time_s * max(0.0, 1 - width), high=time_s * (1 + width))
+
+
+def _inside(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
+def _recomputed(op: Op, kind: Recompute, block: Block) -> bool:
+    if kind is Recompute.FULL:
+        return True
+    return kind is Recompute.ATTENTION and _inside(op.module, block.attention_module)
+
+
+def _saved(block: Block, kind: Recompute) -> float:
+    """Bytes kept for backward apart from the inputs of the block."""
+    if kind is Recompute.FULL:
+        return 0.0
+    if kind is Recompute.NONE:
+        return float(block.saved_bytes)
+    outside: Iterable[SavedTensor] = (
+        t for t in block.saved if not _inside(t.module, block.attention_module)
+    )
+    return float(sum(t.memory_bytes for t in outside) + block.attention_input_bytes)
+
+
+def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:
+    """Ops one after another; errors of a kind go together, so the ends add up."""
+    return Interval(
+        value=sum(cost.time_s for _, cost in costs),
+        low=sum(cost.low_s for _, cost in costs),
+        high=sum(cost.high_s for _, cost in costs),
+    )
+
+
+def _plus(a: Interval, b: Interval) -> Interval:
+    return Interval(value=a.value + b.value, low=a.low + b.low, high=a.high + b.high)
+
+
+def _launch_share(costs: list[tuple[Op, OpCost]], whole: Interval) -> float:
+    total = sum(cost.time_s for _, cost in costs)
+    if total <= 0:
+        return 0.0
+    return whole.value * sum(c.time_s for _, c in costs if c.limit == "launch") / total
+
+
+def _tp_seconds(
+    block: Block, kind: Recompute, devices: tuple[int, ...], cluster: Cluster
+) -> tuple[float, float, float]:
+    """Seconds of tensor-parallel communication: forward, forward again, backward."""
+    forward = again = backward = 0.0
+    for c in block.collectives:
+        cost = price_collective(c.operation, float(c.size_bytes), devices, cluster)
+        if c.phase is Phase.BACKWARD:
+            backward += cost.time_s
+            continue
+        forward += cost.time_s
+        attention = kind is Recompute.ATTENTION and _inside(c.module, block.attention_module)
+        if kind is Recompute.FULL or attention:
+            again += cost.time_s
+    return forward, again, backward
+
+
+def _methods(
+    costs: list[tuple[Op, OpCost]], point: BlockPoint | None, block: Block
+) -> tuple[tuple[str, str, str, float], ...]:
+    if point is not None:
+        seconds = point.forward_s + point.backward_s
+        source = f"{point.sample_count} samples of the whole block on this machine"
+        return ((f"block {block.label}", "measured", source, seconds),)
+    totals: dict[tuple[str, str, str], float] = {}
+    for op, cost in costs:
+        key = (str(op.kind.value), cost.method, cost.source)
+        totals[key] = totals.get(key, 0.0) + cost.time_s
+    return tuple((*key, seconds) for key, seconds in sorted(totals.items()))

@@ -1,0 +1,154 @@
+"""Memory of a rank: what is there all step long, and what comes and goes with the actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.block_cost import BlockCost
+from simulator.plan import Plan
+from simulator.prediction import MemorySample, RankMemory
+from simulator.schedule import ActionKind
+from simulator.stack import Stack
+from simulator.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticBytes:
+    """Bytes that a rank holds during the whole step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def static_bytes(
+    parameter_count: float,
+    largest_block_count: float,
+    *,
+    stack: Stack,
+    precision: str,
+    optimizer: str,
+    zero_stage: int,
+    dp: int,
+    num_microbatches: int,
+    pp: int,
+) -> StaticBytes:
+    """Parameters, gradients and optimizer states of one rank.
+
+    parameter_count  of the rank's blocks after tensor-parallel sharding
+    largest_block_count  of its largest block: what ZeRO-3 gathers at a time, twice for prefetch
+
+    ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) shards optimizer states (1), gradients
+    (2) and parameters (3) over dp; the stack's habits (data/stacks) say what stays whole.
+    """
+    sizes = stack.bytes_of(precision)
+    n = parameter_count
+    shard = dp if zero_stage >= 2 else 1
+    parameters = sizes.parameter_bytes * n / shard
+    if zero_stage == 3 and dp > 1:
+        parameters += sizes.compute_bytes * min(n, 2 * largest_block_count)
+    elif zero_stage == 2 and dp > 1:
+        parameters += sizes.compute_bytes * n
+    else:
+        parameters += sizes.working_copy_bytes * n
+    gradients = sizes.gradient_bytes * n
+    whole = stack.behaviour.gradients_whole_until_last and (pp > 1 or num_microbatches > 1)
+    if zero_stage >= 2 and not whole:
+        gradients = sizes.gradient_bytes * (n / dp + min(n, 2 * largest_block_count))
+    states = stack.optimizer_bytes.of(optimizer) * n / (dp if zero_stage >= 1 else 1)
+    return StaticBytes(parameters=parameters, gradients=gradients, optimizer=states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBytes:
+    """What a micro-batch adds to the rank of a virtual stage.
+
+    kept_bytes       from the forward to the backward of a micro-batch
+    forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
+                     is kept of the other micro-batches
+    receive_bytes    of the buffers for what crosses its cuts, per micro-batch
+    """
+
+    kept_bytes: float
+    forward_peak_bytes: float
+    backward_peak_bytes: float
+    receive_bytes: float
+
+
+def stage_bytes(blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool) -> StageBytes:
+    """The bytes of a stage from its blocks' costs, in chain order."""
+    received = 0.0 if is_first else blocks[0].input_bytes
+    sent = 0.0 if is_last else blocks[-1].output_bytes
+    held = 0.0
+    forward_peak = backward_peak = 0.0
+    for position, block in enumerate(blocks):
+        # The first block's inputs are the receive buffer, which is counted apart.
+        own_inputs = block.input_bytes if position else 0.0
+        before = held + own_inputs
+        forward_peak = max(forward_peak, before + block.saved_bytes + block.forward_transient_bytes)
+        held = before + block.saved_bytes
+        backward_peak = max(backward_peak, held + block.backward_transient_bytes)
+    return StageBytes(
+        kept_bytes=held + sent,
+        forward_peak_bytes=max(forward_peak, held + sent),
+        backward_peak_bytes=backward_peak + sent,
+        receive_bytes=received + sent,
+    )
+
+
+def rank_memory(
+    plan: Plan,
+    rank: int,
+    *,
+    stages: dict[int, StageBytes],
+    static: StaticBytes,
+    timeline: Timeline,
+    capacity_bytes: float,
+    stack: Stack,
+) -> RankMemory:
+    """Peak and course of a pipeline rank's memory over the step.
+
+    Receive buffers are counted as communication for the whole step; where the stack keeps none,
+    only those of the micro-batches in flight are, with the activations.
+    """
+    communication = 0.0
+    if plan.pp > 1 and stack.behaviour.receive_buffers_per_microbatch:
+        communication = plan.num_microbatches * sum(s.receive_bytes for s in stages.values())
+    level = static.total + communication
+    samples = [MemorySample(time_s=0.0, memory_bytes=level)]
+    peak, peak_time, peak_kept, kept = level, 0.0, 0.0, 0.0
+    for i, action in enumerate(timeline.actions):
+        if timeline.ranks[i] != rank:
+            continue
+        stage = stages[action.stage]
+        if action.kind is ActionKind.FORWARD:
+            high = kept + stage.forward_peak_bytes
+            after = kept + stage.kept_bytes
+        else:
+            released = action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+            high = kept - stage.kept_bytes + stage.backward_peak_bytes
+            high = max(high, kept)
+            after = kept - (stage.kept_bytes if released else 0.0)
+        samples.append(MemorySample(time_s=timeline.start_s[i], memory_bytes=level + high))
+        samples.append(MemorySample(time_s=timeline.end_s[i], memory_bytes=level + after))
+        if level + high > peak:
+            peak, peak_time = level + high, timeline.start_s[i]
+            peak_kept = min(kept, high)
+        kept = after
+    return RankMemory(
+        rank=plan.rank(rank),
+        parameters_bytes=static.parameters,
+        gradients_bytes=static.gradients,
+        optimizer_bytes=static.optimizer,
+        activations_bytes=peak_kept,
+        transient_bytes=max(0.0, peak - level - peak_kept),
+        communication_bytes=communication,
+        capacity_bytes=capacity_bytes,
+        peak_time_s=peak_time,
+        timeline=tuple(samples),
+    )

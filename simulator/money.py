@@ -1,0 +1,44 @@
+"""Dollars and energy per million tokens, from dated prices and power figures."""
+
+from __future__ import annotations
+
+from profiles.hardware.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.prediction import Interval
+
+
+def usd_per_million_tokens(
+    tokens_per_s: Interval, num_devices: int, price_usd_per_hour: Sourced | None
+) -> Interval | None:
+    """Device-hours times the price, per million tokens; None without a price.
+
+    The price's own uncertainty widens the interval.
+    """
+    if price_usd_per_hour is None or tokens_per_s.value <= 0:
+        return None
+    per_s = num_devices * price_usd_per_hour.value / 3600.0
+    spread = price_usd_per_hour.uncertainty
+    return Interval(
+        value=per_s / tokens_per_s.value * 1e6,
+        low=per_s * max(0.0, 1 - spread) / tokens_per_s.high * 1e6,
+        high=per_s * (1 + spread) / tokens_per_s.low * 1e6,
+    )
+
+
+def kwh_per_million_tokens(tokens_per_s: Interval, cluster: Cluster) -> Interval:
+    """Board power of every device, with the cluster's overhead, per million tokens."""
+    watts = low = high = 0.0
+    for group in cluster.groups:
+        count = group.count * group.devices_per_node
+        power = group.device.power_w
+        watts += count * power.value
+        low += count * power.value * max(0.0, 1 - power.uncertainty)
+        high += count * power.value * (1 + power.uncertainty)
+    factor = (1 + cluster.overhead_power) / 3.6e6 * 1e6
+    if tokens_per_s.value <= 0:
+        return Interval(value=0.0, low=0.0, high=0.0)
+    return Interval(
+        value=watts * factor / tokens_per_s.value,
+        low=low * factor / tokens_per_s.high,
+        high=high * factor / tokens_per_s.low,
+    )

@@ -1,0 +1,114 @@
+"""What a rank does once per step: gradient exchange, parameter exchange and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.hardware.cluster import Cluster
+from profiles.model.graph import BlockRef, ModelGraph
+from simulator.comm_cost import CommCost, price_collective
+from simulator.op_cost import moved_cost
+from simulator.plan import Plan
+from simulator.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Seconds after the last backward, with ends of a 90 % interval."""
+
+    data_parallel_s: float
+    data_parallel_low_s: float
+    data_parallel_high_s: float
+    optimizer_s: float
+    optimizer_low_s: float
+    optimizer_high_s: float
+    method: str
+    source: str
+
+    @property
+    def total_s(self) -> float:
+        return self.data_parallel_s + self.optimizer_s
+
+
+def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> tuple[int, ...]:
+    """Elements of every parameter that a rank with these blocks holds, shared ones once."""
+    seen: set[str] = set()
+    counts = []
+    for ref in refs:
+        for p in graph.kinds[ref.kind].parameters:
+            own = f"{ref.entry}.{p.name}" if ref.entry else p.name
+            names = {p.tied_to} if p.tied_to else {own, p.name if not ref.entry else own}
+            if names & seen:
+                continue
+            seen |= names
+            counts.append(p.spec.num_elements)
+    return tuple(counts)
+
+
+def price_tail(
+    counts: tuple[int, ...],
+    *,
+    group: tuple[int, ...],
+    zero_stage: int,
+    precision: str,
+    optimizer: str,
+    cluster: Cluster,
+    stack: Stack,
+) -> Tail:
+    """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
+
+    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3:
+    reduce-scatter of gradients, and (2) one gather of the parameters for the next step.
+    """
+    n = float(sum(counts))
+    dp = len(group)
+    sizes = stack.bytes_of(precision)
+    device = cluster.device_at(group[0])
+    exchanges: list[CommCost] = []
+    if dp > 1:
+        gradient = n * sizes.gradient_bytes
+        weights = n * sizes.compute_bytes
+        if zero_stage < 2:
+            exchanges.append(price_collective("all_reduce", gradient, group, cluster))
+        if zero_stage == 1:
+            exchanges.append(price_collective("broadcast", weights, group, cluster))
+        if zero_stage >= 2:
+            exchanges.append(price_collective("reduce_scatter", gradient, group, cluster))
+        if zero_stage == 2:
+            exchanges.append(price_collective("all_gather", weights, group, cluster))
+    shard = dp if zero_stage >= 1 else 1
+    traffic = stack.optimizer_traffic_bytes.of(optimizer)
+    if device.type == "cpu":
+        # Torch updates one parameter after the other there.
+        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
+    else:
+        costs = [moved_cost("optimizer", traffic * n / shard, device)]
+    return Tail(
+        data_parallel_s=sum(c.time_s for c in exchanges),
+        data_parallel_low_s=sum(c.low_s for c in exchanges),
+        data_parallel_high_s=sum(c.high_s for c in exchanges),
+        optimizer_s=sum(c.time_s for c in costs),
+        optimizer_low_s=sum(c.low_s for c in costs),
+        optimizer_high_s=sum(c.high_s for c in costs),
+        method=costs[0].method if costs else "assumed",
+        source=costs[0].source if costs else "",
+    )
+
+
+def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: Stack) -> Tail:
+    """The tail of a pipeline rank of a plan."""
+    refs = [
+        ref
+        for stage in plan.stages_of(pp_rank)
+        for ref in graph.chain[plan.stages[stage].first_block : plan.stages[stage].last_block]
+    ]
+    return price_tail(
+        held_parameters(graph, refs),
+        group=plan.dp_group(pp_rank),
+        zero_stage=plan.zero_stage,
+        precision=plan.workload.precision,
+        optimizer=plan.workload.optimizer,
+        cluster=cluster,
+        stack=stack,
+    )
