@@ -135,8 +135,9 @@ class _Ranks:
     ) -> tuple[float, float, tuple[int, ...]] | None:
         """Forward and backward seconds and strategies of a rank's blocks; None: does not fit."""
         chain = self.problem.chain
+        last = chain.num_stages - 1
         key = tuple(
-            (chain.slots[s].in_flight, chain.kinds[starts[s] : ends[s]])
+            (s == 0, s == last, chain.slots[s].in_flight, chain.kinds[starts[s] : ends[s]])
             for s in stages
         )
         if key not in self.known:

@@ -69,15 +69,16 @@ class StageSlot:
 class PartitionProblem:
     """A chain to cut.
 
-    kinds          [n]; blocks of equal kind cost the same everywhere
+    kinds          [n]; blocks of equal kind cost the same, and static, tail and edges are equal
+                   for equal sequences of kinds, apart from the chain's first and last block
     strategies     names of the S strategies
     schedule       `1f1b` or `gpipe`
     static_bytes   [n, n+1]  memory of a stage of blocks [i, j) that does not depend on strategy
-                   or micro-batches in flight; equal for equal sequences of kinds
-    tail_s         [n, n+1]  of a stage of blocks [i, j); equal for equal sequences of kinds
+                   or micro-batches in flight
+    tail_s         [n, n+1]  of a stage of blocks [i, j)
     edge_bytes     [n, n+1]  kept per micro-batch in flight of a stage of blocks [i, j) at its
                    edges, beyond saved_bytes; below 0 where the first block's inputs are counted
-                   in its saved_bytes but held elsewhere; equal for equal sequences of kinds
+                   in its saved_bytes but held elsewhere
     send_forward_s, send_backward_s   [n]  to reach a stage that begins at block i (0 at i = 0)
     reshard_s      [S, S] seconds per micro-batch between neighbours of unlike strategies in one
                    stage (charged to backward); zero diagonal, triangle inequality

@@ -141,22 +141,32 @@ class _CountModel:
             self.edges.append(edge)
 
     def _remember(self) -> None:
-        """Memory of every stage."""
+        """Memory of every stage. Inside a run, strategies stand in the order of falling transient:
+        swapping two neighbours so never raises the peak."""
         problem, model = self.problem, self.model
         for s, slot in enumerate(problem.slots):
             costs = problem.costs[slot.costs]
-            largest = int(costs.transient_bytes.max())
-            transient = model.new_int_var(0, largest, f"transient{s}")
-            saved: Any = self._at_start(problem.input_bytes, s, first=True)
+            ceiling = int(costs.saved_bytes.max(axis=1).sum() + costs.transient_bytes.max())
+            peak = model.new_int_var(0, ceiling, f"peak{s}")
+            saved: Any = 0
             for r, (block, size) in enumerate(self.runs):
-                for k, number in enumerate(self.count[s][r]):
+                for k in self._order(block, slot.costs):
+                    number = self.count[s][r][k]
                     saved = saved + int(costs.saved_bytes[block, k]) * number
                     used = model.new_bool_var(f"used{s}_{r}_{k}")
                     model.add(number <= size * used)
-                    model.add(transient >= int(costs.transient_bytes[block, k]) * used)
+                    above = int(costs.transient_bytes[block, k])
+                    model.add(peak >= saved + above).only_enforce_if(used)
+            edges = self._of_range(problem.edge_bytes, 1.0, s)
             static = self._of_range(problem.static_bytes, 1.0, s)
-            capacity = min(slot.capacity_bytes, 2.0**60)
-            model.add(static + slot.in_flight * saved + transient <= math.floor(capacity))
+            capacity = math.floor(min(slot.capacity_bytes, 2.0**60))
+            held = slot.in_flight * edges + (slot.in_flight - 1) * saved
+            model.add(static + held + peak <= capacity)
+
+    def _order(self, block: int, costs: int) -> list[int]:
+        """Strategies of a block in the order in which they stand in a run."""
+        above = self.problem.costs[costs].transient_bytes[block]
+        return sorted(range(len(above)), key=lambda k: (-above[k], k))
 
     def _time(self) -> None:
         """The objective of planner/problem.py, term by term."""
@@ -202,10 +212,10 @@ class _CountModel:
     def _bounded(self, name: str, *, negative: bool = False) -> cp_model.IntVar:
         return self.model.new_int_var(-self.ceiling if negative else 0, self.ceiling, name)
 
-    def _at_start(self, values: Any, stage: int, *, first: bool = False) -> Any:
-        """values[first block of the stage]; 0 for stage 0 unless `first`."""
+    def _at_start(self, values: Any, stage: int) -> Any:
+        """values[first block of the stage]; 0 for stage 0."""
         if stage == 0:
-            return int(values[0]) if first else 0
+            return 0
         domain = values[1:].astype(np.int64)
         if np.all(domain == domain[0]):
             return int(domain[0])
@@ -223,8 +233,8 @@ class _CountModel:
         fixed = float(single[0] + single[1] - values[0, 2]) if n > 1 else 0.0
         total = np.concatenate([[0.0], np.cumsum(single - fixed)])
         affine = fixed + total[last + 1] - total[first]
-        if np.all(single >= fixed) and np.allclose(affine, known, rtol=1e-12, atol=0.0):
-            parts = np.floor((single - fixed) / unit * (1 + 1e-15)).astype(np.int64)
+        if np.allclose(affine, known, rtol=1e-12, atol=1e-12 * float(np.abs(known).max())):
+            parts = np.floor((single - fixed) / unit).astype(np.int64)
             return math.floor(fixed / unit) + sum(
                 int(parts[block]) * number
                 for (block, _), number in zip(self.runs, self.blocks[stage], strict=True)
@@ -261,11 +271,11 @@ class _CountModel:
     def read(self, solver: cp_model.CpSolver) -> Partition:
         starts: list[int] = []
         strategies: list[int] = []
-        for stage in self.count:
+        for stage, slot in zip(self.count, self.problem.slots, strict=True):
             starts.append(len(strategies))
-            for run in stage:
-                for k, number in enumerate(run):
-                    strategies.extend([k] * solver.value(number))
+            for run, (block, _) in zip(stage, self.runs, strict=True):
+                for k in self._order(block, slot.costs):
+                    strategies.extend([k] * solver.value(run[k]))
         firsts, chosen = tuple(starts), tuple(strategies)
         time_s = step_time(self.problem, firsts, chosen)
         return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)

@@ -99,7 +99,8 @@ class StageLabels:
         last = np.tile(np.arange(options), count)
         saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
         rise = np.maximum(
-            node.rise_bytes[parent] - (self._costs.saved_bytes[block, last] if self._ordered else 0),
+            node.rise_bytes[parent]
+            - (self._costs.saved_bytes[block, last] if self._ordered else 0),
             self._costs.transient_bytes[block, last],
         )
         time = node.backward_s[parent] + self._costs.backward_s[block, last]

@@ -87,6 +87,10 @@ class Cluster:
                 f"{self.levels[-1].name!r} joins {sizes[-1]} of {self.num_devices} devices"
             )
 
+    def __hash__(self) -> int:
+        # Clusters are keys of caches: the levels' measured points are left to the comparison.
+        return hash((self.name, self.groups))
+
     @property
     def num_devices(self) -> int:
         return sum(group.count * group.devices_per_node for group in self.groups)

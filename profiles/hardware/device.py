@@ -124,6 +124,10 @@ class Device:
         if self.launch_s.value < 0:
             raise InputError(f"device {self.name}: launch_s must not be negative")
 
+    def __hash__(self) -> int:
+        # Mappings have no hash, and hashing every measured point would cost more than a look-up.
+        return hash((self.name, self.type, self.launch_s.value))
+
     @property
     def usable_bytes(self) -> float:
         """Memory that a training process can allocate."""

@@ -65,3 +65,7 @@ class Link:
             raise InputError(f"link {self.name}: efficiency must lie in (0, 1]")
         if self.shared_by < 1:
             raise InputError(f"link {self.name}: shared_by must be 1 or more")
+
+    def __hash__(self) -> int:
+        # Hashing every measured point would cost more than a look-up saves.
+        return hash((self.name, self.bandwidth_bytes_per_s.value))

@@ -194,6 +194,10 @@ class Block:
     backward_changes: tuple[int, ...] = ()
     expected_shapes: bool = False
 
+    def __hash__(self) -> int:
+        # Blocks are keys of caches, and `kind` is their content already.
+        return hash(self.kind)
+
     @property
     def forward_flop(self) -> int:
         return sum(op.work_flop for op in self.forward_ops)

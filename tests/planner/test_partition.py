@@ -30,6 +30,12 @@ def _ranges(values):
     return total[None, :] - total[:-1, None]
 
 
+def edges(inputs):
+    """Every stage gets its inputs; what leaves it is held by its neighbour."""
+    n = len(inputs)
+    return np.broadcast_to(inputs[:, None], (n, n + 1)).copy()
+
+
 def make_problem(
     kinds,
     *,
@@ -74,7 +80,7 @@ def make_problem(
         slots=tuple(StageSlot(in_flight=k, capacity_bytes=capacity) for k in counts),
         static_bytes=_ranges(pick(static, zero)),
         tail_s=_ranges(pick(tail, zero)),
-        input_bytes=pick(inputs, zero),
+        edge_bytes=edges(pick(inputs, zero)),
         send_forward_s=pick(sends, zero),
         send_backward_s=2 * pick(sends, zero),
         reshard_s=np.zeros((options, options)) if reshard is None else np.asarray(reshard),
@@ -131,9 +137,12 @@ def brute_force(problem):
             chosen = every[:, i:j]
             back = costs.backward_s[rows[i:j], chosen].sum(axis=1)
             back = back + problem.reshard_s[chosen[:, :-1], chosen[:, 1:]].sum(axis=1)
-            saved = costs.saved_bytes[rows[i:j], chosen].sum(axis=1) + problem.input_bytes[i]
-            memory = problem.static_bytes[i, j] + problem.slots[s].in_flight * saved
-            memory = memory + costs.transient_bytes[rows[i:j], chosen].max(axis=1)
+            saved = costs.saved_bytes[rows[i:j], chosen]
+            # What one micro-batch holds while each block runs, then the other micro-batches.
+            one = np.cumsum(saved, axis=1) + costs.transient_bytes[rows[i:j], chosen]
+            memory = problem.static_bytes[i, j] + one.max(axis=1)
+            memory = memory + (problem.slots[s].in_flight - 1) * saved.sum(axis=1)
+            memory = memory + problem.slots[s].in_flight * problem.edge_bytes[i, j]
             ok &= memory <= problem.slots[s].capacity_bytes
             f.append(costs.forward_s[i:j].sum())
             b.append(back)

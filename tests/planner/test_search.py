@@ -82,7 +82,7 @@ class HandMadeCosts:
             ),
             static_bytes=np.round(total[None, :] - total[:-1, None]),
             tail_s=tail[None, :] - tail[:-1, None],
-            input_bytes=np.zeros(n),
+            edge_bytes=np.zeros((n, n + 1)),
             send_forward_s=np.zeros(n),
             send_backward_s=np.zeros(n),
             reshard_s=np.zeros((len(kinds), len(kinds))),

@@ -1,0 +1,143 @@
+"""A traced model's chain priced for one micro-batch, tp degree and place on the cluster.
+
+The figures are those that the simulator's prediction of a plan adds up (simulator/predict.py,
+memory.py, step_tail.py), laid out per kind of block and strategy, so that a partition of the
+chain is priced by sums over its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.problem import Array
+from profiles.hardware.cluster import Cluster
+from profiles.model.graph import ModelGraph
+from simulator.block_cost import BlockCost, price_block
+from simulator.plan import Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainCosts:
+    """Figures per distinct kind (K) and strategy (S), per micro-batch on one rank.
+
+    blocks        [K][S] as the simulator prices them
+    forward_s     [K]; backward_s [K, S]; both with exposed tensor-parallel communication
+    kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
+    forward_transient_bytes, backward_transient_bytes   [K, S]
+    """
+
+    blocks: tuple[tuple[BlockCost, ...], ...]
+    forward_s: Array
+    backward_s: Array
+    kept_bytes: Array
+    input_bytes: Array
+    output_bytes: Array
+    forward_transient_bytes: Array
+    backward_transient_bytes: Array
+
+
+def price_chain(
+    graph: ModelGraph,
+    strategies: tuple[Recompute, ...],
+    devices: tuple[int, ...],
+    cluster: Cluster,
+) -> ChainCosts:
+    """The chain's kinds on the tensor-parallel group `devices` under each strategy."""
+    blocks = tuple(
+        tuple(
+            price_block(kind, recompute=strategy, devices=devices, cluster=cluster)
+            for strategy in strategies
+        )
+        for kind in graph.kinds
+    )
+
+    def table(figure: Callable[[BlockCost], float]) -> Array:
+        return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
+
+    return ChainCosts(
+        blocks=blocks,
+        forward_s=table(lambda b: b.forward.value + b.tp_forward_s)[:, 0],
+        backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
+        kept_bytes=table(lambda b: b.kept_bytes),
+        input_bytes=table(lambda b: b.input_bytes)[:, 0],
+        output_bytes=table(lambda b: b.output_bytes)[:, 0],
+        forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
+        backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameters:
+    """Elements of the parameters that a rank holds, for every range of blocks; ties once.
+
+    count      [n, n+1] of blocks [i, j)
+    largest    [n, n+1] of the largest block in it, ties not considered
+    elements   [n] of every block on its own, as (size, ...) per parameter
+    """
+
+    count: Array
+    largest: Array
+    elements: tuple[tuple[int, ...], ...]
+    repeated: tuple[tuple[int, int, int], ...]
+
+    def ranged(self, per_parameter: Callable[[int], float]) -> Array:
+        """[n, n+1]: sum over the held parameters of blocks [i, j) of a figure of their size."""
+        known: dict[int, float] = {}
+
+        def figure(size: int) -> float:
+            if size not in known:
+                known[size] = per_parameter(size)
+            return known[size]
+
+        single = np.asarray([sum(figure(size) for size in sizes) for sizes in self.elements])
+        found = range_sums(single)
+        for first, again, size in self.repeated:
+            found[: first + 1, again + 1 :] -= figure(size)
+        return found
+
+
+def held_in_ranges(graph: ModelGraph) -> HeldParameters:
+    """The parameters of every range, named as simulator.step_tail.held_parameters names them."""
+    n = len(graph.chain)
+    seen: dict[str, int] = {}
+    repeated: list[tuple[int, int, int]] = []
+    elements: list[tuple[int, ...]] = []
+    for position, ref in enumerate(graph.chain):
+        sizes = []
+        for parameter in graph.kinds[ref.kind].parameters:
+            own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
+            name = parameter.tied_to or own
+            size = parameter.spec.num_elements
+            sizes.append(size)
+            if name in seen:
+                repeated.append((seen[name], position, size))
+            seen[name] = position
+        elements.append(tuple(sizes))
+    whole = np.asarray(
+        [sum(p.spec.num_elements for p in graph.kinds[ref.kind].parameters) for ref in graph.chain],
+        dtype=float,
+    )
+    largest = np.zeros((n, n + 1))
+    for i in range(n):
+        largest[i, i + 1 :] = np.maximum.accumulate(whole[i:])
+    held = HeldParameters(
+        count=np.zeros((0, 0)),
+        largest=largest,
+        elements=tuple(elements),
+        repeated=tuple(repeated),
+    )
+    return HeldParameters(
+        count=held.ranged(float),
+        largest=largest,
+        elements=held.elements,
+        repeated=held.repeated,
+    )
+
+
+def range_sums(single: Array) -> Array:
+    """[n, n+1]: sums of single[i:j], 0 where j <= i."""
+    total = np.concatenate([[0.0], np.cumsum(single)])
+    return np.asarray(np.maximum(total[None, :] - total[:-1, None], 0.0))

@@ -1,0 +1,358 @@
+"""The catalogue: devices, links and clusters by name.
+
+Every file in profiles/data/devices and profiles/data/links is picked up by itself. Cluster strings:
+`4x8xh100-sxm` is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one;
+`2x8xh100-sxm+2x8xa100` joins node groups; a path names a cluster file, `local` this machine's own
+profile.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from profiles.document import read_document, read_mapping
+from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.hardware.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.device import Device, Measurements
+from profiles.hardware.link import Link
+from profiles.sourced import Sourced
+
+DATA = Path(__file__).parents[1] / "data"
+DEVICE_SCHEMA = "shardwright/device@1"
+LINK_SCHEMA = "shardwright/link@1"
+CLUSTER_SCHEMA = "shardwright/cluster@1"
+EFFICIENCY_SCHEMA = "shardwright/efficiency@1"
+
+# Hosts, network and cooling on top of the boards: a measured eight-GPU H100 node draws 5.7 to 7.0 kW
+# in training (MLPerf Training 4.1 power, Dell and Sustainable Metal Cloud) against 5.6 kW of boards.
+_OVERHEAD_POWER = 0.25
+_PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDesign:
+    """How many devices a usual node (or NVLink rack, or pod) holds, and its two links."""
+
+    devices: int
+    inner_link: str
+    outer_link: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFile:
+    """A device file as people write it: human units in the keys."""
+
+    name: str
+    vendor: str
+    type: str
+    aliases: tuple[str, ...] = ()
+    efficiency_of: str = ""
+    notes: str = ""
+    memory_gb: Sourced
+    reserved_gb: Sourced
+    memory_bandwidth_gb_per_s: Sourced
+    power_w: Sourced
+    launch_us: Sourced
+    peak_tflops: Mapping[str, Sourced]
+    node: NodeDesign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFile:
+    """A link file as people write it."""
+
+    name: str
+    bandwidth_gb_per_s: Sourced
+    latency_us: Sourced
+    efficiency: Sourced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFile:
+    """Nodes of a cluster file: `device` is a name of the catalogue."""
+
+    count: int
+    devices_per_node: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelFile:
+    """A level of a cluster file: `link` is a name of the catalogue, or the three numbers inline."""
+
+    name: str
+    domain_size: int
+    link: str | LinkFile
+    oversubscription: float = 1.0
+    shared_by: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster file as people write it (docs/clusters.md)."""
+
+    name: str
+    groups: tuple[GroupFile, ...]
+    levels: tuple[LevelFile, ...]
+    overhead_power: float = _OVERHEAD_POWER
+
+
+def scaled(number: Sourced, factor: float) -> Sourced:
+    """The number in other units."""
+    return replace(number, value=number.value * factor)
+
+
+@functools.cache
+def _device_paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((DATA / "devices").glob("*.toml"))}
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    found = {}
+    for name, path in _device_paths().items():
+        for alias in (name, *read_mapping(path).get("aliases", ())):
+            if alias in found:
+                raise InputError(f"{path}: the alias {alias!r} is {found[alias]}'s already")
+            found[alias] = name
+    return found
+
+
+def device_names() -> tuple[str, ...]:
+    """Canonical names of the catalogue's devices."""
+    return tuple(_device_paths())
+
+
+@functools.cache
+def _device_file(name: str) -> DeviceFile:
+    canonical = _aliases().get(name.lower())
+    if canonical is None:
+        raise UnknownNameError("device", name, _aliases())
+    return read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+
+
+@functools.cache
+def get_device(name: str) -> Device:
+    """The device of a name or alias, with what was measured on it; raises UnknownNameError."""
+    file = _device_file(name)
+    return Device(
+        name=file.name,
+        vendor=file.vendor,
+        type=file.type,
+        aliases=file.aliases,
+        peak_flop_per_s={k: scaled(v, 1e12) for k, v in file.peak_tflops.items()},
+        memory_bytes=scaled(file.memory_gb, 1e9 if file.type != "gpu" else _gpu_gb(file)),
+        reserved_bytes=scaled(file.reserved_gb, 1e9),
+        memory_bandwidth_bytes_per_s=scaled(file.memory_bandwidth_gb_per_s, 1e9),
+        power_w=file.power_w,
+        launch_s=scaled(file.launch_us, 1e-6),
+        efficiency_of=file.efficiency_of,
+        measurements=_efficiency(file.name),
+        notes=file.notes,
+    )
+
+
+def _gpu_gb(file: DeviceFile) -> float:
+    """Bytes per printed GB. NVIDIA's up to 80 GB are sold in binary units and expose about 0.99 of
+    them (an 80 GB A100 shows 79.1 to 79.3 GiB); the larger ones are decimal (an H200 of 141 GB
+    shows 143771 MiB, nvidia-smi)."""
+    return 2**30 * 0.99 if file.memory_gb.value <= 80 else 1e9
+
+
+def _efficiency(name: str) -> Measurements | None:
+    path = DATA / "devices" / f"{name}.efficiency.json"
+    if not path.is_file():
+        return None
+    return read_document(path, Measurements, schema=EFFICIENCY_SCHEMA)
+
+
+@functools.cache
+def get_link(name: str) -> Link:
+    """The link of a name; raises UnknownNameError."""
+    paths = {path.stem: path for path in sorted((DATA / "links").glob("*.toml"))}
+    if name not in paths:
+        raise UnknownNameError("link", name, paths)
+    return _link(read_document(paths[name], LinkFile, schema=LINK_SCHEMA))
+
+
+def _link(file: LinkFile, shared_by: int = 1) -> Link:
+    return Link(
+        name=file.name,
+        bandwidth_bytes_per_s=scaled(file.bandwidth_gb_per_s, 1e9),
+        latency_s=scaled(file.latency_us, 1e-6),
+        efficiency=file.efficiency,
+        shared_by=shared_by,
+    )
+
+
+def get_cluster(text: str, *, local: Path | None = None) -> Cluster:
+    """The cluster that `text` names; `local` is the file of this machine's own profile.
+
+    Raises UnknownNameError for a device, InputError for counts that cannot be, DocumentError for a
+    file that is none.
+    """
+    if text == "local":
+        if local is None or not local.is_file():
+            raise InputError(
+                "--on local needs this machine's own profile, and there is none yet: run "
+                "`shardwright profile` first"
+            )
+        return _read_cluster(local)
+    if text.endswith((".toml", ".json")) or Path(text).is_file():
+        return _read_cluster(Path(text))
+    groups = []
+    designs = []
+    for part in text.split("+"):
+        group, design = _group(part.strip(), text)
+        groups.append(group)
+        designs.append(design)
+    return _assembled(text, tuple(groups), designs)
+
+
+def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
+    match = _PART.match(part.lower())
+    if match is None:
+        raise InputError(
+            f"--on {text!r}: {part!r} is not a cluster; write 4x8xh100-sxm for four nodes of eight "
+            "devices, 4xh100-sxm for four devices of one node, or the path of a cluster file"
+        )
+    first, second, name = match.groups()
+    try:
+        file = _device_file(name)
+    except UnknownNameError as error:
+        raise InputError(f"--on {text!r}: {error}") from error
+    nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
+    if nodes < 1 or per_node < 1:
+        raise InputError(f"--on {text!r}: counts must be 1 or more")
+    if per_node > file.node.devices:
+        raise InputError(
+            f"--on {text!r}: a {file.name} node holds {file.node.devices} devices, not {per_node}; "
+            f"write {-(-per_node // file.node.devices)}x{file.node.devices}x{name}, or describe "
+            "the cluster in a file"
+        )
+    group = NodeGroup(count=nodes, devices_per_node=per_node, device=get_device(file.name))
+    return group, file.node
+
+
+def _assembled(
+    name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesign]
+) -> Cluster:
+    total = sum(group.count * group.devices_per_node for group in groups)
+    sizes = {group.devices_per_node for group in groups}
+    if len(sizes) > 1:
+        raise InputError(
+            f"--on {name!r}: nodes of {sorted(sizes)} devices in one cluster; write them in a "
+            "cluster file with levels of their own"
+        )
+    inner_size = sizes.pop()
+    inner = min((get_link(d.inner_link) for d in designs), key=_speed)
+    outer = min((get_link(d.outer_link) for d in designs), key=_speed)
+    levels = []
+    if inner_size > 1:
+        levels.append(Level(name="node", domain_size=inner_size, link=inner))
+    if total > inner_size:
+        levels.append(Level(name="fabric", domain_size=total, link=outer))
+    return Cluster(
+        name=name, groups=groups, levels=tuple(levels), overhead_power=_OVERHEAD_POWER
+    )
+
+
+def _speed(link: Link) -> float:
+    return link.bandwidth_bytes_per_s.value
+
+
+def _read_cluster(path: Path) -> Cluster:
+    data: dict[str, Any] = read_mapping(path)
+    groups = data.get("groups")
+    first = groups[0] if isinstance(groups, list) and groups else {}
+    if isinstance(first, dict) and isinstance(first.get("device"), str):
+        file = read_document(path, ClusterFile, schema=CLUSTER_SCHEMA)
+        return _from_file(file, path)
+    return read_document(path, Cluster, schema=CLUSTER_SCHEMA)
+
+
+def _from_file(file: ClusterFile, path: Path) -> Cluster:
+    groups = []
+    for number, group in enumerate(file.groups):
+        try:
+            device = get_device(group.device)
+        except UnknownNameError as error:
+            raise DocumentError(f"{path}: groups[{number}].device: {error}") from error
+        groups.append(
+            NodeGroup(
+                count=group.count, devices_per_node=group.devices_per_node, device=device
+            )
+        )
+    levels = []
+    for number, level in enumerate(file.levels):
+        if isinstance(level.link, LinkFile):
+            link = _link(level.link, level.shared_by)
+        else:
+            try:
+                link = replace(get_link(level.link), shared_by=level.shared_by)
+            except UnknownNameError as error:
+                raise DocumentError(f"{path}: levels[{number}].link: {error}") from error
+        levels.append(
+            Level(
+                name=level.name,
+                domain_size=level.domain_size,
+                link=link,
+                oversubscription=level.oversubscription,
+            )
+        )
+    try:
+        return Cluster(
+            name=file.name,
+            groups=tuple(groups),
+            levels=tuple(levels),
+            overhead_power=file.overhead_power,
+        )
+    except InputError as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRow:
+    """One line of `shardwright catalog`."""
+
+    name: str
+    vendor: str
+    aliases: tuple[str, ...]
+    peak_bf16_flop_per_s: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    power_w: float
+    usd_per_hour: float | None
+    measured: str
+
+
+def catalog_rows() -> tuple[CatalogRow, ...]:
+    """Every device of the catalogue with its main figures, by name."""
+    from profiles.hardware.prices import price_of
+
+    rows = []
+    for name in device_names():
+        device = get_device(name)
+        price = price_of(name)
+        measured = device.measurements
+        what = f"{len(measured.matmul)} matmul, {len(measured.attention)} attention" if measured else ""
+        rows.append(
+            CatalogRow(
+                name=name,
+                vendor=device.vendor,
+                aliases=device.aliases,
+                peak_bf16_flop_per_s=device.peak("bfloat16").value,
+                memory_bytes=device.memory_bytes.value,
+                memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
+                power_w=device.power_w.value,
+                usd_per_hour=price.value if price is not None else None,
+                measured=what or (f"as {device.efficiency_of}" if device.efficiency_of else "no"),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,165 @@
+"""Schedules against torch's own order of actions, and the checks that guard a schedule."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from profiles.errors import InputError, UnknownNameError
+from simulator.schedule import (
+    Action,
+    ActionKind,
+    Schedule,
+    build_schedule,
+    in_flight,
+    picture,
+    schedule_from_csv,
+    schedule_names,
+)
+
+torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+
+class Stage:
+    """What torch's schedule classes ask of a stage before anything runs."""
+
+    def __init__(self, index, num_stages, num_ranks):
+        self.stage_index, self.num_stages = index, num_stages
+        self.group_size, self.group_rank = num_ranks, 0
+        self.is_first, self.is_last = index == 0, index == num_stages - 1
+        self.group = self.submod = self.device = None
+        self.has_backward = True
+
+
+def torch_order(name, p, m, v):
+    """Rows of torch's pipeline_order as text; None where torch refuses the counts."""
+    try:
+        if name == "interleaved":
+            stages = [Stage(i * p, p * v, p) for i in range(v)]
+            order = torch_schedules.ScheduleInterleaved1F1B(stages, m).pipeline_order
+        else:
+            cls = {"gpipe": torch_schedules.ScheduleGPipe, "1f1b": torch_schedules.Schedule1F1B}
+            order = cls[name](Stage(0, p, p), m)._get_pipeline_order()
+    except ValueError:
+        return None
+    return [[str(action) for action in order[r] if action is not None] for r in range(p)]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_order_is_torchs(name):
+    for p, m in itertools.product(range(2, 9), range(1, 18)):
+        ours = build_schedule(name, num_ranks=p, num_microbatches=m)
+        assert [[str(a) for a in row] for row in ours.ranks] == torch_order(name, p, m, 1), (p, m)
+
+
+def test_interleaved_order_is_torchs():
+    compared = 0
+    for p, m, v in itertools.product((2, 3, 4, 8), range(1, 33), (2, 3, 4)):
+        theirs = torch_order("interleaved", p, m, v)
+        if theirs is None:
+            with pytest.raises(InputError):
+                build_schedule("interleaved", num_ranks=p, num_microbatches=m, stages_per_rank=v)
+            continue
+        ours = build_schedule("interleaved", num_ranks=p, num_microbatches=m, stages_per_rank=v)
+        assert [[str(a) for a in row] for row in ours.ranks] == theirs, (p, m, v)
+        assert ours.stage_to_rank == tuple(s % p for s in range(p * v))
+        compared += 1
+    assert compared > 150
+
+
+def test_none_runs_one_micro_batch_after_the_other():
+    schedule = build_schedule("none", num_ranks=1, num_microbatches=3)
+    assert schedule.to_csv() == "0F0,0B0,0F1,0B1,0F2,0B2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m", "v"), [("gpipe", 3, 5, 1), ("1f1b", 4, 9, 1), ("interleaved", 2, 6, 3)]
+)
+def test_csv_round_trip_and_torch_reads_it(name, p, m, v):
+    schedule = build_schedule(name, num_ranks=p, num_microbatches=m, stages_per_rank=v)
+    text = schedule.to_csv()
+    again = schedule_from_csv(text, name)
+    assert again == schedule
+    for row, line in zip(schedule.ranks, text.splitlines(), strict=True):
+        parsed = [torch_schedules._Action.from_str(cell) for cell in line.split(",")]
+        assert [str(action) for action in parsed] == [str(action) for action in row]
+
+
+def test_csv_as_torch_writes_it_has_idle_cells():
+    schedule = schedule_from_csv("0F0,,,0B0\n,1F0,1B0,\n")
+    assert [[str(a) for a in row] for row in schedule.ranks] == [["0F0", "0B0"], ["1F0", "1B0"]]
+
+
+def test_in_flight_is_the_known_count():
+    # 1f1b: stage s keeps p - s micro-batches (Narayanan et al., SC'21, section 2.2.1); gpipe all m.
+    assert in_flight(build_schedule("1f1b", num_ranks=4, num_microbatches=8)) == (4, 3, 2, 1)
+    assert in_flight(build_schedule("1f1b", num_ranks=4, num_microbatches=2)) == (2, 2, 2, 1)
+    assert in_flight(build_schedule("gpipe", num_ranks=4, num_microbatches=8)) == (8, 8, 8, 8)
+    # interleaved, rank r: (v - 1) p + 2 (p - 1 - r) + 1 actions are ahead of the first backward.
+    kept = in_flight(
+        build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
+    )
+    assert kept[0] + kept[2] == 5
+    assert kept[1] + kept[3] == 3
+
+
+def test_split_backward_keeps_activations_until_its_second_half():
+    schedule = schedule_from_csv("0F0,0F1,0I0,0I1,0W0,0W1\n")
+    assert in_flight(schedule) == (2,)
+
+
+def rows(*texts):
+    return tuple(tuple(Action.parse(cell) for cell in text.split()) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [
+        (("0F0 0B0 0F0", "1F0 1B0"), "twice"),
+        (("0F0 0B0 1F0", "1B0"), "stands on rank 0, its stage is on rank 1"),
+        (("0F0", "1F0 1B0"), "1 B actions, 2 are needed"),
+        (("0B0 0F0", "1F0 1B0"), "wait for each other"),
+        (("0F0 0B0", "1B0 1F0"), "never ends"),
+        (("0F0 0B0", "1F0 1B0 2F0"), "does not exist"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(ranks, says):
+    with pytest.raises(InputError, match=says):
+        Schedule(name="mine", num_microbatches=1, stage_to_rank=(0, 1), ranks=rows(*ranks))
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "says"),
+    [
+        ("1f1b", {"num_ranks": 0, "num_microbatches": 1}, "at least one rank"),
+        ("1f1b", {"num_ranks": 2, "num_microbatches": 2, "stages_per_rank": 2}, "interleaved"),
+        ("none", {"num_ranks": 2, "num_microbatches": 2}, "one pipeline rank"),
+        ("interleaved", {"num_ranks": 2, "num_microbatches": 2}, "two or more stages"),
+        (
+            "interleaved",
+            {"num_ranks": 4, "num_microbatches": 9, "stages_per_rank": 2},
+            "multiple of 4",
+        ),
+    ],
+)
+def test_counts_that_a_schedule_cannot_take(name, counts, says):
+    with pytest.raises(InputError, match=says):
+        build_schedule(name, **counts)
+
+
+def test_unknown_schedule_offers_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean '1f1b'"):
+        build_schedule("1f1", num_ranks=2, num_microbatches=2)
+    assert {"none", "gpipe", "1f1b", "interleaved"} <= set(schedule_names())
+
+
+def test_not_an_action():
+    with pytest.raises(InputError, match="2F0"):
+        Action.parse("F02")
+    assert Action.parse("12W7") == Action(12, ActionKind.BACKWARD_WEIGHT, 7)
+
+
+def test_picture_has_a_line_per_rank():
+    text = picture(build_schedule("1f1b", num_ranks=2, num_microbatches=2))
+    assert text == "rank 0  0F0 0F1 0B0 0B1\nrank 1  1F0 1B0 1F1 1B1"
