@@ -77,14 +77,15 @@ def totals_of(problem: PartitionProblem, num_ranks: int) -> ChainTotals:
         [costs.forward_s + costs.backward_s.min(axis=1) for costs in problem.costs], axis=0
     )
     first, last = np.triu_indices(problem.num_blocks)
-    sends = (problem.send_forward_s + problem.send_backward_s)[1:]
+    sends = (problem.send_forward_s + problem.send_backward_s)[1:, 1:]
+    tails = [problem.tail_of(stage)[first, last + 1] for stage in range(problem.num_stages)]
     return ChainTotals(
         total_s=float(fastest.sum()),
         busiest_s=least_busiest_s(fastest, problem.kinds, num_ranks),
         last_s=float(fastest[-1]),
-        send_s=float(sends.min(initial=np.inf)) if sends.size else 0.0,
-        tail_s=float(problem.tail_s[0, 1:].min()),
-        any_tail_s=float(problem.tail_s[first, last + 1].min()),
+        send_s=float(sends.min()) if sends.size else 0.0,
+        tail_s=float(problem.tail_of(0)[0, 1:].min()),
+        any_tail_s=float(min(tail.min() for tail in tails)),
     )
 
 

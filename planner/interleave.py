@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from planner.partition import partition
-from planner.problem import BlockCosts, Partition, PartitionProblem, StageSlot
+from planner.problem import BlockCosts, Partition, PartitionProblem
 from planner.stage_labels import StageLabels
 
 _ROUNDS = 64  # blocks moved at most; the descent starts even and ends far earlier
@@ -84,15 +84,13 @@ def _relieved(split: _Split, chain: PartitionProblem, num_ranks: int) -> Iterato
 def _even_starts(chain: PartitionProblem) -> tuple[int, ...]:
     """The split with the least longest stage: the partition of a very long 1f1b without memory."""
     rounds = 1000 * chain.num_stages
-    slots = tuple(
-        StageSlot(in_flight=1, capacity_bytes=np.inf, costs=slot.costs) for slot in chain.slots
-    )
+    slots = tuple(replace(slot, in_flight=1, capacity_bytes=np.inf) for slot in chain.slots)
     free = replace(
         chain,
         schedule="1f1b",
         num_microbatches=rounds,
         slots=slots,
-        tail_s=np.zeros_like(chain.tail_s),
+        tails_s=tuple(np.zeros_like(tail) for tail in chain.tails_s),
     )
     found = partition(free)
     assert found is not None  # nothing limits it

@@ -153,14 +153,16 @@ class _Solver:
             i, j = start[pair], end[pair]
             sends = np.zeros((2, pair.size))
             if stage < p - 1:
-                sends = np.stack([problem.send_forward_s[j], problem.send_backward_s[j]])
+                sends = np.stack(
+                    [problem.send_forward_s[stage + 1, j], problem.send_backward_s[stage + 1, j]]
+                )
             columns = grow(
                 problem,
                 problem.slots[stage].in_flight,
                 frontier.columns[behind],
                 forward[pair],
                 backward[pair],
-                problem.tail_s[i, j],
+                problem.tail_of(stage)[i, j],
                 sends,
             )
             lower = bound(columns, i, stage)

@@ -58,11 +58,16 @@ class BlockCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSlot:
-    """A stage to be filled: micro-batches in flight, memory, and which BlockCosts hold there."""
+    """A stage to be filled.
+
+    in_flight  micro-batches whose saved bytes it keeps at once
+    costs, tail   which of the problem's BlockCosts and tails hold there
+    """
 
     in_flight: int
     capacity_bytes: float
     costs: int = 0
+    tail: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +80,11 @@ class PartitionProblem:
     schedule       `1f1b` or `gpipe`
     static_bytes   [n, n+1]  memory of a stage of blocks [i, j) that does not depend on strategy
                    or micro-batches in flight
-    tail_s         [n, n+1]  of a stage of blocks [i, j)
+    tails_s        [n, n+1] each: after the last backward of a stage of blocks [i, j)
     edge_bytes     [n, n+1]  kept per micro-batch in flight of a stage of blocks [i, j) at its
                    edges, beyond saved_bytes; below 0 where the first block's inputs are counted
                    in its saved_bytes but held elsewhere
-    send_forward_s, send_backward_s   [n]  to reach a stage that begins at block i (0 at i = 0)
+    send_forward_s, send_backward_s   [p, n]  over the cut before stage s if it lies before block i
     reshard_s      [S, S] seconds per micro-batch between neighbours of unlike strategies in one
                    stage (charged to backward); zero diagonal, triangle inequality
     """
@@ -91,7 +96,7 @@ class PartitionProblem:
     costs: tuple[BlockCosts, ...]
     slots: tuple[StageSlot, ...]
     static_bytes: Array
-    tail_s: Array
+    tails_s: tuple[Array, ...]
     edge_bytes: Array
     send_forward_s: Array
     send_backward_s: Array
@@ -105,14 +110,15 @@ class PartitionProblem:
             raise InputError(f"{n} blocks cannot form {len(self.slots)} stages of one or more")
         if self.num_microbatches < 1 or s < 1:
             raise InputError("a partition needs one micro-batch and one strategy or more")
-        shapes = {
+        shapes: dict[str, tuple[Array, tuple[int, ...]]] = {
             "static_bytes": (self.static_bytes, (n, n + 1)),
-            "tail_s": (self.tail_s, (n, n + 1)),
             "edge_bytes": (self.edge_bytes, (n, n + 1)),
-            "send_forward_s": (self.send_forward_s, (n,)),
-            "send_backward_s": (self.send_backward_s, (n,)),
+            "send_forward_s": (self.send_forward_s, (len(self.slots), n)),
+            "send_backward_s": (self.send_backward_s, (len(self.slots), n)),
             "reshard_s": (self.reshard_s, (s, s)),
         }
+        for index, tail in enumerate(self.tails_s):
+            shapes[f"tails_s[{index}]"] = (tail, (n, n + 1))
         for index, costs in enumerate(self.costs):
             shapes[f"costs[{index}].forward_s"] = (costs.forward_s, (n,))
             for name in ("backward_s", "saved_bytes", "transient_bytes"):
@@ -125,6 +131,10 @@ class PartitionProblem:
         detour = (self.reshard_s[:, :, None] + self.reshard_s[None, :, :]).min(axis=1)
         if np.any(self.reshard_s > detour * (1 + 1e-12)):
             raise InputError("reshard_s must satisfy the triangle inequality")
+
+    def tail_of(self, stage: int) -> Array:
+        """[n, n+1]: seconds after the last backward of a stage of blocks [i, j)."""
+        return self.tails_s[self.slots[stage].tail]
 
     @property
     def num_blocks(self) -> int:
@@ -191,9 +201,10 @@ def step_time(
     forward, backward = stage_times(problem, starts, strategies)
     index = np.asarray(starts)
     ends = np.asarray((*starts[1:], problem.num_blocks))
-    down, up = problem.send_forward_s[index].copy(), problem.send_backward_s[index].copy()
+    stages = np.arange(len(starts))
+    down, up = problem.send_forward_s[stages, index], problem.send_backward_s[stages, index]
     down[0] = up[0] = 0.0
-    tail = problem.tail_s[index, ends]
+    tail = np.asarray([problem.tail_of(s)[index[s], ends[s]] for s in range(len(starts))])
     rounds = problem.num_microbatches - 1
     if problem.schedule == "gpipe":
         reached = np.cumsum((backward + up)[::-1])[::-1] - up

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.space import Space
+from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
 from profiles.units import format_bytes
@@ -59,17 +60,17 @@ def candidates(
     space: Space,
     cluster: Cluster,
     *,
-    other_devices: tuple[Device, ...],
+    other_devices: Callable[[], tuple[Device, ...]],
     rebuild: Rebuild,
 ) -> Iterator[Candidate]:
     """Changes to try, those that cost nothing first.
 
-    other_devices   devices that the catalog offers
+    other_devices   devices that the catalog offers; asked for last
     rebuild         the cluster of a name such as `8x4xh100-sxm`
     """
     yield from _freed(space, cluster)
     yield from _more_devices(space, cluster, rebuild)
-    yield from _larger_devices(space, cluster, other_devices)
+    yield from _larger_devices(space, cluster, other_devices(), rebuild)
 
 
 def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
@@ -116,7 +117,7 @@ def _more_devices(space: Space, cluster: Cluster, rebuild: Rebuild) -> Iterator[
 
 
 def _larger_devices(
-    space: Space, cluster: Cluster, other_devices: tuple[Device, ...]
+    space: Space, cluster: Cluster, other_devices: tuple[Device, ...], rebuild: Rebuild
 ) -> Iterator[Candidate]:
     """The same number of a device with more memory: same vendor first, least memory first."""
     if not cluster.homogeneous:
@@ -129,7 +130,10 @@ def _larger_devices(
     ]
     larger.sort(key=lambda d: (d.vendor != now.vendor, d.usable_bytes, d.name))
     for device in larger:
-        changed = with_device(cluster, device)
+        try:
+            changed = with_device(cluster, device, rebuild)
+        except InputError:
+            continue  # so many of them make no node
         yield Candidate(
             kind="memory",
             space=space,
@@ -156,11 +160,16 @@ def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
     return replace(cluster, name=name, groups=groups, levels=levels)
 
 
-def with_device(cluster: Cluster, device: Device) -> Cluster:
-    """The cluster with all devices replaced; links stay as they are."""
+def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
+    """The cluster with all devices replaced: by its name where that says how it is built, else in
+    place, with the links as they are.
+
+    Raises InputError where the named cluster cannot be.
+    """
     short = min((device.name, *device.aliases), key=len)
     match = _NAMED.match(cluster.name)
-    nodes = f"{match.group(1)}x" if match and match.group(1) else ""
-    name = f"{nodes}{match.group(2)}x{short}" if match else f"{cluster.name} with {short}"
+    if match is not None:
+        nodes = f"{match.group(1)}x" if match.group(1) else ""
+        return rebuild(f"{nodes}{match.group(2)}x{short}")
     groups = tuple(replace(group, device=device) for group in cluster.groups)
-    return replace(cluster, name=name, groups=groups)
+    return replace(cluster, name=f"{cluster.name} with {short}", groups=groups)

@@ -1,245 +1,100 @@
-"""The search: from a traced model, a cluster and a workload to a plan file with its proof.
-
-1. every legal cell is priced at once by its lower bound; cells that surely lack memory fall;
-2. cells are refined in the order of their bounds, exactly inside, by the event timeline at last;
-3. it ends when no bound is left under the best plan: status `optimal` where best and bound meet
-   within OPTIMAL_GAP, else `feasible` with the gap;
-4. nothing fits: status `infeasible`, with the nearest plan and changes under which one exists.
-
-Equal inputs give equal answers, apart from `search_time_s` and where a time limit cuts in.
-"""
+"""The search: from a traced model, a cluster and a workload to a plan file with its proof."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-import numpy as np
-
-from planner.bound import lower_bounds
-from planner.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
-from planner.cell import Cell
-from planner.cell_costs import CellCosts, CellSolver
-from planner.explain import why_not_first
-from planner.infeasible import explain_infeasible, nearest_misses
-from planner.relax import Candidate
-from planner.space import MAX_FREE_VPP, Ground, Space, legal_cells
+from planner.answer import SearchOptions, Setting, search_setting
+from planner.branch_and_bound import Progress
+from planner.costs import SimulatorCosts, Traced
+from planner.relax import Candidate, candidates
+from planner.space import Ground, Space, legal_cells
 from profiles.errors import InputError
-from simulator.plan_file import Alternative, PlanFile, Relaxation
-
-OPTIMAL_GAP = 1e-4  # relative; the default at which MIP solvers call an answer optimal (Gurobi 12
-#                     reference manual, MIPGap; read 2026-11-21)
-CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
-RUNNERS_UP = 3
-SOLVER_WORKERS = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Where a search takes place: the legal plans and what they cost."""
-
-    ground: Ground
-    costs: CellCosts
+from profiles.hardware.catalog import device_names, get_cluster, get_device
+from profiles.hardware.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.plan_file import PlanFile
+from simulator.stack import Stack
+from simulator.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """How to search; none of it changes what is optimal."""
-
-    solver: str = "auto"
-    seed: int = 0
-    time_limit_s: float | None = None
-    progress: Progress | None = None
-    clock: Callable[[], float] = time.monotonic
-
-
-def search_setting(
-    setting: Setting,
-    space: Space,
+def search(
+    traced: Traced,
+    cluster: Cluster,
+    workload: Workload,
     *,
-    options: SearchOptions,
-    candidates: Iterable[Candidate] = (),
-    change: Callable[[Candidate], Setting | None] = lambda candidate: None,
+    space: Space,
+    stack: Stack,
+    solver: str = "auto",
+    price: Sourced | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> PlanFile:
-    """The plan file of a setting.
+    """The best plan of the space on the cluster, its bound, its gap and its runners-up; or why
+    there is none and what would change that.
 
-    candidates, change   what to try where nothing fits, and the setting that each leads to
-                         (None where the model or the cluster forbids it)
+    space     what each axis may be; pins are constraints
+    solver    `dp`, `ilp`, or `auto`: the dynamic programme, with the integer programme as the
+              certificate of the best cell where that is cheap
+    price     US dollars per device-hour
+    progress  called with bound, incumbent, gap and seconds after every cell
+    time_limit_s   ends the search with the best plan so far; so does an interrupt
+    clock     seconds; only for the limit, for progress and for `search_time_s`
 
-    Raises InputError where the space holds no legal cell.
+    Equal inputs give equal plan files, but for `search_time_s`.
+    Raises InputError where the space holds no legal cell, where no device has a rate for the
+    precision, or where the limit ended the search before any plan was found.
     """
-    start = options.clock()
-    cells = legal_cells(space, setting.ground)
-    solver = CellSolver(
-        setting.costs, solver=options.solver, seed=options.seed, workers=SOLVER_WORKERS
-    )
-    missing, bounds = _price(setting.costs, cells)
-    outcome = _run(solver, cells, bounds, options, RUNNERS_UP, first_only=False)
-    if not outcome.plans and outcome.complete:
-        solved = _solve_candidates(candidates, change, options)
-        nearest = nearest_misses(cells, missing)
-        return PlanFile(
-            status="infeasible",
-            search_time_s=options.clock() - start,
-            cells_considered=len(cells),
-            cells_pruned=outcome.pruned,
-            cells_refined=outcome.refined,
-            solver=_used(options.solver),
-            infeasibility=explain_infeasible(solver, nearest, tuple(solved)),
-            assumptions=_assumptions(space, setting.ground),
+
+    def setting(changed: Space, on: Cluster) -> Setting:
+        ground = _ground(traced, on, workload)
+        sizes = {cell.micro_batch for cell in legal_cells(changed, ground)}
+        costs = SimulatorCosts(
+            traced,
+            on,
+            workload,
+            stack=stack,
+            strategies=changed.strategies,
+            micro_batches=tuple(sorted(sizes)),
+            price=price,
+            seed=seed,
         )
-    if not outcome.plans:
-        raise InputError(
-            f"the search was ended after {options.clock() - start:.1f} s without a plan; "
-            f"{outcome.refined} of {len(cells)} cells were solved. Give it more --time-limit"
-        )
-    return _answer(setting, space, cells, outcome, solver, options, start)
+        return Setting(ground=ground, costs=costs)
 
-
-def _price(costs: CellCosts, cells: tuple[Cell, ...]) -> tuple[list[float], np.ndarray]:
-    """Missing bytes and lower bound of every cell; the bound is infinite where memory lacks."""
-    missing = [costs.missing_bytes(cell) for cell in cells]
-    able = [index for index, lack in enumerate(missing) if lack <= 0]
-    bounds = np.full(len(cells), np.inf)
-    bounds[able] = lower_bounds(
-        [cells[index] for index in able], [costs.totals(cells[index]) for index in able]
-    )
-    return missing, bounds
-
-
-def _run(
-    solver: CellSolver,
-    cells: tuple[Cell, ...],
-    bounds: np.ndarray,
-    options: SearchOptions,
-    runners_up: int,
-    *,
-    first_only: bool,
-) -> Outcome:
-    lower = dict(zip(cells, bounds.tolist(), strict=True))
-
-    def refine(cell: Cell, below: float) -> Refinement:
-        return solver.refine(cell, below, lower[cell])
-
-    return branch_and_bound(
-        cells,
-        bounds,
-        refine,
-        runners_up=runners_up,
-        first_only=first_only,
-        clock=options.clock,
-        time_limit_s=options.time_limit_s,
-        progress=options.progress,
-    )
-
-
-def _answer(
-    setting: Setting,
-    space: Space,
-    cells: tuple[Cell, ...],
-    outcome: Outcome,
-    solver: CellSolver,
-    options: SearchOptions,
-    start: float,
-) -> PlanFile:
-    best = outcome.plans[0]
-    plan, prediction = best.plan, best.prediction
-    assert plan is not None  # Outcome.plans holds refinements with a plan
-    assert prediction is not None
-    used = _used(options.solver)
-    if options.solver == "auto" and solver.certified(best.cell, CERTIFICATE_EFFORT):
-        used = "dp+ilp"
-    step = prediction.step_time_s
-    gap = max(0.0, (step.value - outcome.bound_s) / step.value)
-    cost = prediction.usd_per_million_tokens
-    return PlanFile(
-        status="optimal" if gap <= OPTIMAL_GAP else "feasible",
-        bound=outcome.bound_s,
-        gap=gap,
-        step_time_s=step.value,
-        step_time_low_s=step.low,
-        step_time_high_s=step.high,
-        mfu=prediction.mfu.value,
-        peak_memory_bytes=prediction.peak_memory_bytes.value,
-        usd_per_million_tokens=cost.value if cost else None,
-        search_time_s=options.clock() - start,
-        cells_considered=len(cells),
-        cells_pruned=outcome.pruned,
-        cells_refined=outcome.refined,
-        solver=used,
-        plan=plan,
-        prediction=prediction,
-        alternatives=_alternatives(outcome),
-        assumptions=_assumptions(space, setting.ground),
-    )
-
-
-def _alternatives(outcome: Outcome) -> tuple[Alternative, ...]:
-    """The best plan of each of the next families: other meshes or schedules than the best."""
-    first = outcome.plans[0].prediction
-    assert first is not None
-    seen = {family(outcome.plans[0].cell)}
-    shown: list[Alternative] = []
-    for other in outcome.plans[1:]:
-        if family(other.cell) in seen or len(shown) == RUNNERS_UP:
-            continue
-        seen.add(family(other.cell))
-        plan, prediction = other.plan, other.prediction
-        assert plan is not None
-        assert prediction is not None
-        step, cost = prediction.step_time_s, prediction.usd_per_million_tokens
-        shown.append(
-            Alternative(
-                plan=plan,
-                step_time_s=step.value,
-                step_time_low_s=step.low,
-                step_time_high_s=step.high,
-                mfu=prediction.mfu.value,
-                peak_memory_bytes=prediction.peak_memory_bytes.value,
-                usd_per_million_tokens=cost.value if cost else None,
-                why_not_first=why_not_first(plan, prediction, first),
-            )
-        )
-    return tuple(shown)
-
-
-def _solve_candidates(
-    candidates: Iterable[Candidate],
-    change: Callable[[Candidate], Setting | None],
-    options: SearchOptions,
-) -> list[Relaxation]:
-    """Of every kind of change the first under which a plan is found."""
-    solved: dict[str, Relaxation] = {}
-    for candidate in candidates:
-        if candidate.kind in solved:
-            continue
-        setting = change(candidate)
-        if setting is None:
-            continue
+    def change(candidate: Candidate) -> Setting | None:
         try:
-            cells = legal_cells(candidate.space, setting.ground)
+            return setting(candidate.space, candidate.cluster)
         except InputError:
-            continue
-        solver = CellSolver(setting.costs, solver="dp", seed=options.seed, workers=SOLVER_WORKERS)
-        _, bounds = _price(setting.costs, cells)
-        quiet = SearchOptions(seed=options.seed, clock=options.clock)
-        outcome = _run(solver, cells, bounds, quiet, 0, first_only=True)
-        if outcome.plans:
-            best = outcome.plans[0]
-            assert best.plan is not None
-            solved[candidate.kind] = candidate.relaxation(best.plan, best.step_time_s)
-    return list(solved.values())
+            return None
+
+    return search_setting(
+        setting(space, cluster),
+        space,
+        options=SearchOptions(
+            solver=solver, seed=seed, time_limit_s=time_limit_s, progress=progress, clock=clock
+        ),
+        candidates=candidates(
+            space,
+            cluster,
+            other_devices=lambda: tuple(get_device(name) for name in device_names()),
+            rebuild=get_cluster,
+        ),
+        change=change,
+    )
 
 
-def _used(solver: str) -> str:
-    return "ilp" if solver == "ilp" else "dp"
-
-
-def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
-    said = [f"all {ground.num_devices} devices are used (--on)"]
-    if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
-        said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
-    if space.vpp is None and space.allows("schedule", "interleaved"):
-        said.append(f"interleaved schedules have up to {MAX_FREE_VPP} stages per rank (--vpp)")
-    return tuple(said)
+def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
+    graph = traced.at(1, 1)
+    return Ground(
+        num_devices=cluster.num_devices,
+        node_devices=cluster.levels[0].domain_size if cluster.levels else 1,
+        num_blocks=len(graph.chain) if graph.cuttable else 1,
+        tp_degrees=traced.tp_degrees,
+        global_batch=workload.global_batch,
+        precision=workload.precision,
+        why_not_cuttable=graph.why_not_cuttable,
+        why_not_tensor_parallel=traced.why_not_tensor_parallel,
+    )

@@ -91,7 +91,7 @@ class _CountModel:
         )
         rounds = problem.num_microbatches
         longest = (rounds + 2) * (slowest + float(problem.reshard_s.max()) * problem.num_blocks)
-        longest += float(problem.tail_s.max()) + 4 * float(
+        longest += float(max(tail.max() for tail in problem.tails_s)) + 4 * float(
             problem.send_forward_s.sum() + problem.send_backward_s.sum()
         )
         target = hint.step_time_s if hint is not None else longest
@@ -186,9 +186,9 @@ class _CountModel:
                 for k, number in enumerate(numbers)
             )
             backward.append(back + self._resharding(s))
-            down.append(self._at_start(self._units(problem.send_forward_s), s))
-            up.append(self._at_start(self._units(problem.send_backward_s), s))
-        tail = [self._of_range(problem.tail_s, self.unit_s, s) for s in range(p)]
+            down.append(self._at_start(self._units(problem.send_forward_s[s]), s))
+            up.append(self._at_start(self._units(problem.send_backward_s[s]), s))
+        tail = [self._of_range(problem.tail_of(s), self.unit_s, s) for s in range(p)]
         rounds = problem.num_microbatches
         longest, end = self._bounded("longest"), self._bounded("end", negative=True)
         if problem.schedule == "gpipe":

@@ -1,12 +1,12 @@
 """The cheapest ways to run one stage: labels (saved, rise, time) with dominance.
 
 A stage is a sequence of blocks; a label is a choice of one strategy per block, of which only what
-the future can see is kept: bytes saved per micro-batch, how far the peak rises above them, backward
-seconds (forward seconds do not depend on the strategy) and the last strategy. One label dominates another
-that is no better in any of these; with resharding, a label must also win after paying for the
-change to the other's last strategy, which suffices because resharding obeys the triangle
-inequality. Labels grow block by block, so all stages that begin with the same kinds share them:
-a chain of equal blocks costs one growth, not one per start.
+the future can see is kept: bytes saved per micro-batch, how far the peak rises above them,
+backward seconds (forward seconds do not depend on the strategy) and the last strategy. One label
+dominates another that is no better in any of these; with resharding, a label must also win after
+paying for the change to the other's last strategy, which suffices because resharding obeys the
+triangle inequality. Labels grow block by block, so all stages that begin with the same kinds share
+them: a chain of equal blocks costs one growth, not one per start.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ A group that spans several domains of a level (n1 members in each of n2) runs as
 through all members of a domain before leaving it, one ring per network card, so that the n1
 members' links to the outer level carry it together. B is the least over the levels of
     inner level   its bandwidth x efficiency
-    outer level   n1 x bandwidth x efficiency / (devices per card that are on at once) / oversubscription
+    outer level   n1 x bandwidth x efficiency / devices per card that are on / oversubscription
 and `a` of each hop is that of the level that it crosses.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import UnknownNameError
 from profiles.hardware.cluster import Cluster, Level
@@ -85,9 +85,10 @@ def price_collective(
     if len(devices) < 2 or (size_bytes <= 0 and operation != "barrier"):
         return NOTHING
     level = cluster.level_between(devices)
+    size_bytes = float(size_bytes)
     spans = _spans(devices, cluster)
-    formula = _formula(operation, float(size_bytes), spans, cluster, sharing)
-    measured = _measured(operation, float(size_bytes), len(devices), level.link)
+    formula = _formula(operation, size_bytes, spans, cluster, sharing)
+    measured = _measured(operation, size_bytes, len(devices), level.link)
     if measured is None:
         return _from_formula(formula, level.link)
     read, group_size = measured
@@ -96,16 +97,13 @@ def price_collective(
         ratio = 1.0
     else:
         # Another group size on the same link: the measured time moves as the formula does.
-        near = devices[:group_size] if group_size < len(devices) else None
-        other = (
-            _formula(operation, float(size_bytes), _spans(near, cluster), cluster, sharing)
-            if near is not None
-            else formula
-        )
-        ratio = formula / other if other > 0 else 1.0
+        outer = spans[-1]
+        members = max(2, round(group_size / outer.inside))
+        measured_spans = (*spans[:-1], replace(outer, members=members))
+        ratio = formula / _formula(operation, size_bytes, measured_spans, cluster, sharing)
         method = "assumed"
     if sharing > 1:
-        alone = _formula(operation, float(size_bytes), spans, cluster, 1)
+        alone = _formula(operation, size_bytes, spans, cluster, 1)
         ratio *= formula / alone if alone > 0 else 1.0
     return CommCost(
         time_s=read.value * ratio,

@@ -72,12 +72,14 @@ class StageBytes:
     forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
                      is kept of the other micro-batches
     receive_bytes    of the buffers for what crosses its cuts, per micro-batch
+    first_transient_bytes   while the backward of its first block runs, the last of all
     """
 
     kept_bytes: float
     forward_peak_bytes: float
     backward_peak_bytes: float
     receive_bytes: float
+    first_transient_bytes: float = 0.0
 
 
 def stage_bytes(blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool) -> StageBytes:
@@ -98,6 +100,7 @@ def stage_bytes(blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool) -
         forward_peak_bytes=max(forward_peak, held + sent),
         backward_peak_bytes=backward_peak + sent,
         receive_bytes=received + sent,
+        first_transient_bytes=blocks[0].saved_bytes + blocks[0].backward_transient_bytes,
     )
 
 
@@ -113,40 +116,63 @@ def rank_memory(
 ) -> RankMemory:
     """Peak and course of a pipeline rank's memory over the step.
 
+    Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
     Receive buffers are counted as communication for the whole step; where the stack keeps none,
     only those of the micro-batches in flight are, with the activations.
     """
     communication = 0.0
     if plan.pp > 1 and stack.behaviour.receive_buffers_per_microbatch:
         communication = plan.num_microbatches * sum(s.receive_bytes for s in stages.values())
-    level = static.total + communication
+    base = static.parameters + static.optimizer + communication
+    share = static.gradients / max(1, len(stages))
+    level = base
     samples = [MemorySample(time_s=0.0, memory_bytes=level)]
-    peak, peak_time, peak_kept, kept = level, 0.0, 0.0, 0.0
+    peak, peak_time, peak_kept, peak_gradients, kept = level, 0.0, 0.0, 0.0, 0.0
+    begun: set[int] = set()
     for i, action in enumerate(timeline.actions):
         if timeline.ranks[i] != rank:
             continue
         stage = stages[action.stage]
+        gradients = share * len(begun)
         if action.kind is ActionKind.FORWARD:
             high = kept + stage.forward_peak_bytes
             after = kept + stage.kept_bytes
         else:
             released = action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
-            high = kept - stage.kept_bytes + stage.backward_peak_bytes
-            high = max(high, kept)
-            after = kept - (stage.kept_bytes if released else 0.0)
-        samples.append(MemorySample(time_s=timeline.start_s[i], memory_bytes=level + high))
-        samples.append(MemorySample(time_s=timeline.end_s[i], memory_bytes=level + after))
-        if level + high > peak:
-            peak, peak_time = level + high, timeline.start_s[i]
-            peak_kept = min(kept, high)
+            others = kept - stage.kept_bytes
+            high = max(kept, others + stage.backward_peak_bytes)
+            after = others if released else kept
+            if action.stage not in begun:
+                # Gradients come into being block by block while activations go.
+                begun.add(action.stage)
+                first = others + share + stage.first_transient_bytes
+                if first > high:
+                    high, gradients = first - share, share * len(begun)
+        samples.append(
+            MemorySample(time_s=timeline.start_s[i], memory_bytes=level + gradients + high)
+        )
+        samples.append(
+            MemorySample(time_s=timeline.end_s[i], memory_bytes=level + share * len(begun) + after)
+        )
+        if level + gradients + high > peak:
+            peak, peak_time = level + gradients + high, timeline.start_s[i]
+            peak_kept, peak_gradients = min(kept, high), gradients
         kept = after
+    end = max(timeline.end_s)
+    if level + static.gradients > peak:
+        peak, peak_time, peak_kept, peak_gradients = (
+            level + static.gradients,
+            end,
+            0.0,
+            share * len(stages),
+        )
     return RankMemory(
         rank=plan.rank(rank),
         parameters_bytes=static.parameters,
-        gradients_bytes=static.gradients,
+        gradients_bytes=peak_gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=peak_kept,
-        transient_bytes=max(0.0, peak - level - peak_kept),
+        transient_bytes=max(0.0, peak - level - peak_gradients - peak_kept),
         communication_bytes=communication,
         capacity_bytes=capacity_bytes,
         peak_time_s=peak_time,

@@ -143,7 +143,7 @@ class Prediction:
     mfu: Interval
     tokens_per_s: Interval
     peak_memory_bytes: Interval
-    usd_per_million_tokens: Interval | None
+    usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
     bubble_fraction: float
     stages: tuple[StagePrediction, ...]

@@ -49,10 +49,12 @@ class UtilisationMap:
     def __init__(self, shapes: Sequence[Sequence[float]], values: Sequence[float]) -> None:
         if len(shapes) == 0 or len(shapes) != len(values):
             raise InputError("a utilisation map needs one value per measured shape")
-        self.log_shapes: Array = np.log(np.asarray(shapes, dtype=float))
-        self.log_values: Array = np.log(np.asarray(values, dtype=float))
-        if not (np.isfinite(self.log_shapes).all() and np.isfinite(self.log_values).all()):
+        points: Array = np.asarray(shapes, dtype=float)
+        known: Array = np.asarray(values, dtype=float)
+        if not all((a > 0).all() and np.isfinite(a).all() for a in (points, known)):
             raise InputError("measured shapes and times must be above 0 and finite")
+        self.log_shapes: Array = np.log(points)
+        self.log_values: Array = np.log(known)
         self.low: Array = self.log_shapes.min(axis=0)
         self.high: Array = self.log_shapes.max(axis=0)
         self.error = self._left_out_error()

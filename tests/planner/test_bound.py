@@ -16,7 +16,7 @@ from planner.problem import BlockCosts, PartitionProblem, StageSlot
 
 def random_problem(n, p, m, schedule, seed):
     rng = np.random.default_rng(seed)
-    sizes = rng.random((4, n))
+    sizes = rng.random((3, n))
     tail = np.cumsum(np.concatenate([[0.0], rng.random(n)]))
     return PartitionProblem(
         kinds=tuple(range(n)),
@@ -36,10 +36,10 @@ def random_problem(n, p, m, schedule, seed):
             for s in range(p)
         ),
         static_bytes=np.zeros((n, n + 1)),
-        tail_s=tail[None, :] - tail[:-1, None],
+        tails_s=(tail[None, :] - tail[:-1, None],),
         edge_bytes=np.zeros((n, n + 1)),
-        send_forward_s=0.1 * sizes[3],
-        send_backward_s=0.1 * sizes[3],
+        send_forward_s=0.1 * rng.random((p, n)),
+        send_backward_s=0.1 * rng.random((p, n)),
         reshard_s=np.zeros((2, 2)),
     )
 
@@ -81,10 +81,10 @@ def test_the_bound_is_reached_by_equal_blocks():
         ),
         slots=tuple(StageSlot(in_flight=4 - s, capacity_bytes=1.0) for s in range(4)),
         static_bytes=np.zeros((4, 5)),
-        tail_s=np.zeros((4, 5)),
+        tails_s=(np.zeros((4, 5)),),
         edge_bytes=np.zeros((4, 5)),
-        send_forward_s=np.zeros(4),
-        send_backward_s=np.zeros(4),
+        send_forward_s=np.zeros((4, 4)),
+        send_backward_s=np.zeros((4, 4)),
         reshard_s=np.zeros((1, 1)),
     )
     cell = Cell(

@@ -79,10 +79,10 @@ def make_problem(
         costs=(costs,),
         slots=tuple(StageSlot(in_flight=k, capacity_bytes=capacity) for k in counts),
         static_bytes=_ranges(pick(static, zero)),
-        tail_s=_ranges(pick(tail, zero)),
+        tails_s=(_ranges(pick(tail, zero)),),
         edge_bytes=edges(pick(inputs, zero)),
-        send_forward_s=pick(sends, zero),
-        send_backward_s=2 * pick(sends, zero),
+        send_forward_s=np.arange(1, stages + 1)[:, None] * pick(sends, zero),
+        send_backward_s=np.arange(2, stages + 2)[:, None] * pick(sends, zero),
         reshard_s=np.zeros((options, options)) if reshard is None else np.asarray(reshard),
     )
 
@@ -155,9 +155,9 @@ def brute_force(problem):
 def _objective(problem, edges, f, b):
     """The documented objective, written a second time, plainly."""
     p, m = problem.num_stages, problem.num_microbatches
-    down = [0.0, *(problem.send_forward_s[i] for i in edges[1:-1])]
-    up = [0.0, *(problem.send_backward_s[i] for i in edges[1:-1])]
-    tail = [problem.tail_s[i, j] for i, j in itertools.pairwise(edges)]
+    down = [0.0, *(problem.send_forward_s[s + 1, i] for s, i in enumerate(edges[1:-1]))]
+    up = [0.0, *(problem.send_backward_s[s + 1, i] for s, i in enumerate(edges[1:-1]))]
+    tail = [problem.tails_s[0][i, j] for i, j in itertools.pairwise(edges)]
     if problem.schedule == "gpipe":
         ends = [sum(b[s:]) + sum(up[s + 1 :]) + (m - 1) * max(b[s:]) + tail[s] for s in range(p)]
         return sum(f) + sum(down) + (m - 1) * max(f) + max(ends)
@@ -214,9 +214,9 @@ def timeline_end(problem, found):
             while position[s] < len(order[s]):
                 kind, k = order[s][position[s]]
                 if kind == "F":
-                    key, send = ("F", s - 1, k), problem.send_forward_s[found.starts[s]]
+                    key, send = ("F", s - 1, k), problem.send_forward_s[s, found.starts[s]]
                 elif s + 1 < p:
-                    key, send = ("B", s + 1, k), problem.send_backward_s[found.starts[s + 1]]
+                    key, send = ("B", s + 1, k), problem.send_backward_s[s + 1, found.starts[s + 1]]
                 else:
                     key, send = ("F", s, k), 0.0
                 if key[1] >= 0 and key not in done:
@@ -226,7 +226,7 @@ def timeline_end(problem, found):
                 done[kind, s, k] = clock[s]
                 position[s] += 1
     ends = [*found.starts[1:], problem.num_blocks]
-    tails = [problem.tail_s[i, j] for i, j in zip(found.starts, ends, strict=True)]
+    tails = [problem.tails_s[0][i, j] for i, j in zip(found.starts, ends, strict=True)]
     return max(end + tail for end, tail in zip(clock, tails, strict=True))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.device import Device, Measurements
 from profiles.hardware.link import Link, LinkPoint
@@ -284,6 +286,6 @@ def plan(
         schedule=schedule or ("none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"),
         stages=tuple(
             Stage(first_block=i, last_block=j, recompute=(recompute,) * (j - i))
-            for i, j in zip(cuts[:-1], cuts[1:], strict=True)
+            for i, j in pairwise(cuts)
         ),
     )

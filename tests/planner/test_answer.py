@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer import SearchOptions, Setting, search_setting
 from planner.bound import totals_of
 from planner.partition import partition
 from planner.problem import (
@@ -18,7 +19,6 @@ from planner.problem import (
     stage_times,
 )
 from planner.relax import Candidate
-from planner.search import SearchOptions, Setting, search_setting
 from planner.space import Ground, Space, legal_cells
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
@@ -81,10 +81,10 @@ class HandMadeCosts:
                 for s in range(p)
             ),
             static_bytes=np.round(total[None, :] - total[:-1, None]),
-            tail_s=tail[None, :] - tail[:-1, None],
+            tails_s=(tail[None, :] - tail[:-1, None],),
             edge_bytes=np.zeros((n, n + 1)),
-            send_forward_s=np.zeros(n),
-            send_backward_s=np.zeros(n),
+            send_forward_s=np.zeros((p, n)),
+            send_backward_s=np.zeros((p, n)),
             reshard_s=np.zeros((len(kinds), len(kinds))),
         )
 

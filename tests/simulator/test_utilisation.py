@@ -1,0 +1,54 @@
+"""Utilisation between measured shapes: exact at points, held outside, never above the best."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import InputError
+from simulator.utilisation import UtilisationMap
+
+SHAPES = [(64, 64), (64, 1024), (1024, 64), (1024, 1024), (256, 256)]
+VALUES = [0.1, 0.3, 0.2, 0.8, 0.5]
+
+
+def test_exact_at_measured_points():
+    table = UtilisationMap(SHAPES, VALUES)
+    for shape, value in zip(SHAPES, VALUES, strict=True):
+        found = table.at(shape)
+        assert math.exp(found.log_value) == pytest.approx(value)
+        assert found.method == "measured"
+
+
+def test_two_points_by_hand():
+    # Query at log distance 1 from u = 0.2 and 2 from u = 0.8: weights 1 and 1 / 16,
+    # log u = (log 0.2 + log 0.8 / 16) / (17 / 16).
+    table = UtilisationMap([(1.0,), (math.e**3,)], [0.2, 0.8])
+    found = table.at((math.e,))
+    expected = (math.log(0.2) + math.log(0.8) / 16) / (17 / 16)
+    assert found.log_value == pytest.approx(expected)
+    assert found.method == "interpolated"
+
+
+def test_outside_the_value_is_held_and_the_interval_widens():
+    table = UtilisationMap(SHAPES, VALUES)
+    edge, near, far = table.at((1024, 1024)), table.at((4096, 4096)), table.at((65536, 65536))
+    assert edge.log_value == near.log_value == far.log_value
+    assert edge.log_half_width < near.log_half_width < far.log_half_width
+    assert near.method == far.method == "assumed"
+
+
+@given(st.floats(1.0, 1e6), st.floats(1.0, 1e6))
+def test_never_above_the_best_or_below_the_worst_measured(m, n):
+    value = math.exp(UtilisationMap(SHAPES, VALUES).at((m, n)).log_value)
+    assert min(VALUES) * (1 - 1e-9) <= value <= max(VALUES) * (1 + 1e-9)
+
+
+def test_points_that_cannot_be():
+    with pytest.raises(InputError, match="one value per"):
+        UtilisationMap([], [])
+    with pytest.raises(InputError, match="above 0"):
+        UtilisationMap([(1.0,), (2.0,)], [0.5, 0.0])
