@@ -88,6 +88,7 @@ class Rank:
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh)
+            stage.watch_entries()
             stages[index] = stage
         return stages
 

@@ -233,7 +233,9 @@ class StageModule(nn.Module):
         self.is_last = last == len(layout.entries)
         self._built, self._layout = built, layout
         self._counts: dict[str, int] = {}
-        self._replaced: dict[int, Tensor] = {}
+        # id of a placeholder -> (the placeholder, what stands for it): it must stay alive, or its
+        # id could be that of another tensor later.
+        self._replaced: dict[int, tuple[Any, Tensor]] = {}
         self._received: tuple[Tensor, ...] = ()
         self._entered: set[str] = set()
         self._install()
@@ -249,11 +251,15 @@ class StageModule(nn.Module):
                 self._replace(path, _Absent(self, path, modules[path]))
             elif path and any(b < self.first for b in blocks):
                 self._guard(path, modules[path])
+
+    def watch_entries(self) -> None:
+        """Hook the calls that open blocks. To be called last: FSDP's own hooks hand the module new
+        tensor objects, and placeholders are known by identity."""
         modules = dict(self.model.named_modules())
         for index, path in enumerate(self._layout.entries):
             if index and self.first <= index <= self.last:
                 modules[path].register_forward_pre_hook(
-                    self._at_entry(index, path), with_kwargs=True
+                    self._at_entry(index, path), prepend=True, with_kwargs=True
                 )
 
     def _replace(self, path: str, module: nn.Module) -> None:
@@ -308,8 +314,8 @@ class StageModule(nn.Module):
             positions = self._layout.boundaries[index].positions
             if index == self.first:
                 for position, tensor in zip(positions, self._received, strict=True):
-                    self._replaced[id(leaves[position])] = tensor
-            changed = [self._replaced.get(id(x), x) for x in leaves]
+                    self._replaced[id(leaves[position])] = (leaves[position], tensor)
+            changed = [self._replaced.get(id(x), (x, x))[1] for x in leaves]
             if index == self.last:
                 raise _StopReplay(tuple(changed[p] for p in positions))
             return tree_unflatten(changed, spec)

@@ -11,8 +11,12 @@ of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
               (lambda_0 = c / (M-p), lambda_j = c (M-p-1) / ((M-p+j-1) (M-p+j)),
               c = (M-1) / p), so that every stage's time has the same factor: no split, however
               uneven, does better than the even one.
-interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work. A rank's share
-              of fill and drain depends on the split, so none is charged.
+interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
+              step >= (M v + p - 1) q b_rep + any_tail: the path of the last rank, with all
+              stages at their least, q blocks of the repeated kind: the path goes down to the last
+              stage, stays on the last rank, and comes back. Stages hold q or q + 1 blocks
+              (planner/interleave.py); those with other blocks are left out (a stage without
+              q repeated blocks counts as 0).
 
 tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
 what any stage needs.

@@ -17,6 +17,8 @@ import numpy as np
 from planner.bound import ChainTotals, least_busiest_s
 from planner.cell import Cell
 from planner.chain_costs import ChainCosts, HeldParameters, held_in_ranges, price_chain
+from planner.interleave import most_per_stage
+from planner.memory_bound import least_longest_s
 from planner.problem import Array, BlockCosts, Partition, PartitionProblem, StageSlot
 from profiles.document import content_hash
 from profiles.hardware.cluster import Cluster
@@ -80,6 +82,9 @@ class SimulatorCosts:
         self._held: dict[int, HeldParameters] = {}
         self._tails: dict[tuple[object, ...], float] = {}
         self._sends: dict[tuple[object, ...], float] = {}
+        self._repeats: dict[tuple[object, ...], Array] = {}
+        self._shapes: dict[tuple[int, int, int, int], tuple[object, ...]] = {}
+        self._gathered: dict[tuple[object, ...], Array] = {}
         self._activations: dict[tuple[int, int], Array] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
         self.usable_bytes = max(group.device.usable_bytes for group in cluster.groups)
@@ -112,24 +117,57 @@ class SimulatorCosts:
         graph = self.traced.at(cell.micro_batch, cell.tp)
         kinds = tuple(ref.kind for ref in graph.chain)
         places = self._places(cell)
-        fastest = np.min([self._fastest(cell, rank) for rank in places], axis=0)
+        fastest = np.min([self._seconds(cell, rank).min(axis=1) for rank in places], axis=0)
         times = fastest[list(kinds)]
-        key = (cell.tp, cell.micro_batch, cell.pp, cell.zero_stage == 3 and cell.dp)
-        if key not in self._busiest:
-            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
+        busiest = max(self._busiest_s(cell, times, kinds), self._memory_bound_s(cell, kinds))
         crossing = 0.0
         if cell.pp > 1:
             size = min(float(self._chain(cell, 0).input_bytes[kind]) for kind in kinds[1:])
             crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.num_stages))
         single = np.diagonal(self._parameters(cell.tp).count, offset=1)
         return ChainTotals(
-            total_s=float(times.sum()),
-            busiest_s=self._busiest[key],
+            total_s=float(times.sum()) if np.isfinite(busiest) else np.inf,
+            busiest_s=busiest,
             last_s=float(times[-1]),
             send_s=crossing,
             tail_s=self._tail(cell, 0, float(single[0])),
             any_tail_s=min(self._tail(cell, rank, float(single.min())) for rank in places),
         )
+
+    def _busiest_s(self, cell: Cell, times: Array, kinds: tuple[int, ...]) -> float:
+        key = (cell.tp, cell.micro_batch, cell.pp, cell.dp if cell.zero_stage == 3 else 0)
+        if key not in self._busiest:
+            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
+        return self._busiest[key]
+
+    def _memory_bound_s(self, cell: Cell, kinds: tuple[int, ...]) -> float:
+        """Seconds of the busiest rank in view of memory, on the fastest of the cluster's places."""
+        kind, number = Counter(kinds).most_common(1)[0]
+        chain = self._chain(cell, 0)
+        whole = np.min([self._seconds(cell, rank)[kind] for rank in self._places(cell)], axis=0)
+        in_flight = _in_flight(cell)
+        rooms = self.usable_bytes - self._least_buffers(cell)
+        return least_longest_s(
+            seconds=whole,
+            saved_bytes=chain.kept_bytes[kind],
+            static_bytes=self._static_of_repeats(cell, kind, number),
+            room_bytes=rooms - float(chain.backward_transient_bytes.min()),
+            edge_bytes=float(chain.input_bytes.max()),
+            in_flight=[in_flight[rank :: cell.pp] for rank in range(cell.pp)],
+            most_per_stage=most_per_stage(len(kinds), cell.num_stages) if cell.vpp > 1 else number,
+        )
+
+    def _static_of_repeats(self, cell: Cell, kind: int, number: int) -> Array:
+        """[number] static bytes of 1, 2, ... blocks of a kind."""
+        several = cell.num_microbatches > 1 or cell.pp > 1
+        key = (cell.tp, cell.zero_stage, cell.dp, several, kind)
+        if key not in self._repeats:
+            block = self.traced.at(self._sizes[0], cell.tp).kinds[kind]
+            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
+            counts = range(1, number + 1)
+            static = [self._static(cell, count * size, size) for count in counts]
+            self._repeats[key] = np.asarray(static)
+        return self._repeats[key]
 
     # The problem of a cell.
 
@@ -148,10 +186,7 @@ class SimulatorCosts:
         chain = self._chain(cell, 0)
         arrives, leaves = chain.input_bytes[at], chain.output_bytes[at]
         sends = np.asarray(
-            [
-                [self._send(cell, s, float(size)) if s else 0.0 for size in arrives]
-                for s in range(stages)
-            ]
+            [[self._send(cell, s, size) for size in arrives.tolist()] for s in range(stages)]
         )
         return PartitionProblem(
             kinds=kinds,
@@ -218,8 +253,12 @@ class SimulatorCosts:
 
     def _place(self, cell: Cell, rank: int) -> tuple[object, ...]:
         """Device and the shape of a rank's tp and dp groups on the levels of the cluster."""
-        device = self.cluster.device_at(_first(cell, rank)).name
-        return (device, self._shape(_tp_group(cell, rank)), self._shape(_dp_group(cell, rank)))
+        key = (cell.pp, cell.dp, cell.tp, rank)
+        if key not in self._shapes:
+            device = self.cluster.device_at(_first(cell, rank)).name
+            groups = (_tp_group(cell, rank), _dp_group(cell, rank))
+            self._shapes[key] = (device, *(self._shape(group) for group in groups))
+        return self._shapes[key]
 
     def _shape(self, devices: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Members of a group in each domain of each level."""
@@ -247,28 +286,30 @@ class SimulatorCosts:
         group = _dp_group(cell, rank)
         if cell.zero_stage < 3 or len(group) < 2:
             return np.zeros_like(chain.backward_s)
-        return np.asarray(
-            [
+        key = (cell.micro_batch, cell.tp, self._place(cell, rank))
+        if key not in self._gathered:
+            self._gathered[key] = np.asarray(
                 [
-                    gather_seconds(
-                        cost,
-                        zero_stage=cell.zero_stage,
-                        group=group,
-                        precision=self.workload.precision,
-                        cluster=self.cluster,
-                        stack=self.stack,
-                    )
-                    for cost in row
+                    [
+                        gather_seconds(
+                            cost,
+                            zero_stage=cell.zero_stage,
+                            group=group,
+                            precision=self.workload.precision,
+                            cluster=self.cluster,
+                            stack=self.stack,
+                        )
+                        for cost in row
+                    ]
+                    for row in chain.blocks
                 ]
-                for row in chain.blocks
-            ]
-        )
+            )
+        return self._gathered[key]
 
-    def _fastest(self, cell: Cell, rank: int) -> Array:
-        """[K] least seconds of each kind, forward and backward."""
+    def _seconds(self, cell: Cell, rank: int) -> Array:
+        """[K, S] seconds of each kind, forward and backward."""
         chain = self._chain(cell, rank)
-        whole = chain.forward_s[:, None] + chain.backward_s + self._gathers(cell, rank)
-        return np.asarray(whole.min(axis=1))
+        return np.asarray(chain.forward_s[:, None] + chain.backward_s + self._gathers(cell, rank))
 
     def _block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
         chain = self._chain(cell, rank)
@@ -291,10 +332,10 @@ class SimulatorCosts:
     def _send(self, cell: Cell, stage: int, size_bytes: float) -> float:
         """Seconds over the cut before a virtual stage."""
         source, target = (stage - 1) % cell.pp, stage % cell.pp
-        if source == target:
+        if source == target or stage == 0:
             return 0.0
         devices = (_first(cell, source), _first(cell, target))
-        key = (self._shape(devices), size_bytes)
+        key = (cell.pp, cell.dp * cell.tp, source, target, size_bytes)
         if key not in self._sends:
             cost = price_collective("send", size_bytes, devices, self.cluster)
             self._sends[key] = cost.time_s

@@ -2,11 +2,12 @@
 
 Virtual stage s runs on rank s mod p. What counts is a rank's busy time, the sum over its stages,
 and one memory for all of them, so the stages cannot be chosen one by one as in
-planner/partition.py. Here the split is a descent from the evenest one, in which the busiest rank
-gives away one block at a time, and inside a split each rank's strategies are chosen exactly (the
-labels of planner/stage_labels.py over all blocks of the rank, each weighted with the micro-batches
-in flight of its stage). The result is a good plan, not a proven one: the proof rests on the bound
-of the cell (planner/bound.py).
+planner/partition.py. The space is therefore smaller: all stages have the same number of blocks, or
+one more. From extra blocks spread evenly, a descent moves one of them from the busiest rank to
+another; inside a split each rank's strategies are chosen exactly (the labels of
+planner/stage_labels.py over all blocks of the rank, each weighted with the micro-batches in flight
+of its stage). The result is a good plan of that space, not a proven one: the proof rests on the
+bound of the cell (planner/bound.py).
 
 The descent's measure is M max_r R_r + (p - 1) mean T: the busiest rank and the fill and drain of
 interleaved 1f1b (Narayanan et al., SC'21, section 2.2.2), R_r the busy time of rank r per
@@ -16,12 +17,11 @@ micro-batch. The event timeline has the last word.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from planner.partition import partition
 from planner.problem import BlockCosts, Partition, PartitionProblem
 from planner.stage_labels import StageLabels
 
@@ -53,7 +53,7 @@ def partition_interleaved(problem: InterleavedProblem) -> Partition | None:
     """A good partition, its step time the measure above; None where no tried split fits."""
     chain = problem.chain
     solver = _Ranks(problem)
-    best = solver.fill(_even_starts(chain))
+    best = solver.fill(_even_starts(chain.num_blocks, chain.num_stages))
     if best is None:
         return None
     for _ in range(_ROUNDS):
@@ -68,33 +68,29 @@ def partition_interleaved(problem: InterleavedProblem) -> Partition | None:
     return Partition(starts=best.starts, strategies=best.strategies, step_time_s=best.measure)
 
 
+def most_per_stage(num_blocks: int, num_stages: int) -> int:
+    """Blocks that a stage of the space holds at most; the others hold one less."""
+    return -(-num_blocks // num_stages)
+
+
 def _relieved(split: _Split, chain: PartitionProblem, num_ranks: int) -> Iterator[tuple[int, ...]]:
-    """Splits in which one stage of the busiest rank gives a block, passed on to another rank."""
+    """Splits in which a stage of the busiest rank gives its extra block to another rank."""
+    most = most_per_stage(chain.num_blocks, chain.num_stages)
+    sizes = [j - i for i, j in pairwise((*split.starts, chain.num_blocks))]
     for giver in range(split.busiest, chain.num_stages, num_ranks):
         for taker in range(chain.num_stages):
             if taker % num_ranks == split.busiest:
                 continue
-            starts = list(split.starts)
-            for boundary in range(min(giver, taker) + 1, max(giver, taker) + 1):
-                starts[boundary] += -1 if taker > giver else 1
-            if all(i < j for i, j in pairwise((*starts, chain.num_blocks))):
-                yield tuple(starts)
+            if sizes[giver] < most or sizes[taker] == most or most * len(sizes) == sum(sizes):
+                continue
+            moved = [*sizes]
+            moved[giver] -= 1
+            moved[taker] += 1
+            yield tuple(accumulate((0, *moved[:-1])))
 
 
-def _even_starts(chain: PartitionProblem) -> tuple[int, ...]:
-    """The split with the least longest stage: the partition of a very long 1f1b without memory."""
-    rounds = 1000 * chain.num_stages
-    slots = tuple(replace(slot, in_flight=1, capacity_bytes=np.inf) for slot in chain.slots)
-    free = replace(
-        chain,
-        schedule="1f1b",
-        num_microbatches=rounds,
-        slots=slots,
-        tails_s=tuple(np.zeros_like(tail) for tail in chain.tails_s),
-    )
-    found = partition(free)
-    assert found is not None  # nothing limits it
-    return found.starts
+def _even_starts(num_blocks: int, num_stages: int) -> tuple[int, ...]:
+    return tuple(num_blocks * stage // num_stages for stage in range(num_stages))
 
 
 class _Ranks:

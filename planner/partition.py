@@ -59,6 +59,7 @@ class _Solver:
         self.labels = [
             StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs
         ]
+        self.sequence = _sequences(problem.kinds)
         self.forward = [_ranges(costs.forward_s) for costs in problem.costs]
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]
         self.backward = [_ranges(b) for b in least]
@@ -114,14 +115,19 @@ class _Solver:
         fastest = self.forward[slot.costs] + self.backward[slot.costs]
         allowed &= fastest[start, end] <= limit
         start, end = start[allowed], end[allowed]
-        backward = np.full(start.size, np.inf)
-        known: dict[int, float] = {}
-        for index, (i, j) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        # Equal sequences of kinds cost the same in one stage: each is looked up once.
+        _, first, where = np.unique(
+            self.sequence[start, end], return_index=True, return_inverse=True
+        )
+        fastest_fitting = np.full(first.size, np.inf)
+        for index, (i, j) in enumerate(
+            zip(start[first].tolist(), end[first].tolist(), strict=True)
+        ):
             node = self.labels[slot.costs].of(i, j)
-            if id(node) not in known:
-                label = self._label(stage, node, i, j)
-                known[id(node)] = np.inf if label < 0 else float(node.backward_s[label])
-            backward[index] = known[id(node)]
+            label = self._label(stage, node, i, j)
+            if label >= 0:
+                fastest_fitting[index] = node.backward_s[label]
+        backward = fastest_fitting[where]
         ok = np.isfinite(backward)
         start, end = start[ok], end[ok]
         return start, end, self.forward[slot.costs][start, end], backward[ok]
@@ -270,6 +276,19 @@ def _undominated_by_start(start: Index, columns: Array, lower: Array, beam: int 
             rest = rest[1:]
             rest = rest[(columns[rest] < columns[best]).any(axis=1)]
     return np.asarray(kept, dtype=np.intp)
+
+
+def _sequences(kinds: tuple[int, ...]) -> Index:
+    """[n, n+1]: a number for blocks [i, j), the same for equal sequences of kinds."""
+    n = len(kinds)
+    numbers: dict[tuple[int, int], int] = {}
+    found = np.zeros((n, n + 1), dtype=np.intp)
+    for i in range(n):
+        current = 0
+        for j in range(i, n):
+            current = numbers.setdefault((current, kinds[j]), len(numbers) + 1)
+            found[i, j + 1] = current
+    return found
 
 
 def _ranges(values: Array) -> Array:

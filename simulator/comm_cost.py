@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from profiles.errors import UnknownNameError
 from profiles.hardware.cluster import Cluster, Level
 from profiles.hardware.fit import Curve, CurveValue, fit_curve
-from profiles.hardware.link import OPERATIONS, Link, LinkPoint
+from profiles.hardware.link import OPERATIONS, Link
 
 # Relative half-width of a time from the formulas where the link's own numbers are exact: nothing
 # was measured, and NCCL's choice of channels and protocol alone moves times by this much. Assumed.
@@ -100,15 +100,17 @@ def price_collective(
         outer = spans[-1]
         members = max(2, round(group_size / outer.inside))
         measured_spans = (*spans[:-1], replace(outer, members=members))
-        ratio = formula / _formula(operation, size_bytes, measured_spans, cluster, sharing)
+        there = _formula(operation, size_bytes, measured_spans, cluster, sharing)
+        ratio = formula / there if there > 0 else 1.0
         method = "assumed"
     if sharing > 1:
         alone = _formula(operation, size_bytes, spans, cluster, 1)
         ratio *= formula / alone if alone > 0 else 1.0
+    wider = 1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)
     return CommCost(
         time_s=read.value * ratio,
-        low_s=read.low * ratio,
-        high_s=read.high * ratio * (1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)),
+        low_s=read.low * ratio / wider,
+        high_s=read.high * ratio * wider,
         method=method,
         source=level.link.bandwidth_bytes_per_s.source,
     )
@@ -195,7 +197,7 @@ def _measured(
     operation: str, size: float, group_size: int, link: Link
 ) -> tuple[CurveValue, int] | None:
     """The time on the link's curve of the nearest measured group size, and that size."""
-    curves = _curves(link.points).get(operation)
+    curves = _curves(link).get(operation)
     if not curves:
         return None
     nearest = min(curves, key=lambda n: (abs(math.log(n / group_size)), n))
@@ -203,10 +205,10 @@ def _measured(
 
 
 @functools.lru_cache(maxsize=64)
-def _curves(points: tuple[LinkPoint, ...]) -> dict[str, dict[int, Curve]]:
+def _curves(link: Link) -> dict[str, dict[int, Curve]]:
     """Time over size per operation and group size."""
     rows: dict[str, dict[int, list[tuple[float, float]]]] = {}
-    for point in points:
+    for point in link.points:
         at = rows.setdefault(point.operation, {}).setdefault(point.group_size, [])
         at.append((max(1.0, point.size_bytes), point.time_s))
     return {

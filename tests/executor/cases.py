@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +106,14 @@ def make_plan(
         schedule=schedule,
         stages=tuple(
             Stage(first_block=a, last_block=b, recompute=(recompute,) * (b - a))
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            for a, b in pairwise(cuts)
         ),
     )
 
 
-def run_job(
-    cases: list[tuple[str, Plan]], processes: int, folder: Path
-) -> list[dict[str, Any]]:
+def run_job(cases: list[tuple[str, Plan]], processes: int, folder: Path) -> list[dict[str, Any]]:
     """Results of the gradient checks, one per case."""
-    listed = [
-        {"name": name, "model": plan.model, "plan": encode(plan)} for name, plan in cases
-    ]
+    listed = [{"name": name, "model": plan.model, "plan": encode(plan)} for name, plan in cases]
     (folder / "cases.json").write_text(json.dumps(listed))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", "-m", "tests.executor.gradient_job"]

@@ -24,13 +24,26 @@ def test_exact_at_measured_points():
 
 
 def test_two_points_by_hand():
-    # Query at log distance 1 from u = 0.2 and 2 from u = 0.8: weights 1 and 1 / 16,
-    # log u = (log 0.2 + log 0.8 / 16) / (17 / 16).
+    # Two points have no trend but their mean. At log distance 1 from u = 0.2 and 2 from u = 0.8 the
+    # weights are 1 and 1 / 4: log u = (log 0.2 + log 0.8 / 4) / (5 / 4).
     table = UtilisationMap([(1.0,), (math.e**3,)], [0.2, 0.8])
     found = table.at((math.e,))
-    expected = (math.log(0.2) + math.log(0.8) / 16) / (17 / 16)
+    expected = (math.log(0.2) + math.log(0.8) / 4) / (5 / 4)
     assert found.log_value == pytest.approx(expected)
     assert found.method == "interpolated"
+
+
+def test_a_trend_that_is_quadratic_is_found_exactly():
+    # log u = -1 + 0.1 log n - 0.01 (log n)^2 on nine points: between them nothing is missed.
+    sizes = [2.0**k for k in range(4, 13)]
+
+    def log_u(n):
+        return -1 + 0.1 * math.log(n) - 0.01 * math.log(n) ** 2
+
+    table = UtilisationMap([(n,) for n in sizes], [math.exp(log_u(n)) for n in sizes])
+    for n in (20.0, 100.0, 3000.0):
+        assert table.at((n,)).log_value == pytest.approx(log_u(n), abs=1e-9)
+    assert table.error < 1e-9
 
 
 def test_outside_the_value_is_held_and_the_interval_widens():

@@ -1,0 +1,86 @@
+"""Gradients of every combination that the planner may emit, against the unsplit model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.plan import Plan, Recompute
+from simulator.runnable import why_not_runnable_plan
+from tests.executor.cases import (
+    CNN_ENTRIES,
+    GPT2_ENTRIES,
+    LLAMA_ENTRIES,
+    make_plan,
+    run_job,
+    write_models,
+)
+
+PIPELINES = (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
+TOLERANCE = 1e-5
+
+
+def cases_for(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]:
+    """Every legal way to lay the degrees out over so many processes, on the models it fits."""
+    cases = []
+    for pp in (1, 2, 4):
+        for tp in (1, 2):
+            if processes % (pp * tp):
+                continue
+            dp = processes // (pp * tp)
+            for zero in (0, 1, 2, 3) if dp > 1 else (0,):
+                for schedule, vpp in PIPELINES if pp > 1 else (("none", 1),):
+                    if pp * vpp > len(LLAMA_ENTRIES):
+                        continue
+                    degrees = {"pp": pp, "dp": dp, "tp": tp, "vpp": vpp}
+                    name = f"pp{pp} dp{dp} tp{tp} zero{zero} {schedule}"
+                    plan = make_plan(
+                        models["llama"],
+                        LLAMA_ENTRIES,
+                        zero_stage=zero,
+                        schedule=schedule,
+                        **degrees,
+                    )
+                    assert why_not_runnable_plan(plan) == ""
+                    cases.append((f"llama {name}", plan))
+    return cases
+
+
+def recompute_cases(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]:
+    cases = []
+    for kind in (Recompute.ATTENTION, Recompute.FULL):
+        for degrees in (
+            {"pp": processes, "schedule": "1f1b"},
+            {"dp": processes, "zero_stage": 3},
+            {"tp": 2, "dp": processes // 2},
+        ):
+            plan = make_plan(models["llama"], LLAMA_ENTRIES, recompute=kind, **degrees)
+            cases.append((f"llama {kind.value} {degrees}", plan))
+    return cases
+
+
+def other_models(models: dict[str, str]) -> list[tuple[str, Plan]]:
+    """Tied embeddings, and a network of convolutions with batch normalisation."""
+    cases = []
+    for schedule, vpp in PIPELINES:
+        for name, entries in (("gpt2", GPT2_ENTRIES), ("cnn", CNN_ENTRIES)):
+            plan = make_plan(models[name], entries, pp=2, vpp=vpp, schedule=schedule)
+            cases.append((f"{name} {schedule}", plan))
+    return cases
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_every_combination_has_the_gradients_of_the_unsplit_model(
+    processes: int, tmp_path: Path
+) -> None:
+    models = write_models(tmp_path)
+    cases = cases_for(processes, models) + recompute_cases(processes, models)
+    if processes == 2:
+        cases += other_models(models)
+    results = run_job(cases, processes, tmp_path)
+    assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
+    for result in results:
+        assert result["passed"], result
+        assert result["worst"] <= TOLERANCE, result
+        assert result["checked"] >= 18, result

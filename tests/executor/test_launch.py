@@ -1,0 +1,103 @@
+"""Launching: what a user sees when a run cannot start, or a rank fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from executor.launch import command_for, first_failure, run_plan
+from profiles.document import write_document
+from profiles.errors import DocumentError, MismatchError, RunError
+from simulator.plan import PLAN_SCHEMA, Plan
+from simulator.plan_file import PlanFile
+from tests.executor.cases import LLAMA_ENTRIES, make_plan, write_models
+
+
+def write_plan(path: Path, plan: Plan) -> Path:
+    answer = PlanFile(status="feasible", search_time_s=0.0, cells_considered=1, plan=plan)
+    write_document(path, answer, schema=PLAN_SCHEMA)
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return make_plan(write_models(tmp_path)["llama"], LLAMA_ENTRIES, pp=2, schedule="1f1b")
+
+
+def test_a_run_is_measured_and_checked(plan: Plan, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    seen: list[tuple[int, int]] = []
+    measured = run_plan(
+        path,
+        steps=2,
+        check=True,
+        output=tmp_path / "run.json",
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert measured.gradient_check is not None
+    assert measured.gradient_check.passed
+    assert measured.gradient_check.parameters_checked == 39
+    assert len(measured.steps) == 2
+    assert {s.stage for s in measured.stages} == {0, 1}
+    assert seen[-1] == (4, 4)
+    # 1F1B of 2 ranks and 4 micro-batches: 8 actions on each rank, then the tail.
+    names = [e.name for e in measured.events if e.rank == 0][:8]
+    assert names == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
+    # Weights, gradients and two moments of rank 0 in fp32 are a lower bound of its peak.
+    assert measured.ranks[0].peak_memory_bytes > 4 * 4 * 10_000
+
+
+def test_another_number_of_processes_is_refused(plan: Plan, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    with pytest.raises(MismatchError, match=r"needs 2 ranks .* 4 were asked for"):
+        run_plan(path, processes=4, output=tmp_path / "run.json")
+
+
+def test_a_plan_for_another_model_is_refused(plan: Plan, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    with pytest.raises(RunError, match="made for another model"):
+        run_plan(path, model="gpt2", steps=1, output=tmp_path / "run.json")
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_the_first_failing_rank_is_named(plan: Plan, tmp_path: Path) -> None:
+    broken = dataclasses.replace(plan, block_entries=("", *("model.nope",) * 5))
+    path = write_plan(tmp_path / "plan.json", broken)
+    with pytest.raises(RunError, match=r"rank \d failed first.*model\.nope.*plan again"):
+        run_plan(path, steps=1, output=tmp_path / "run.json")
+
+
+def test_the_earliest_error_wins_over_its_consequences() -> None:
+    errors = [
+        {"rank": 0, "time_s": 5.0, "kind": "RuntimeError", "message": "closed", "ours": False},
+        {"rank": 3, "time_s": 4.0, "kind": "ValueError", "message": "bad", "ours": False},
+    ]
+    assert first_failure(
+        errors, "", 1
+    ) == "rank 3 failed first (1 other rank failed after it): " + ("ValueError: bad")
+
+
+def test_a_killed_rank_is_named_with_its_signal() -> None:
+    text = "Root Cause\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 12)"
+    assert "rank 1 was ended by signal 9 (killed by the system" in first_failure([], text, 1)
+
+
+def test_a_truncated_plan_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"schema": "shardwright/plan@1", "plan": {')
+    with pytest.raises(DocumentError, match="not valid JSON, or cut short"):
+        run_plan(path)
+
+
+def test_the_command_names_every_choice() -> None:
+    command = command_for("p.json", world_size=4, model="m:f", steps=3, check=True, threads=2)
+    assert command[1:5] == [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=4",
+    ]
+    for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check"):
+        assert flag in command

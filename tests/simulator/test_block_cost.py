@@ -1,0 +1,112 @@
+"""Block costs: sums of ops, recomputation, measured blocks, tensor parallelism, kept bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.hardware.device import BlockPoint, Measurements
+from simulator.block_cost import price_block
+from simulator.comm_cost import price_collective
+from simulator.op_cost import price_op
+from simulator.plan import Recompute
+from tests.simulator.hand_made import cluster, device, layer
+
+SIZE = 1024 * 1024 * 2  # bytes of a boundary tensor of `layer()`
+KINDS = tuple(Recompute)
+
+
+def price(block, kind=Recompute.NONE, devices=(0,), on=None):
+    return price_block(block, recompute=kind, devices=devices, cluster=on or cluster())
+
+
+def test_without_recomputation_times_are_the_sums_of_the_ops():
+    block, on = layer(), cluster()
+    cost = price(block, on=on)
+    gpu = on.device_at(0)
+    forward = [price_op(op, gpu) for op in block.forward_ops]
+    backward = [price_op(op, gpu) for op in block.backward_ops]
+    assert cost.forward.value == pytest.approx(sum(c.time_s for c in forward))
+    assert cost.backward.value == pytest.approx(sum(c.time_s for c in backward))
+    # Errors of one kind go together: the ends add up too.
+    assert cost.forward.low == pytest.approx(sum(c.low_s for c in forward))
+    assert cost.backward.high == pytest.approx(sum(c.high_s for c in backward))
+    assert cost.recompute_s == 0.0
+
+
+def test_recomputation_adds_forward_work_to_the_backward():
+    none, attention, full = (price(layer(), kind) for kind in KINDS)
+    assert none.forward.value == attention.forward.value == full.forward.value
+    for cost in (attention, full):
+        assert cost.backward.value == pytest.approx(none.backward.value + cost.recompute_s)
+    assert 0 < attention.recompute_s < full.recompute_s <= none.forward.value * (1 + 1e-12)
+
+
+def test_recomputation_keeps_less():
+    none, attention, full = (price(layer(), kind) for kind in KINDS)
+    # saved: 3 SIZE in the attention, 2 in the MLP; its attention keeps one input of SIZE instead.
+    assert none.saved_bytes == 5 * SIZE
+    assert attention.saved_bytes == (2 + 1) * SIZE
+    assert full.saved_bytes == 0
+    assert [c.kept_bytes - c.saved_bytes for c in (none, attention, full)] == [SIZE] * 3
+    # What is not kept is there again while the backward runs.
+    assert full.backward_transient_bytes >= none.backward_transient_bytes + 5 * SIZE - 1
+    assert attention.backward_transient_bytes > none.backward_transient_bytes
+
+
+def test_a_block_without_attention_recomputes_none_of_it():
+    block = replace(layer(), attention_module="", attention_input_bytes=0)
+    assert price(block, Recompute.ATTENTION) == price(block, Recompute.NONE)
+
+
+def test_a_measured_block_is_what_was_measured():
+    block = layer()
+    point = BlockPoint(
+        kind=block.kind,
+        label="Layer",
+        forward_s=2e-3,
+        backward_s=5e-3,
+        sample_count=16,
+        spread=0.05,
+    )
+    measured = Measurements(source="this machine", date="2026-11-21", blocks=(point,))
+    on = cluster(of=device(measurements=measured))
+    none, attention, full = (price(block, kind, on=on) for kind in KINDS)
+    assert none.forward.value == pytest.approx(2e-3)
+    assert none.backward.value == pytest.approx(5e-3)
+    assert none.forward.low <= 2e-3 * 0.95
+    assert none.forward.high >= 2e-3 * 1.05
+    # The forward again, or the attention's share of it as the op prices have it.
+    assert 5e-3 < attention.backward.value < full.backward.value <= 7e-3 * (1 + 1e-12)
+    assert {method for _, method, _, _ in none.methods} == {"measured"}
+
+
+def test_tensor_parallel_reductions_are_exposed():
+    on = cluster()
+    block = layer(tp=4)
+    none, _, full = (price(block, kind, (0, 1, 2, 3), on) for kind in KINDS)
+    once = price_collective("all_reduce", SIZE, (0, 1, 2, 3), on).time_s
+    assert none.tp_forward_s == pytest.approx(2 * once)
+    assert none.tp_backward_s == pytest.approx(2 * once)
+    assert none.tp_backward_s <= full.tp_backward_s <= none.tp_backward_s + 2 * once + 1e-12
+
+
+def test_launches_are_a_part_of_the_time():
+    small = price(layer(tokens=8, width=8), on=cluster(of=device(launch_s=1e-5)))
+    total = small.forward.value + small.backward.value
+    assert 0.9 * total <= small.launch_s <= total
+    large = price(layer(tokens=8192, width=8192), on=cluster(of=device(launch_s=0.0)))
+    assert large.launch_s == 0.0
+
+
+def test_what_times_rest_on_adds_up():
+    for kind in KINDS:
+        cost = price(layer(), kind)
+        rests = sum(seconds for _, _, _, seconds in cost.methods)
+        assert rests == pytest.approx(cost.forward.value + cost.backward.value)
+
+
+def test_parameters():
+    assert price(layer()).parameter_count == 2 * 1024 * 1024
+    assert price(layer(tp=4), devices=(0, 1, 2, 3)).parameter_count == 2 * 1024 * 256

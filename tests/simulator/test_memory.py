@@ -1,0 +1,198 @@
+"""Memory: bytes per parameter by hand, the course over a schedule, and the closed form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
+from simulator.plan import Recompute
+from simulator.schedule import build_schedule, in_flight
+from simulator.stack import load_stack
+from simulator.timeline import Durations, simulate
+from tests.simulator.hand_made import cluster, layer, plan
+from tests.simulator.test_block_cost import price
+
+MIB = 2**20
+N = 1000.0
+
+
+def static(precision="bf16", zero_stage=0, dp=1, micro=4, pp=1, optimizer="adamw"):
+    return static_bytes(
+        N,
+        N / 10,
+        stack=load_stack(),
+        precision=precision,
+        optimizer=optimizer,
+        zero_stage=zero_stage,
+        dp=dp,
+        num_microbatches=micro,
+        pp=pp,
+    )
+
+
+def test_bytes_per_parameter_by_hand():
+    # bf16: 4 master + 2 working copy, 4 gradient, 8 Adam; fp32: 4, 4, 8; SGD has no state.
+    bf16, fp32, sgd = static(), static("fp32"), static("fp32", optimizer="sgd")
+    assert (bf16.parameters, bf16.gradients, bf16.optimizer) == (6 * N, 4 * N, 8 * N)
+    assert (fp32.parameters, fp32.gradients, fp32.optimizer) == (4 * N, 4 * N, 8 * N)
+    assert sgd.optimizer == 0.0
+
+
+def test_zero_shards_more_with_each_stage():
+    sizes = [static(zero_stage=z, dp=8) for z in range(4)]
+    assert sizes[1].optimizer == sizes[0].optimizer / 8
+    assert sizes[1].parameters == sizes[0].parameters
+    # ZeRO-2: master weights sharded, the working copy whole.
+    assert sizes[2].parameters == pytest.approx(4 * N / 8 + 2 * N)
+    # ZeRO-3: gathered are at most two of the largest blocks, a tenth of the parameters each.
+    assert sizes[3].parameters == pytest.approx(4 * N / 8 + 2 * N * 0.2)
+    totals = [size.total for size in sizes]
+    assert totals == sorted(totals, reverse=True)
+
+
+def test_gradients_stay_whole_while_micro_batches_add_up():
+    # FSDP2 without gradient synchronisation keeps them unsharded until the last micro-batch.
+    assert static(zero_stage=2, dp=8, micro=4).gradients == 4 * N
+    one = static(zero_stage=2, dp=8, micro=1)
+    assert one.gradients == pytest.approx(4 * (N / 8 + 2 * N / 10))
+
+
+@given(st.integers(0, 3), st.integers(1, 64), st.integers(1, 8), st.sampled_from(["fp32", "bf16"]))
+def test_more_replicas_never_need_more(zero_stage, dp, micro, precision):
+    few = static(precision, zero_stage, dp, micro)
+    many = static(precision, zero_stage, 2 * dp, micro)
+    if dp > 1 or zero_stage < 2:
+        assert many.total <= few.total * (1 + 1e-12)
+
+
+def one_stage_each(p, kept, forward_peak, backward_peak):
+    return StageBytes(
+        kept_bytes=kept,
+        forward_peak_bytes=forward_peak,
+        backward_peak_bytes=backward_peak,
+        receive_bytes=0.0,
+    )
+
+
+@given(
+    st.sampled_from(["1f1b", "gpipe"]),
+    st.integers(2, 6),
+    st.integers(2, 12),
+    st.floats(1.0, 1e9),
+    st.floats(0.0, 1e9),
+    st.floats(0.0, 1e9),
+)
+@settings(deadline=None, max_examples=80)
+def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_more):
+    schedule = build_schedule(name, num_ranks=p, num_microbatches=m)
+    timeline = simulate(
+        schedule,
+        Durations(
+            forward_s=(1.0,) * p,
+            backward_s=(2.0,) * p,
+            send_forward_s=(0.0,) * p,
+            send_backward_s=(0.0,) * p,
+        ),
+    )
+    the_plan = plan(pp=p, num_microbatches=m, schedule=name, num_blocks=8)
+    stage = one_stage_each(p, kept, kept + forward_more, kept + backward_more)
+    size = static()
+    base = size.parameters + size.optimizer
+    for rank, window in enumerate(in_flight(schedule)):
+        memory = rank_memory(
+            the_plan,
+            rank,
+            stages={rank: stage},
+            static=size,
+            timeline=timeline,
+            capacity_bytes=1e12,
+            stack=load_stack(),
+        )
+        # Gradients are there from the first backward on. With `window` micro-batches kept there
+        # is a forward and a backward before that, and after it only where more micro-batches
+        # follow (1f1b); otherwise one less is kept.
+        before = base + (window - 1) * kept + max(forward_more, backward_more) + kept
+        after = base + size.gradients
+        if m > window:
+            after += window * kept + max(forward_more, backward_more)
+        elif m > 1:
+            after += (window - 2 if window > 1 else 0) * kept + kept + backward_more
+        assert memory.peak_bytes == pytest.approx(max(before, after))
+        # The planner's form is never under it.
+        planned = size.total + window * kept + max(forward_more, backward_more)
+        assert memory.peak_bytes <= planned * (1 + 1e-9)
+
+
+def test_parts_add_up_and_the_course_reaches_the_peak():
+    schedule = build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
+    times = Durations(
+        forward_s=(1.0,) * 4,
+        backward_s=(2.0,) * 4,
+        send_forward_s=(0.0,) * 4,
+        send_backward_s=(0.0,) * 4,
+    )
+    the_plan = plan(pp=2, vpp=2, num_microbatches=4)
+    for rank in range(2):
+        stages = {
+            s: StageBytes(
+                kept_bytes=100.0,
+                forward_peak_bytes=150.0,
+                backward_peak_bytes=170.0,
+                receive_bytes=7.0,
+            )
+            for s in the_plan.stages_of(rank)
+        }
+        memory = rank_memory(
+            the_plan,
+            rank,
+            stages=stages,
+            static=static(),
+            timeline=simulate(schedule, times),
+            capacity_bytes=1e6,
+            stack=load_stack(),
+        )
+        # 2 stages x 4 micro-batches x 7 bytes of receive buffers.
+        assert memory.communication_bytes == 56.0
+        assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
+        assert memory.peak_bytes >= memory.static_bytes
+        assert memory.timeline[-1].memory_bytes == pytest.approx(
+            static().total + memory.communication_bytes
+        )
+        stamps = [sample.time_s for sample in memory.timeline]
+        assert stamps == sorted(stamps)
+        assert memory.fits
+
+
+def test_stage_bytes_by_hand():
+    # Two layers; a boundary tensor is 2 MiB, each layer saves 10 MiB, works on 12 MiB at most in
+    # its forward and 4 MiB in its backward.
+    cost = price(layer())
+    assert (cost.input_bytes, cost.output_bytes, cost.saved_bytes) == (2 * MIB, 2 * MIB, 10 * MIB)
+    stage = stage_bytes([cost, cost], is_first=False, is_last=False)
+    # Kept: both layers' saved, the tensor between them, the one sent on; what was received lies
+    # in its buffer.
+    assert stage.kept_bytes == (10 + 2 + 10 + 2) * MIB
+    assert stage.receive_bytes == (2 + 2) * MIB
+    assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
+    assert stage.forward_peak_bytes >= (10 + 2 + 12) * MIB
+
+
+def test_recomputation_lowers_what_a_stage_keeps():
+    kept = []
+    for kind in Recompute:
+        cost = price(layer(), kind)
+        kept.append(stage_bytes([cost] * 4, is_first=False, is_last=False).kept_bytes)
+    none, attention, full = kept
+    # Full: three tensors between the four layers and the one sent on.
+    assert full == 4 * 2 * MIB
+    assert none > attention > full
+
+
+def test_the_first_and_last_stage_receive_less():
+    cost = price(layer(), on=cluster())
+    middle = stage_bytes([cost], is_first=False, is_last=False)
+    assert stage_bytes([cost], is_first=True, is_last=False).receive_bytes == 2 * MIB
+    assert stage_bytes([cost], is_first=False, is_last=True).receive_bytes == 2 * MIB
+    assert middle.receive_bytes == 4 * MIB
