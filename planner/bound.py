@@ -6,17 +6,14 @@ of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
 
 1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
               step >= W + (p - 1) send + tail + (M - p) R
+              step >= M R + tail
               step >= W + (p - 1) send + tail + (M - 1) W / p          where M > p
-              The third sums the steady paths of all stages with weights that telescope
+              The last sums the steady paths of all stages with weights that telescope
               (lambda_0 = c / (M-p), lambda_j = c (M-p-1) / ((M-p+j-1) (M-p+j)),
               c = (M-1) / p), so that every stage's time has the same factor: no split, however
               uneven, does better than the even one.
 interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
-              step >= (M v + p - 1) q b_rep + any_tail: the path of the last rank, with all
-              stages at their least, q blocks of the repeated kind: the path goes down to the last
-              stage, stays on the last rank, and comes back. Stages hold q or q + 1 blocks
-              (planner/interleave.py); those with other blocks are left out (a stage without
-              q repeated blocks counts as 0).
+              step >= M W / p + fill + any_tail (`interleaved_fill_s`)
 
 tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
 what any stage needs.
@@ -43,6 +40,7 @@ class ChainTotals:
 
     total_s, busiest_s, last_s   W, R, b_last
     send_s    least time of one crossing between stages, there and back
+    fill_s    of an interleaved schedule, beyond M W / p; 0 for others
     tail_s, any_tail_s   least time of the first, of any stage after its last backward
     """
 
@@ -50,6 +48,7 @@ class ChainTotals:
     busiest_s: float
     last_s: float
     send_s: float
+    fill_s: float
     tail_s: float
     any_tail_s: float
 
@@ -63,20 +62,23 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     interleaved = np.asarray([cell.schedule == "interleaved" for cell in cells])
     gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
     rows = np.asarray(
-        [(t.total_s, t.busiest_s, t.last_s, t.send_s, t.tail_s, t.any_tail_s) for t in totals],
+        [
+            (t.total_s, t.busiest_s, t.last_s, t.send_s, t.fill_s, t.tail_s, t.any_tail_s)
+            for t in totals
+        ],
         dtype=float,
     )
-    total, busiest, last, send, tail, any_tail = rows.T
+    total, busiest, last, send, fill, tail, any_tail = rows.T
     window = np.where(gpipe, 1.0, p)
     steady = np.maximum((m - 1) * last, (m - window) * busiest)
     steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
-    plain = total + (p - 1) * send + steady + tail
-    own = m * np.maximum(total / p, busiest) + any_tail
+    plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
+    own = np.maximum(m * total / p + fill, m * busiest) + any_tail
     return np.asarray(np.where(interleaved, own, plain))
 
 
-def totals_of(problem: PartitionProblem, num_ranks: int) -> ChainTotals:
-    """The totals of a partition problem whose stages lie on so many ranks."""
+def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
+    """The totals of a cell with this partition problem."""
     fastest = np.min(
         [costs.forward_s + costs.backward_s.min(axis=1) for costs in problem.costs], axis=0
     )
@@ -85,12 +87,37 @@ def totals_of(problem: PartitionProblem, num_ranks: int) -> ChainTotals:
     tails = [problem.tail_of(stage)[first, last + 1] for stage in range(problem.num_stages)]
     return ChainTotals(
         total_s=float(fastest.sum()),
-        busiest_s=least_busiest_s(fastest, problem.kinds, num_ranks),
+        busiest_s=least_busiest_s(fastest, problem.kinds, cell.pp),
         last_s=float(fastest[-1]),
         send_s=float(sends.min()) if sends.size else 0.0,
+        fill_s=interleaved_fill_s(fastest, cell) if cell.vpp > 1 else 0.0,
         tail_s=float(problem.tail_of(0)[0, 1:].min()),
         any_tail_s=float(min(tail.min() for tail in tails)),
     )
+
+
+def interleaved_fill_s(times: Array, cell: Cell) -> float:
+    """Seconds beyond M W / p that an interleaved step takes at least.
+
+    times  [n] of the blocks at their fastest; every stage holds n // stages of them or one more
+
+    Two kinds of paths run through any interleaved timeline (T_s of virtual stage s, R_r of rank r):
+        rank r < p - 1    T_0 + ... + T_{r-1} + M R_r: down to the rank, all its work, and up
+        the last rank     W + (M - p) R_{p-1} + (p - 1) T_last: down and up with micro-batch 0, the
+                          rank's steady work, down and up with the last micro-batch
+    Weighted with M / ((p-1) (M-p) + M) for the last rank and (M - p) / M of that for the others,
+    every stage has the factor M / p, and the rest is the fill.
+    """
+    p, m, stages = cell.pp, cell.num_microbatches, cell.num_stages
+    least = len(times) // stages
+    last_rank = m / ((p - 1) * (m - p) + m)
+    other_rank = last_rank * (m - p) / m
+    total = np.concatenate([[0.0], np.cumsum(times)])
+    windows = total[least:] - total[:-least]
+    # Stage s begins somewhere between s x least and s x (least + 1) blocks.
+    stage_s = [float(windows[s * least : s * (least + 1) + 1].min()) for s in range(p)]
+    before = sum(sum(stage_s[:rank]) for rank in range(1, p - 1))
+    return float(last_rank * (p - 1) * windows[-1] + other_rank * before)
 
 
 def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:

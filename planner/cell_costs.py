@@ -60,7 +60,7 @@ class CellSolver:
             found, proved = self._solve(cell, problem, below, lower)
             # Only the first problem has all the memory: what is proved of the others is not of it.
             bound = proved if bound is None else bound
-            if found is None:
+            if found is None or (cell.schedule == "interleaved" and found.step_time_s >= below):
                 break
             plan = self.costs.plan(cell, found)
             prediction = self.costs.predict(plan)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from planner.bound import ChainTotals, least_busiest_s
+from planner.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 from planner.cell import Cell
 from planner.chain_costs import ChainCosts, HeldParameters, held_in_ranges, price_chain
 from planner.interleave import most_per_stage
@@ -83,6 +83,7 @@ class SimulatorCosts:
         self._tails: dict[tuple[object, ...], float] = {}
         self._sends: dict[tuple[object, ...], float] = {}
         self._repeats: dict[tuple[object, ...], Array] = {}
+        self._cuts: dict[tuple[int, int], float] = {}
         self._shapes: dict[tuple[int, int, int, int], tuple[object, ...]] = {}
         self._gathered: dict[tuple[object, ...], Array] = {}
         self._activations: dict[tuple[int, int], Array] = {}
@@ -110,7 +111,8 @@ class SimulatorCosts:
         )
         if working.max() > self.usable_bytes:
             return running - self.usable_bytes
-        return max(need, running) + self._least_buffers(cell) - self.usable_bytes
+        buffers = self._least_buffer(cell) * min(_sides(cell, rank) for rank in range(cell.pp))
+        return max(need, running) + buffers - self.usable_bytes
 
     def totals(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
@@ -130,6 +132,7 @@ class SimulatorCosts:
             busiest_s=busiest,
             last_s=float(times[-1]),
             send_s=crossing,
+            fill_s=interleaved_fill_s(times, cell) if cell.vpp > 1 else 0.0,
             tail_s=self._tail(cell, 0, float(single[0])),
             any_tail_s=min(self._tail(cell, rank, float(single.min())) for rank in places),
         )
@@ -146,12 +149,14 @@ class SimulatorCosts:
         chain = self._chain(cell, 0)
         whole = np.min([self._seconds(cell, rank)[kind] for rank in self._places(cell)], axis=0)
         in_flight = _in_flight(cell)
-        rooms = self.usable_bytes - self._least_buffers(cell)
+        room = self.usable_bytes - float(chain.backward_transient_bytes.min())
+        buffer = self._least_buffer(cell)
+        sides = [_sides(cell, rank) for rank in range(cell.pp)]
         return least_longest_s(
             seconds=whole,
             saved_bytes=chain.kept_bytes[kind],
             static_bytes=self._static_of_repeats(cell, kind, number),
-            room_bytes=rooms - float(chain.backward_transient_bytes.min()),
+            room_bytes=[room - count * buffer for count in sides],
             edge_bytes=float(chain.input_bytes.max()),
             in_flight=[in_flight[rank :: cell.pp] for rank in range(cell.pp)],
             most_per_stage=most_per_stage(len(kinds), cell.num_stages) if cell.vpp > 1 else number,
@@ -426,16 +431,23 @@ class SimulatorCosts:
             self._activations[key] = (bytes_of.min(axis=1) - chain.input_bytes)[kinds]
         return self._activations[key]
 
-    def _least_buffers(self, cell: Cell) -> float:
-        """Receive buffers of any rank at least: each of its stages has one cut or more."""
+    def _least_buffer(self, cell: Cell) -> float:
+        """Receive buffers of one side of a stage, at least."""
         if cell.pp == 1 or not self.stack.behaviour.receive_buffers_per_microbatch:
             return 0.0
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        cuts = [
-            float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
-            for ref in graph.chain[1:]
-        ]
-        return cell.vpp * cell.num_microbatches * min(cuts)
+        key = (cell.tp, cell.micro_batch)
+        if key not in self._cuts:
+            graph = self.traced.at(cell.micro_batch, cell.tp)
+            self._cuts[key] = min(
+                float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
+                for ref in graph.chain[1:]
+            )
+        return cell.num_microbatches * self._cuts[key]
+
+
+def _sides(cell: Cell, rank: int) -> int:
+    """Cuts at a rank's stages: two each, but one at either end of the chain."""
+    return 2 * cell.vpp - (rank == 0) - (rank == cell.pp - 1)
 
 
 def _first(cell: Cell, rank: int) -> int:

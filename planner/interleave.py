@@ -16,7 +16,7 @@ micro-batch. The event timeline has the last word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -26,6 +26,7 @@ from planner.problem import BlockCosts, Partition, PartitionProblem
 from planner.stage_labels import StageLabels
 
 _ROUNDS = 64  # blocks moved at most; the descent starts even and ends far earlier
+_ROUNDS_IN_MEMORY = 2  # after that without memory, which finds the split; each costs p x v fillings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +52,37 @@ class _Split:
 
 def partition_interleaved(problem: InterleavedProblem) -> Partition | None:
     """A good partition, its step time the measure above; None where no tried split fits."""
-    chain = problem.chain
-    solver = _Ranks(problem)
-    best = solver.fill(_even_starts(chain.num_blocks, chain.num_stages))
+    ranks = _Ranks(problem)
+    even = _even_starts(problem.chain.num_blocks, problem.chain.num_stages)
+    freely = _descend(problem, even, ranks.fill_freely, rounds=_ROUNDS)
+    assert freely is not None  # nothing limits it
+    best = _descend(problem, freely.starts, ranks.fill, rounds=_ROUNDS_IN_MEMORY)
     if best is None:
         return None
-    for _ in range(_ROUNDS):
+    return Partition(starts=best.starts, strategies=best.strategies, step_time_s=best.measure)
+
+
+def _descend(
+    problem: InterleavedProblem,
+    starts: tuple[int, ...],
+    fill: Callable[[tuple[int, ...]], _Split | None],
+    *,
+    rounds: int,
+) -> _Split | None:
+    """From a split to a better neighbour as long as there is one; None where the first is none."""
+    best = fill(starts)
+    if best is None:
+        return None
+    for _ in range(rounds):
         better = best
-        for starts in _relieved(best, chain, problem.num_ranks):
-            found = solver.fill(starts)
+        for neighbour in _relieved(best, problem.chain, problem.num_ranks):
+            found = fill(neighbour)
             if found is not None and found.measure < better.measure * (1 - 1e-12):
                 better = found
         if better is best:
             break
         best = better
-    return Partition(starts=best.starts, strategies=best.strategies, step_time_s=best.measure)
+    return best
 
 
 def most_per_stage(num_blocks: int, num_stages: int) -> int:
@@ -98,14 +115,37 @@ class _Ranks:
 
     def __init__(self, problem: InterleavedProblem) -> None:
         self.problem = problem
+        fastest = [c.forward_s + c.backward_s.min(axis=1) for c in problem.chain.costs]
+        self.before = [np.concatenate([[0.0], np.cumsum(times)]).tolist() for times in fastest]
         self.known: dict[tuple[object, ...], tuple[float, float, tuple[int, ...]] | None] = {}
 
+    def fill_freely(self, starts: tuple[int, ...]) -> _Split:
+        """The split with every block at its fastest, whatever the memory."""
+        chain, p = self.problem.chain, self.problem.num_ranks
+        busy = [0.0] * p
+        for stage, (i, j) in enumerate(pairwise((*starts, chain.num_blocks))):
+            before = self.before[chain.slots[stage].costs]
+            busy[stage % p] += before[j] - before[i]
+        return self._split(starts, busy, ())
+
+    def _split(
+        self, starts: tuple[int, ...], busy: list[float], strategies: tuple[int, ...]
+    ) -> _Split:
+        chain, p = self.problem.chain, self.problem.num_ranks
+        fill_s = (p - 1) * sum(busy) / chain.num_stages
+        return _Split(
+            measure=chain.num_microbatches * max(busy) + fill_s,
+            busiest=busy.index(max(busy)),
+            starts=starts,
+            strategies=strategies,
+        )
+
     def fill(self, starts: tuple[int, ...]) -> _Split | None:
+        """The split with each rank's fastest strategies that fit; None where a rank has none."""
         chain, p = self.problem.chain, self.problem.num_ranks
         ends = (*starts[1:], chain.num_blocks)
         busy: list[float] = []
         strategies: dict[int, int] = {}
-        total = 0.0
         for rank in range(p):
             stages = range(rank, chain.num_stages, p)
             filled = self._rank(stages, starts, ends)
@@ -115,13 +155,8 @@ class _Ranks:
             busy.append(forward + backward)
             blocks = [block for s in stages for block in range(starts[s], ends[s])]
             strategies.update(zip(blocks, chosen, strict=True))
-            total += forward + backward
-        measure = chain.num_microbatches * max(busy) + (p - 1) * total / chain.num_stages
-        return _Split(
-            measure=measure,
-            busiest=int(np.argmax(busy)),
-            starts=starts,
-            strategies=tuple(strategies[block] for block in range(chain.num_blocks)),
+        return self._split(
+            starts, busy, tuple(strategies[block] for block in range(chain.num_blocks))
         )
 
     def _rank(

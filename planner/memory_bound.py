@@ -24,7 +24,7 @@ def least_longest_s(
     seconds: Array,
     saved_bytes: Array,
     static_bytes: Array,
-    room_bytes: float,
+    room_bytes: Sequence[float],
     edge_bytes: float,
     in_flight: Sequence[tuple[int, ...]],
     most_per_stage: int,
@@ -33,17 +33,19 @@ def least_longest_s(
 
     seconds, saved_bytes   [S] of one block under each strategy, forward and backward
     static_bytes  [N] of 1, 2, ... N blocks
-    room_bytes    of a device, less what is there in any case
+    room_bytes    per rank, of its device less what is there in any case
     edge_bytes    per stage and micro-batch in flight that may be kept less than the blocks save
     in_flight     per rank, of each of its stages
     most_per_stage   blocks that one stage holds at most
     """
     number = len(static_bytes)
     hull_bytes, hull_s = lower_hull(saved_bytes, seconds)
-    ranks = Counter(tuple(sorted(kept)) for kept in in_flight)
+    ranks = Counter(
+        (tuple(sorted(kept)), room) for kept, room in zip(in_flight, room_bytes, strict=True)
+    )
     times = []
-    for kept, count in sorted(ranks.items()):
-        room = room_bytes - static_bytes + edge_bytes * sum(kept)
+    for (kept, free), count in sorted(ranks.items()):
+        room = free - static_bytes + edge_bytes * sum(kept)
         time = _least_seconds(hull_bytes, hull_s, kept, most_per_stage, room)
         # Rounding apart, the time is rising already.
         times += [np.maximum.accumulate(time)] * count

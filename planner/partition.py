@@ -76,15 +76,16 @@ class _Solver:
         return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
-        """No stage of a plan faster than `upper` takes longer (1f1b: Z >= W + (M - w) T)."""
-        rounds = self.problem.num_microbatches - (
-            max(slot.in_flight for slot in self.problem.slots)
-            if self.problem.schedule == "1f1b"
-            else 1
-        )
-        if rounds < 1 or not np.isfinite(upper):
+        """No stage of a plan faster than `upper` takes longer (it is M T or more, and W + (M - w) T or
+        more, W the time of all blocks)."""
+        if not np.isfinite(upper):
             return np.inf
-        return (upper - float(self.time_before[-1])) / rounds * (1 + 1e-9)
+        micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"
+        window = 1 if gpipe else max(slot.in_flight for slot in self.problem.slots)
+        limit = upper / micro
+        if micro > window:
+            limit = min(limit, (upper - float(self.time_before[-1])) / (micro - window))
+        return limit * (1 + 1e-9)
 
     def solve(self, limit: float, below: float) -> Partition | None:
         """The best partition whose stages all take at most `limit` at their fastest."""
@@ -143,7 +144,7 @@ class _Solver:
         problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
         grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
         bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        width = 3 if problem.schedule == "1f1b" else 5
+        width = 4 if problem.schedule == "1f1b" else 5
         columns = np.zeros((1, width))
         columns[0, -1] = -np.inf
         none = np.zeros(1, dtype=np.intp)
@@ -164,7 +165,7 @@ class _Solver:
                 )
             columns = grow(
                 problem,
-                problem.slots[stage].in_flight,
+                stage,
                 frontier.columns[behind],
                 forward[pair],
                 backward[pair],
@@ -201,13 +202,14 @@ class _Solver:
 
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
         """Least objective of any completion; the objective itself where stage is 0."""
-        time, steady, end = columns.T
+        time, steady, own, end = columns.T
         left = self.time_before[start]
         rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
         if stage > 0 and rounds > 0:
             # Some remaining stage takes the mean or more; behind it lies at least `time`.
             steady = np.maximum(steady, time + rounds * left / stage)
-        return np.asarray(time + left + steady + (end if stage == 0 else 0.0))
+        longest = np.maximum(steady, own)
+        return np.asarray(time + left + longest + (end if stage == 0 else 0.0))
 
     def _bound_gpipe(self, columns: Array, start: Index, stage: int) -> Array:
         down, slowest_f, up, slowest_b, end = columns.T
@@ -222,26 +224,32 @@ class _Solver:
 
 def _grow_1f1b(
     problem: PartitionProblem,
-    in_flight: int,
+    stage: int,
     columns: Array,
     forward: Array,
     backward: Array,
     tail: Array,
     sends: Array,
 ) -> Array:
-    """Columns (time behind and here, longest steady path, latest end) with one stage more."""
-    time, steady, end = columns.T
+    """Columns (time of this stage and all behind, longest steady path and longest work of one
+    stage beyond that time, latest end) with one stage more, which is `stage`."""
+    time, steady, own, end = columns.T
     behind = time + sends.sum(axis=0)
-    rounds = problem.num_microbatches - in_flight
+    here = forward + backward
+    rounds = problem.num_microbatches - problem.slots[stage].in_flight
     if rounds > 0:
-        steady = np.maximum(steady, behind + rounds * (forward + backward))
+        steady = np.maximum(steady, behind + rounds * here)
+    own = np.maximum(own, (problem.num_microbatches - 1) * here - behind)
     end = np.maximum(tail, end - (backward + sends[1]))
-    return np.stack([behind + forward + backward, steady, end], axis=1)
+    if stage == 0:
+        steady = np.maximum(steady, own + tail - end)
+    # Work that is no longer than the steady path never will be: both only shift from here on.
+    return np.stack([behind + here, steady, np.maximum(own, steady), end], axis=1)
 
 
 def _grow_gpipe(
     problem: PartitionProblem,
-    in_flight: int,
+    stage: int,
     columns: Array,
     forward: Array,
     backward: Array,

@@ -13,18 +13,22 @@ Symbols
 
 The objective is the longest path through the schedule's order of actions, in closed form:
 
-1f1b    Z    = sum_s (T_s + f_s + b_s)
-             + max over s with M > w_s of [ sum_{j>s} (T_j + f_j + b_j) + (M - w_s) T_s ]
-        step = Z + max_s [ tail_s - sum_{j<s} (B_j + f_{j+1}..) ]   (see `step_time`)
-gpipe   step = sum F + (M-1) max F + max_s [ sum_{j>=s} B_j + (M-1) max_{j>=s} B_j + tail_s ]
-        (+ the sends; two permutation flow shops of equal jobs, each sum + (M-1) max)
+1f1b    step = the longer of
+          sum_s (T_s + f_s + b_s)
+            + max over s with M > w_s of [ sum_{j>s} (T_j + f_j + b_j) + (M - w_s) T_s ]
+            + max_s [ tail_s - sum_{j<s} (B_j + b_{j+1}) ]
+          max_s [ sum_{j<s} (T_j + f_{j+1} + b_{j+1}) + M T_s ] + tail_0
+gpipe   step = sum_s (F_s + f_s) + (M-1) max F
+            + max_s [ sum_{j>=s} B_j + sum_{j>s} b_j + (M-1) max_{j>=s} B_j + tail_s ]
+        (two permutation flow shops of equal jobs, each sum + (M-1) max)
 
-The 1f1b path: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with
-the last micro-batch and up to stage 0. It exists in every 1f1b timeline, so the objective never
-exceeds the timeline; with stages whose times differ by less than about a third it is the
-timeline (tests/planner/test_partition.py measures both). For equal stages it is the known
-(M + p - 1) T (Narayanan et al., SC'21, section 2.2.1). `sum T + (M-1) max T`, which other planners
-minimise, charges the fill and drain of stages behind the slowest one as if they were as slow.
+The 1f1b paths: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with
+the last micro-batch and up to stage 0; and down to stage s, all its work, and up. Both exist in
+every 1f1b timeline, so the objective never exceeds the timeline; with stages whose times differ
+by less than about a third it is the timeline (tests/planner/test_partition.py measures both). For
+equal stages it is the known (M + p - 1) T (Narayanan et al., SC'21, section 2.2.1).
+`sum T + (M-1) max T`, which other planners minimise, charges the fill and drain of stages behind
+the slowest one as if they were as slow.
 """
 
 from __future__ import annotations
@@ -217,7 +221,9 @@ def step_time(
     steady = behind + (problem.num_microbatches - window) * (forward + backward)
     longest = float(steady[problem.num_microbatches > window].max(initial=0.0))
     before_end = np.concatenate([[0.0], np.cumsum(backward[:-1] + up[1:])])
-    return float(total.sum()) + longest + float((tail - before_end).max())
+    through = float(total.sum()) + longest + float((tail - before_end).max())
+    own = float((rounds * (forward + backward) - behind).max())
+    return max(through, float(total.sum()) + own + float(tail[0]))
 
 
 def with_capacity(problem: PartitionProblem, more_bytes: float) -> PartitionProblem:

@@ -202,12 +202,19 @@ class _CountModel:
             model.minimize(sum(forward) + sum(down) + (rounds - 1) * longest + end)
             return
         total = [sum(parts) for parts in zip(forward, backward, down, up, strict=True)]
+        step = self._bounded("step")
+        model.add(step >= sum(total) + longest + end)
+        # Implied: the weighted mean of the steady paths (planner/bound.py) and every stage's work.
+        window = max(slot.in_flight for slot in problem.slots)
+        if rounds > window == p:
+            model.add(p * step >= (p + rounds - 1) * sum(total))
         for s, slot in enumerate(problem.slots):
+            here, behind = forward[s] + backward[s], sum(total[s + 1 :])
             if rounds > slot.in_flight:
-                own = forward[s] + backward[s]
-                model.add(longest >= sum(total[s + 1 :]) + (rounds - slot.in_flight) * own)
+                model.add(longest >= behind + (rounds - slot.in_flight) * here)
+            model.add(step >= sum(total) - behind + (rounds - 1) * here + tail[0])
             model.add(end >= tail[s] - sum(backward[:s]) - sum(up[1 : s + 1]))
-        model.minimize(sum(total) + longest + end)
+        model.minimize(step)
 
     def _bounded(self, name: str, *, negative: bool = False) -> cp_model.IntVar:
         return self.model.new_int_var(-self.ceiling if negative else 0, self.ceiling, name)

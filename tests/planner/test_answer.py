@@ -45,7 +45,7 @@ class HandMadeCosts:
         return problem.static_bytes[0, -1] / cell.pp - self.capacity
 
     def totals(self, cell):
-        return totals_of(self.problem(cell), cell.pp)
+        return totals_of(self.problem(cell), cell)
 
     def problem(self, cell):
         at = np.asarray(self.kinds)

@@ -59,7 +59,7 @@ def test_no_partition_beats_the_bound_of_its_cell(n, p, m, schedule, seed):
     cell = Cell(
         pp=p, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule=schedule, vpp=1, global_batch=m
     )
-    (bound,) = lower_bounds([cell], [totals_of(problem, p)])
+    (bound,) = lower_bounds([cell], [totals_of(problem, cell)])
     if found is not None:
         assert bound <= found.step_time_s * (1 + 1e-12)
 
@@ -90,7 +90,7 @@ def test_the_bound_is_reached_by_equal_blocks():
     cell = Cell(
         pp=4, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule="1f1b", vpp=1, global_batch=8
     )
-    assert lower_bounds([cell], [totals_of(problem, 4)])[0] == 33.0
+    assert lower_bounds([cell], [totals_of(problem, cell)])[0] == 33.0
     assert partition(problem).step_time_s == 33.0
 
 
@@ -102,7 +102,7 @@ def test_many_cells_are_priced_at_once():
             (2, 3), (0, 1), (1, 2), (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
         )
     ]
-    bounds = lower_bounds(cells, [totals_of(problem, cell.pp) for cell in cells])
+    bounds = lower_bounds(cells, [totals_of(problem, cell) for cell in cells])
     assert bounds.shape == (len(cells),)
     assert np.all(bounds > 0)
     assert lower_bounds([], []).shape == (0,)

@@ -168,7 +168,8 @@ def _objective(problem, edges, f, b):
         if m > w:
             steady.append(sum(whole[s + 1 :]) + (m - w) * (f[s] + b[s]))
     ends = [tail[s] - sum(b[:s]) - sum(up[1 : s + 1]) for s in range(p)]
-    return sum(whole) + max(steady) + max(ends)
+    own = [sum(whole[: s + 1]) + (m - 1) * (f[s] + b[s]) for s in range(p)]
+    return max(sum(whole) + max(steady) + max(ends), max(own) + tail[0])
 
 
 @settings(

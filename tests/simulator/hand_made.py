@@ -26,6 +26,7 @@ from simulator.plan import Plan, Recompute, Stage
 from simulator.workload import Workload
 
 GIB = 2**30
+PRODUCTS = ("attn.qkv", "attn.out", "mlp.up", "mlp.down")
 
 
 def said(value: float, uncertainty: float = 0.0) -> Sourced:
@@ -153,23 +154,28 @@ def layer(
     loss: bool = False,
     first: bool = False,
 ) -> Block:
-    """An attention-like product and an MLP-like product, one weight matrix each."""
+    """An attention of two products about a softmax, and an MLP of two about a gelu."""
     boundary = TensorSpec(shape=(tokens, width), dtype=dtype)
     size = boundary.memory_bytes
     inner = width // tp
     forward = (
-        matmul(tokens, inner, width, module="attn", dtype=dtype),
-        memory_op("softmax", 2 * size // tp, module="attn", dtype=dtype),
-        matmul(tokens, inner, width, module="mlp", dtype=dtype),
+        matmul(tokens, inner, width, module="attn.qkv", dtype=dtype),
+        memory_op("_softmax", 2 * size // tp, module="attn", dtype=dtype),
+        matmul(tokens, width, inner, module="attn.out", dtype=dtype),
+        matmul(tokens, inner, width, module="mlp.up", dtype=dtype),
+        memory_op("gelu", 2 * size // tp, module="mlp", dtype=dtype),
+        matmul(tokens, width, inner, module="mlp.down", dtype=dtype),
+        memory_op("add", 3 * size, dtype=dtype),
     )
     backward = tuple(
         matmul(tokens, inner, width, phase=Phase.BACKWARD, module=module, dtype=dtype)
-        for module in ("mlp", "mlp", "attn", "attn")
+        for module in reversed(PRODUCTS)
+        for _ in range(2)
     )
     collectives = tuple(
         Collective(operation="all_reduce", phase=phase, module=module, size_bytes=size)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
-        for module in ("attn", "mlp")
+        for module in ("attn.out", "mlp.down")
     )
     return with_kind(
         Block(
@@ -186,7 +192,7 @@ def layer(
                     full_shape=(width, width),
                     sharded_dim=0 if tp > 1 else None,
                 )
-                for module in ("attn", "mlp")
+                for module in PRODUCTS
             ),
             saved=(
                 SavedTensor(module="attn", memory_bytes=3 * size // tp),

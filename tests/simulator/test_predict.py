@@ -77,8 +77,8 @@ def test_one_device_by_hand():
     parts = components(found)
     assert parts["compute"] + parts["launch"] == pytest.approx(work)
     assert found.step_time_s.value == pytest.approx(work + parts["optimizer"])
-    # 2 x 1024^3 flop per product: 2 forward, 4 backward per block; 8 blocks x 4 micro-batches.
-    flop = 2 * 1024**3 * 6 * 8 * 4
+    # 2 x 1024^3 flop per product: 4 forward, 8 backward per block; 8 blocks x 4 micro-batches.
+    flop = 2 * 1024**3 * 12 * 8 * 4
     assert found.mfu.value == pytest.approx(flop / (found.step_time_s.value * 100e12))
 
 

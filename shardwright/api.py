@@ -1,0 +1,101 @@
+"""The Python twins of the commands: the same words, values in and out, nothing printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.hardware.catalog import get_cluster
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.prices import price_of
+from profiles.model.loaders import resolve_model
+from profiles.model.traced import TracedModel, trace_model
+from profiles.sourced import Sourced
+from shardwright.compare import Comparison, compare_run
+from shardwright.places import local_profile, trace_cache
+from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.plan import PLAN_SCHEMA, Plan
+from simulator.plan_file import PlanFile
+from simulator.predict import predict as _predict
+from simulator.prediction import Prediction
+from simulator.stack import load_stack
+from simulator.workload import Workload
+
+TP_DEGREES = (1, 2, 4, 8)
+
+
+def target_of(cluster: Cluster) -> str:
+    """What a model is traced for: `cpu` or `gpu`."""
+    return "cpu" if cluster.groups[0].device.type == "cpu" else "gpu"
+
+
+def tp_degrees_for(cluster: Cluster) -> tuple[int, ...]:
+    """The tensor-parallel degrees worth tracing: powers of two within the innermost level."""
+    inner = cluster.levels[0].domain_size if cluster.levels else 1
+    return tuple(tp for tp in TP_DEGREES if tp <= max(1, inner))
+
+
+def cluster(text: str) -> Cluster:
+    """A cluster string, a cluster file, or `local`."""
+    return get_cluster(text, local=local_profile())
+
+
+def trace(
+    model: str,
+    *,
+    sequence_length: int,
+    precision: str = "bf16",
+    tp_degrees: tuple[int, ...] = TP_DEGREES,
+    target: str = "gpu",
+) -> TracedModel:
+    """The traced model of a shipped name, a config.json or `package.module:factory`."""
+    dtype = Workload(
+        global_batch=1, sequence_length=sequence_length, precision=precision
+    ).compute_dtype
+    return trace_model(
+        resolve_model(model),
+        sequence_length=sequence_length,
+        dtype=dtype,
+        tp_degrees=tp_degrees,
+        target=target,
+        cache=trace_cache(),
+    )
+
+
+def price_for(on: Cluster, kind: str = "on-demand") -> Sourced | None:
+    """The price of a device-hour of a cluster of one device type, or None."""
+    return price_of(on.groups[0].device.name, kind) if on.homogeneous else None
+
+
+def plan(model: TracedModel, on: Cluster, work: Workload, **options: object) -> PlanFile:
+    """The best plan; options are those of planner.search.search (space, solver, seed, ...)."""
+    from planner.search import search
+    from planner.space import Space
+
+    given: dict[str, object] = {"space": Space(), "price": price_for(on), **options}
+    return search(model, on, work, stack=load_stack(), **given)  # type: ignore[arg-type] # options of search
+
+
+def predict(chosen: Plan, model: TracedModel, on: Cluster) -> Prediction:
+    """What a plan would do."""
+    return _predict(chosen, model, on, stack=load_stack(), price=price_for(on))
+
+
+def load_plan(path: str | Path) -> PlanFile:
+    """The plan file at `path`."""
+    return read_document(path, PlanFile, schema=PLAN_SCHEMA)
+
+
+def run(
+    path: str | Path, *, steps: int = 10, check: bool = False, output: str = "run.json"
+) -> Measurement:
+    """Run the plan in a file on this machine."""
+    from executor.launch import run_plan
+
+    return run_plan(path, steps=steps, check=check, output=output)
+
+
+def compare(plan_path: str | Path, run_path: str | Path) -> Comparison:
+    """A plan's prediction beside its run."""
+    measured = read_document(run_path, Measurement, schema=MEASUREMENT_SCHEMA)
+    return compare_run(load_plan(plan_path), measured)

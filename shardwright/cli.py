@@ -1,0 +1,320 @@
+"""The command line. Typer and rich only at import; everything else when a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Plan, predict, run and verify distributed training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class Precision(StrEnum):
+    """Precision of the arithmetic."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+    FP16 = "fp16"
+
+
+class Optimizer(StrEnum):
+    """Optimizers that the cost model knows."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class Solver(StrEnum):
+    """How a cell is solved exactly."""
+
+    AUTO = "auto"
+    DP = "dp"
+    ILP = "ilp"
+
+
+Model = Annotated[
+    str, typer.Argument(help="shipped name, path of a config.json, or package.module:factory")
+]
+On = Annotated[str, typer.Option("--on", help="4x8xh100-sxm, a cluster file, or local")]
+Local = Annotated[
+    Path | None, typer.Option("--local", help="file of this machine's profile (--on local)")
+]
+Seq = Annotated[int | None, typer.Option("--seq", help="tokens per sequence")]
+Json = Annotated[bool, typer.Option("--json", help="machine output on stdout")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
+
+
+@app.command(
+    epilog="Examples:\n\n  shardwright fit llama-3.1-8b\n\n  shardwright fit ./config.json --seq 4096"
+)
+def fit(
+    model: Model,
+    seq: Seq = None,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
+    precision: Precision = Precision.BF16,
+    json_output: Json = False,
+) -> None:
+    """What a model is made of, and on which devices its training fits."""
+    from shardwright import commands
+
+    commands.fit(model, seq, micro_batch, precision.value, json_output=json_output)
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 --seq "
+        "8192\n\n  shardwright plan llama-3.1-8b --on 8xa100 --global-batch 64 --seq 4096 --tp 1,2 "
+        "-o plan.json"
+    )
+)
+def plan(
+    model: Model,
+    on: On,
+    global_batch: Annotated[int, typer.Option("--global-batch", help="sequences per step")],
+    seq: Seq = None,
+    micro_batch: Annotated[str | None, typer.Option("--micro-batch", help="4, or 1,2,4")] = None,
+    tp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
+    pp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
+    dp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
+    zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
+    vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
+    recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
+    schedule: Annotated[str | None, typer.Option(help="gpipe,1f1b,interleaved")] = None,
+    precision: Precision = Precision.BF16,
+    optimizer: Optimizer = Optimizer.ADAMW,
+    solver: Solver = Solver.AUTO,
+    output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
+    json_output: Json = False,
+    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    time_limit: Annotated[str | None, typer.Option("--time-limit", help="30s, 2min")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    local: Local = None,
+    quiet: Quiet = False,
+) -> None:
+    """The best plan for a model on a cluster, with its bound and its runners-up."""
+    from shardwright import commands
+
+    commands.plan(
+        model,
+        on,
+        global_batch,
+        seq,
+        axes={
+            "micro_batch": micro_batch,
+            "tp": tp,
+            "pp": pp,
+            "dp": dp,
+            "zero": zero,
+            "vpp": vpp,
+            "recompute": recompute,
+            "schedule": schedule,
+        },
+        precision=precision.value,
+        optimizer=optimizer.value,
+        solver=solver.value,
+        output=output,
+        json_output=json_output,
+        explain=explain,
+        time_limit=time_limit,
+        seed=seed,
+        local=local,
+        quiet=quiet,
+    )
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright predict plan.json --explain\n\n  shardwright predict plan.json "
+        "--html report.html --trace trace.json"
+    )
+)
+def predict(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
+    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    json_output: Json = False,
+) -> None:
+    """One plan in depth: where the time and the memory go, and what the numbers rest on."""
+    from shardwright import commands
+
+    commands.predict(plan_file, explain=explain, html=html, trace=trace, json_output=json_output)
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright profile --quick\n\n  shardwright profile --model "
+        "tiny-llama-demo --seq 128 --micro-batch 4"
+    )
+)
+def profile(
+    quick: Annotated[bool, typer.Option("--quick", help="under 30 s")] = False,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads per device")] = 1,
+    model: Annotated[
+        str | None, typer.Option("--model", help="measure this model's blocks into the profile")
+    ] = None,
+    seq: Seq = None,
+    micro_batch: Annotated[str, typer.Option("--micro-batch", help="4, or 1,2,4")] = "1",
+    precision: Precision = Precision.FP32,
+    output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
+    local: Local = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this machine; the result is what `--on local` names."""
+    from shardwright import commands
+
+    commands.profile(
+        quick=quick,
+        devices=devices,
+        threads=threads,
+        model=model,
+        seq=seq,
+        micro_batch=micro_batch,
+        precision=precision.value,
+        output=output or local,
+        quiet=quiet,
+    )
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json --model "
+        "mypkg.model:build --check"
+    )
+)
+def run(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
+    model: Annotated[str, typer.Option("--model", help="where it is not the plan's own name")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
+    check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
+    output: Annotated[Path, typer.Option("-o", help="write the measurement here")] = Path(
+        "run.json"
+    ),
+    processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    timeout: Annotated[str, typer.Option(help="longest wait of a rank")] = "300s",
+    quiet: Quiet = False,
+) -> None:
+    """Run a plan through torchrun on this machine and measure it."""
+    from shardwright import commands
+
+    commands.run(
+        plan_file,
+        model=model,
+        steps=steps,
+        check=check,
+        output=output,
+        processes=processes,
+        device=device,
+        timeout=timeout,
+        quiet=quiet,
+    )
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright compare plan.json run.json --html report.html\n\n  shardwright "
+        "compare old.json new.json --markdown diff.md"
+    )
+)
+def compare(
+    first: Annotated[Path, typer.Argument(help="a plan file")],
+    second: Annotated[Path, typer.Argument(help="a run of it, or another plan file")],
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    json_output: Json = False,
+    fail_over: Annotated[
+        str | None, typer.Option("--fail-over", help="15%: exit 4 where the step is further off")
+    ] = None,
+) -> None:
+    """Predicted against measured, part by part; or the difference of two plans."""
+    from shardwright import commands
+
+    commands.compare(
+        first,
+        second,
+        markdown=markdown,
+        html=html,
+        trace=trace,
+        json_output=json_output,
+        fail_over=fail_over,
+    )
+
+
+@app.command(epilog="Examples:\n\n  shardwright catalog\n\n  shardwright catalog show h200-sxm")
+def catalog(
+    action: Annotated[str, typer.Argument(help="list or show")] = "list",
+    name: Annotated[str, typer.Argument(help="a device")] = "",
+    json_output: Json = False,
+) -> None:
+    """The devices that are known, with every number's source."""
+    from shardwright import commands
+
+    commands.catalog(action, name, json_output=json_output)
+
+
+@app.command(epilog="Examples:\n\n  shardwright demo\n\n  shardwright demo --output /tmp/tour")
+def demo(
+    output: Annotated[Path, typer.Option("--output", help="folder for what it writes")] = Path(
+        "demo-output"
+    ),
+) -> None:
+    """The whole way once on this machine: profile, plan, run on two processes, compare."""
+    from shardwright.demo import tour
+
+    tour(output)
+
+
+def main() -> None:
+    """Entry point; turns errors into one paragraph on stderr and an exit status."""
+    from profiles.errors import ShardwrightError
+
+    try:
+        app(standalone_mode=False)
+    except ShardwrightError as error:
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted; nothing half-written is left")
+        sys.exit(130)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is not None:
+            _complain(usage())
+            sys.exit(2)
+        if os.environ.get("SHARDWRIGHT_TRACEBACK"):
+            raise
+        _complain(
+            f"this is a fault of Shardwright's, not yours: {type(error).__name__}: {error}. Please "
+            "report it with the command and your files"
+        )
+        sys.exit(1)
+
+
+def _complain(message: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, width=100, highlight=False)
+    console.print(Text.assemble(("error: ", "bold red"), message))
+
+
+if __name__ == "__main__":
+    main()

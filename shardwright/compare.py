@@ -1,0 +1,204 @@
+"""Comparing: a plan's prediction with a run, or two plans with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.document import content_hash
+from profiles.errors import DocumentError, MismatchError
+from profiles.units import format_bytes, format_percent, format_time, format_usd
+from simulator.measurement import Measurement
+from simulator.plan_file import PlanFile
+from simulator.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One quantity. unit `s` or `bytes`; measured_cpu is None where CPU time means nothing.
+
+    inside  whether the measurement lies in the predicted interval, None where there is none
+    """
+
+    name: str
+    unit: str
+    predicted: float
+    measured: float
+    measured_cpu: float | None = None
+    inside: bool | None = None
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, by wall time; 0 where nothing was measured."""
+        return (self.predicted - self.measured) / self.measured if self.measured else 0.0
+
+    @property
+    def cpu_error(self) -> float | None:
+        """The same by CPU time."""
+        if not self.measured_cpu:
+            return None
+        return (self.predicted - self.measured_cpu) / self.measured_cpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prediction beside its measurement; the first row is the step."""
+
+    model: str
+    cluster: str
+    rows: tuple[Row, ...]
+    undisturbed_steps: int
+    steps: int
+    gradients_passed: bool | None
+
+    @property
+    def step(self) -> Row:
+        return self.rows[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One line of the diff of two plans."""
+
+    name: str
+    before: str
+    after: str
+
+
+def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
+    """The prediction in a plan file beside a run of its plan.
+
+    Raises DocumentError where the plan file holds no prediction, MismatchError where the run is of
+    another plan.
+    """
+    plan, prediction = answer.plan, answer.prediction
+    if plan is None or prediction is None:
+        raise DocumentError("the plan file holds no prediction to compare with; plan again")
+    if content_hash(plan) != measured.plan_hash:
+        raise MismatchError(
+            f"the run is of another plan: its hash is {measured.plan_hash}, the plan's is "
+            f"{content_hash(plan)}; run this plan, or pass the plan that was run"
+        )
+    rows = [_step_row(prediction, measured)]
+    rows += _stage_rows(prediction, measured)
+    rows += _rank_rows(prediction, measured)
+    return Comparison(
+        model=plan.model,
+        cluster=plan.cluster,
+        rows=tuple(rows),
+        undisturbed_steps=sum(not step.disturbed for step in measured.steps),
+        steps=len(measured.steps),
+        gradients_passed=measured.gradient_check.passed if measured.gradient_check else None,
+    )
+
+
+def _step_row(prediction: Prediction, measured: Measurement) -> Row:
+    step = prediction.step_time_s
+    return Row(
+        name="step",
+        unit="s",
+        predicted=step.value,
+        measured=measured.step_wall_s,
+        inside=step.low <= measured.step_wall_s <= step.high,
+    )
+
+
+def _stage_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
+    samples = {sample.stage: sample for sample in measured.stages}
+    rows = []
+    for stage in prediction.stages:
+        sample = samples.get(stage.stage)
+        if sample is None:
+            continue
+        for name in ("forward", "backward"):
+            rows.append(
+                Row(
+                    name=f"stage {stage.stage} {name}",
+                    unit="s",
+                    predicted=getattr(stage, f"{name}_s"),
+                    measured=getattr(sample, f"{name}_wall_s"),
+                    measured_cpu=getattr(sample, f"{name}_cpu_s"),
+                )
+            )
+    return rows
+
+
+def _rank_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
+    """Optimizer, gradient exchange and peak memory of each pipeline rank's first process."""
+    samples = {sample.rank: sample for sample in measured.ranks}
+    tails = {stage.rank: stage for stage in prediction.stages}
+    rows = []
+    for memory in prediction.ranks:
+        sample, tail = samples.get(memory.rank), tails.get(memory.rank)
+        if sample is None or tail is None:
+            continue
+        rank = f"rank {memory.rank}"
+        rows.append(
+            Row(
+                name=f"{rank} optimizer",
+                unit="s",
+                predicted=tail.optimizer_s,
+                measured=sample.optimizer_s,
+            )
+        )
+        if tail.data_parallel_s > 0:
+            rows.append(
+                Row(
+                    name=f"{rank} gradient exchange",
+                    unit="s",
+                    predicted=tail.data_parallel_s,
+                    measured=sample.data_parallel_s,
+                )
+            )
+        if sample.peak_memory_bytes > 0:
+            rows.append(
+                Row(
+                    name=f"{rank} peak memory",
+                    unit="bytes",
+                    predicted=memory.peak_bytes,
+                    measured=sample.peak_memory_bytes,
+                )
+            )
+    return rows
+
+
+def compare_plans(before: PlanFile, after: PlanFile) -> tuple[Difference, ...]:
+    """What differs between two plan files, in reading order; empty where nothing does."""
+    a, b = _facts(before), _facts(after)
+    names = list(dict.fromkeys([*a, *b]))
+    return tuple(
+        Difference(name=name, before=a.get(name, "-"), after=b.get(name, "-"))
+        for name in names
+        if a.get(name) != b.get(name)
+    )
+
+
+def _facts(answer: PlanFile) -> dict[str, str]:
+    facts = {"status": answer.status}
+    plan, prediction = answer.plan, answer.prediction
+    if plan is not None:
+        work = plan.workload
+        facts |= {
+            "model": plan.model,
+            "cluster": plan.cluster,
+            "global batch": str(work.global_batch),
+            "sequence length": str(work.sequence_length),
+            "precision": work.precision,
+            "degrees": f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}",
+            "schedule": f"{plan.schedule}, {plan.vpp} stages per rank",
+            "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
+            "ZeRO stage": str(plan.zero_stage),
+            "blocks per stage": ", ".join(str(stage.num_blocks) for stage in plan.stages),
+            "recompute": ", ".join(
+                f"{kind} {sum(stage.recompute.count(kind) for stage in plan.stages)}"
+                for kind in sorted({k for stage in plan.stages for k in stage.recompute})
+            ),
+        }
+    if prediction is not None:
+        facts |= {
+            "step": format_time(prediction.step_time_s.value),
+            "MFU": format_percent(prediction.mfu.value),
+            "peak memory": format_bytes(prediction.peak_memory_bytes.value),
+        }
+        if prediction.usd_per_million_tokens is not None:
+            facts["$ per M tokens"] = format_usd(prediction.usd_per_million_tokens.value)
+    return facts

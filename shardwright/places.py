@@ -1,0 +1,19 @@
+"""Where Shardwright keeps things of its own: traces in the cache, this machine's profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def trace_cache() -> Path:
+    """Folder of cached traces."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("shardwright")) / "traces"
+
+
+def local_profile() -> Path:
+    """The profile that `--on local` reads and `profile` writes."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("shardwright")) / "local.json"

@@ -1,0 +1,1 @@
+"""Reports: terminal, Markdown, HTML and Chrome trace."""

@@ -1,0 +1,69 @@
+"""Chrome traces (Perfetto opens them): predicted and measured as two groups of tracks.
+
+Format: "Trace Event Format", complete events (`X`), counters (`C`) and metadata (`M`); times in
+microseconds. One track per rank and stream, since overlapping slices in a track are not shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.measurement import Measurement
+from simulator.prediction import Event, Prediction
+
+PREDICTED, MEASURED = 1, 2
+_STREAMS = {"compute": 0, "send": 1, "collective": 2}
+
+
+def chrome_trace(prediction: Prediction | None, measured: Measurement | None) -> dict[str, Any]:
+    """The trace as plain values, ready for JSON."""
+    events: list[dict[str, Any]] = []
+    if prediction is not None:
+        events += _group(PREDICTED, "predicted", prediction.events)
+        for rank in prediction.ranks:
+            events += [
+                {
+                    "ph": "C",
+                    "pid": PREDICTED,
+                    "name": f"memory of rank {rank.rank}",
+                    "ts": sample.time_s * 1e6,
+                    "args": {"bytes": round(sample.memory_bytes)},
+                }
+                for sample in rank.timeline
+            ]
+    if measured is not None:
+        events += _group(MEASURED, "measured", measured.events)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _group(pid: int, name: str, events: tuple[Event, ...]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+    ]
+    for rank, stream in sorted({(e.rank, e.stream) for e in events}):
+        made.append(
+            {
+                "ph": "M",
+                "pid": pid,
+                "tid": _track(rank, stream),
+                "name": "thread_name",
+                "args": {"name": f"rank {rank} {stream}"},
+            }
+        )
+    for event in events:
+        made.append(
+            {
+                "ph": "X",
+                "pid": pid,
+                "tid": _track(event.rank, event.stream),
+                "name": event.name,
+                "ts": event.start_s * 1e6,
+                "dur": max(0.0, event.end_s - event.start_s) * 1e6,
+                "args": {"rank": event.rank, "stream": event.stream},
+            }
+        )
+    return made
+
+
+def _track(rank: int, stream: str) -> int:
+    return rank * len(_STREAMS) + _STREAMS.get(stream, 0)

@@ -1,0 +1,72 @@
+"""Markdown for pull requests: a comparison, or the diff of two plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiles.units import format_bytes, format_time
+from shardwright.compare import Comparison, Difference, Row
+
+
+def quantity(value: float, unit: str) -> str:
+    """Seconds or bytes as people read them."""
+    return format_time(value) if unit == "s" else format_bytes(value)
+
+
+def signed_percent(error: float | None) -> str:
+    """`+3.2 %`, or a dash."""
+    return "-" if error is None else f"{error * 100:+.1f} %"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """A table of predicted against measured."""
+    lines = [
+        f"### {_safe(comparison.model)} on {_safe(comparison.cluster)}: predicted and measured",
+        "",
+        "| | predicted | measured | error | CPU time | error |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in comparison.rows:
+        lines.append("| " + " | ".join(cells(row)) + " |")
+    lines += ["", verdict(comparison), ""]
+    return "\n".join(lines)
+
+
+def cells(row: Row) -> list[str]:
+    """The cells of a row: name, predicted, measured, error, CPU time, its error."""
+    cpu = quantity(row.measured_cpu, "s") if row.measured_cpu else ""
+    return [
+        row.name,
+        quantity(row.predicted, row.unit),
+        quantity(row.measured, row.unit),
+        signed_percent(row.error),
+        cpu,
+        signed_percent(row.cpu_error) if cpu else "",
+    ]
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence on the step, the interval and the gradients."""
+    step = comparison.step
+    inside = "inside" if step.inside else "outside"
+    said = (
+        f"The measured step is {inside} the predicted interval; {comparison.undisturbed_steps} of "
+        f"{comparison.steps} steps were undisturbed."
+    )
+    if comparison.gradients_passed is not None:
+        what = "equal" if comparison.gradients_passed else "DIFFER FROM"
+        said += f" Loss and gradients {what} those of the unsplit model."
+    return said
+
+
+def difference_markdown(differences: Sequence[Difference]) -> str:
+    """A table of what differs between two plans."""
+    if not differences:
+        return "The two plans are equal.\n"
+    lines = ["| | before | after |", "|---|---|---|"]
+    lines += [f"| {d.name} | {_safe(d.before)} | {_safe(d.after)} |" for d in differences]
+    return "\n".join(lines) + "\n"
+
+
+def _safe(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

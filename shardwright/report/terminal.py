@@ -1,0 +1,323 @@
+"""What the commands print: tables of at most 100 columns, no colour when piped.
+
+Every function gives rich renderables; printing is the command line's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from profiles.hardware.catalog import CatalogRow
+from profiles.hardware.device import Device
+from profiles.units import (
+    format_bytes,
+    format_count,
+    format_flop,
+    format_percent,
+    format_rate,
+    format_time,
+    format_usd,
+)
+from shardwright.compare import Comparison, Difference
+from shardwright.report.markdown import cells, verdict
+from simulator.plan import Plan
+from simulator.plan_file import PlanFile
+from simulator.prediction import Interval, Prediction
+
+WIDTH = 100
+
+
+def table(*columns: tuple[str, str]) -> Table:
+    """A plain table; each column is (heading, `left` or `right`)."""
+    made = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for heading, justify in columns:
+        made.add_column(heading, justify="right" if justify == "right" else "left")
+    return made
+
+
+def plan_title(plan: Plan) -> str:
+    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
+    parts = [f"tp{plan.tp} pp{plan.pp} dp{plan.dp}"]
+    if plan.pp > 1:
+        parts.append(plan.schedule + (f" x{plan.vpp}" if plan.vpp > 1 else ""))
+    parts.append(f"micro-batch {plan.micro_batch}")
+    if plan.zero_stage:
+        parts.append(f"ZeRO {plan.zero_stage}")
+    return ", ".join(parts)
+
+
+def plan_report(answer: PlanFile) -> RenderableType:
+    """The answer of `plan`: headline, chosen plan and runners-up, what limits, what it rests on."""
+    if answer.plan is None or answer.prediction is None:
+        return infeasible_report(answer)
+    plan, prediction = answer.plan, answer.prediction
+    gap = answer.gap or 0.0
+    proof = "proven optimal" if answer.status == "optimal" else f"within {format_percent(gap)}"
+    head = Text.assemble(
+        ("Best plan  ", "bold"),
+        plan_title(plan),
+        "   ",
+        (proof, "green"),
+        f" in {format_time(answer.search_time_s)} ({answer.solver}; {answer.cells_considered} "
+        f"cells, {answer.cells_pruned} pruned)",
+    )
+    step = prediction.step_time_s
+    tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    facts = [
+        f"step {_interval(step)}",
+        f"MFU {format_percent(prediction.mfu.value)}",
+        f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
+        f"(rank {tight.rank})",
+    ]
+    if prediction.usd_per_million_tokens is not None:
+        facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
+    rows = table(
+        ("#", "right"),
+        ("plan", "left"),
+        ("step", "right"),
+        ("peak", "right"),
+        ("$/Mtok", "right"),
+        ("why not first", "left"),
+    )
+    rows.add_row(
+        "1",
+        plan_title(plan),
+        format_time(step.value),
+        format_bytes(prediction.peak_memory_bytes.value),
+        _usd(prediction.usd_per_million_tokens),
+        "chosen",
+    )
+    for number, other in enumerate(answer.alternatives, start=2):
+        usd = other.usd_per_million_tokens
+        rows.add_row(
+            str(number),
+            plan_title(other.plan),
+            format_time(other.step_time_s),
+            format_bytes(other.peak_memory_bytes),
+            format_usd(usd) if usd else "-",
+            other.why_not_first,
+        )
+    return Group(
+        head,
+        Text("           " + "   ".join(facts)),
+        Text(""),
+        rows,
+        Text(""),
+        Text(f"Stages: {stages_line(plan)}"),
+        Text(f"Limit:  {prediction.limit}"),
+        Text(f"Data:   {sources_line(prediction)}"),
+        *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
+    )
+
+
+def _interval(value: Interval) -> str:
+    return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
+
+
+def _usd(value: Interval | None) -> str:
+    return format_usd(value.value) if value is not None else "-"
+
+
+def stages_line(plan: Plan) -> str:
+    """How many blocks each stage holds, and what is recomputed."""
+    counts = " ".join(str(stage.num_blocks) for stage in plan.stages)
+    kinds: dict[str, int] = {}
+    for stage in plan.stages:
+        for kind in stage.recompute:
+            kinds[kind.value] = kinds.get(kind.value, 0) + 1
+    again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    return f"{counts} blocks; recompute: {again} blocks"
+
+
+def sources_line(prediction: Prediction) -> str:
+    """Shares of the predicted work that are measured, interpolated and assumed."""
+    shares: dict[str, float] = {}
+    for tag in prediction.sources:
+        shares[tag.method] = shares.get(tag.method, 0.0) + tag.share
+    said = [f"{format_percent(shares[m])} {m}" for m in sorted(shares, key=lambda m: -shares[m])]
+    return ", ".join(said) + " (--explain lists the sources)"
+
+
+def infeasible_report(answer: PlanFile) -> RenderableType:
+    """Why nothing fits, and what would."""
+    why = answer.infeasibility
+    if why is None:
+        return Text(f"No plan: status {answer.status}")
+    lines: list[RenderableType] = [
+        Text.assemble(
+            ("No plan fits. ", "bold red"), f"{answer.cells_considered} cells considered."
+        ),
+        Text(
+            f"Nearest: {why.nearest}; stage {why.stage} needs {format_bytes(why.needed_bytes)}, the "
+            f"device has {format_bytes(why.capacity_bytes)} ({format_bytes(why.bytes_over)} over)"
+        ),
+        Text(f"Binds:   {why.term} of stage {why.stage}"),
+    ]
+    if why.relaxations:
+        lines += [Text(""), Text("What would fit (each was solved):")]
+        rows = table(("change", "left"), ("flag", "left"), ("step", "right"))
+        for relaxation in why.relaxations:
+            rows.add_row(relaxation.change, relaxation.flag, format_time(relaxation.step_time_s))
+        lines.append(rows)
+    else:
+        lines.append(Text("No single change of pins, device count or device type made it fit."))
+    return Group(*lines)
+
+
+def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
+    """One plan in depth: where the step goes, stages, memory and, on request, every source."""
+    assert answer.plan is not None
+    assert answer.prediction is not None
+    plan, prediction = answer.plan, answer.prediction
+    step = prediction.step_time_s
+    where = table(("part of the step", "left"), ("time", "right"), ("share", "right"))
+    for part in prediction.components:
+        where.add_row(
+            part.name.replace("_", " "),
+            format_time(part.time_s),
+            format_percent(part.time_s / step.value),
+        )
+    where.add_row("step", format_time(step.value), "100 %", style="bold")
+    memory = table(
+        ("rank", "right"),
+        ("parameters", "right"),
+        ("gradients", "right"),
+        ("optimizer", "right"),
+        ("activations", "right"),
+        ("transient", "right"),
+        ("buffers", "right"),
+        ("peak", "right"),
+        ("has", "right"),
+    )
+    for rank in prediction.ranks:
+        memory.add_row(
+            str(rank.rank),
+            *(
+                format_bytes(x)
+                for x in (
+                    rank.parameters_bytes,
+                    rank.gradients_bytes,
+                    rank.optimizer_bytes,
+                    rank.activations_bytes,
+                    rank.transient_bytes,
+                    rank.communication_bytes,
+                    rank.peak_bytes,
+                    rank.capacity_bytes,
+                )
+            ),
+        )
+    kwh = prediction.kwh_per_million_tokens.value
+    parts: list[RenderableType] = [
+        Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
+        Text(
+            f"step {_interval(step)}   MFU {format_percent(prediction.mfu.value)}   "
+            f"{format_count(prediction.tokens_per_s.value)} tokens/s   {kwh:.3g} kWh per M tokens"
+        ),
+        Text(""),
+        where,
+        Text(""),
+        memory,
+        Text(""),
+        Text(f"Stages: {stages_line(plan)}"),
+        Text(f"Limit:  {prediction.limit}"),
+    ]
+    if explain:
+        rows = table(("rests on", "left"), ("share", "right"), ("how", "left"), ("source", "left"))
+        for tag in prediction.sources:
+            rows.add_row(tag.name, format_percent(tag.share), tag.method, tag.source)
+        parts += [Text(""), rows]
+        parts.append(
+            Text(
+                "MFU = flop of forward and backward without recomputation / (step time x sum of "
+                "the devices' dense peaks)"
+            )
+        )
+    return Group(*parts)
+
+
+def comparison_report(comparison: Comparison) -> RenderableType:
+    """Predicted beside measured, row by row."""
+    rows = table(
+        ("", "left"),
+        ("predicted", "right"),
+        ("measured", "right"),
+        ("error", "right"),
+        ("CPU time", "right"),
+        ("error", "right"),
+    )
+    for row in comparison.rows:
+        rows.add_row(*cells(row), style="bold" if row is comparison.step else "")
+    return Group(rows, Text(""), Text(verdict(comparison)))
+
+
+def difference_report(differences: Sequence[Difference]) -> RenderableType:
+    """What differs between two plans."""
+    if not differences:
+        return Text("The two plans are equal.")
+    rows = table(("", "left"), ("before", "left"), ("after", "left"))
+    for d in differences:
+        rows.add_row(d.name, d.before, d.after)
+    return rows
+
+
+def catalog_report(found: Sequence[CatalogRow]) -> RenderableType:
+    """The devices that are known."""
+    rows = table(
+        ("device", "left"),
+        ("bf16 peak", "right"),
+        ("memory", "right"),
+        ("bandwidth", "right"),
+        ("power", "right"),
+        ("$/hour", "right"),
+        ("measured", "left"),
+    )
+    for row in found:
+        rows.add_row(
+            row.name,
+            format_flop(row.peak_bf16_flop_per_s) + "/s",
+            format_bytes(row.memory_bytes),
+            format_rate(row.memory_bandwidth_bytes_per_s),
+            f"{row.power_w:.0f} W",
+            format_usd(row.usd_per_hour) if row.usd_per_hour else "-",
+            row.measured,
+        )
+    return rows
+
+
+def device_report(device: Device) -> RenderableType:
+    """Every number of a device with its source and date."""
+    rows = table(
+        ("", "left"), ("value", "right"), ("how", "left"), ("date", "left"), ("source", "left")
+    )
+    numbers = [
+        ("memory", format_bytes(device.memory_bytes.value), device.memory_bytes),
+        ("reserved", format_bytes(device.reserved_bytes.value), device.reserved_bytes),
+        (
+            "bandwidth",
+            format_rate(device.memory_bandwidth_bytes_per_s.value),
+            device.memory_bandwidth_bytes_per_s,
+        ),
+        ("power", f"{device.power_w.value:.0f} W", device.power_w),
+        ("launch", format_time(device.launch_s.value), device.launch_s),
+    ]
+    for dtype, peak in sorted(device.peak_flop_per_s.items()):
+        numbers.append((dtype, format_flop(peak.value) + "/s", peak))
+    for name, value, sourced in numbers:
+        rows.add_row(name, value, sourced.method, sourced.date, sourced.source)
+    measured = device.measurements
+    said = (
+        f"Measured: {len(measured.matmul)} matmul, {len(measured.attention)} attention, "
+        f"{len(measured.memory)} memory points. {measured.source} ({measured.date})"
+        if measured
+        else f"Not measured; utilisation of {device.efficiency_of or 'no relative'}"
+    )
+    return Group(
+        Text.assemble((device.name, "bold"), f" ({device.vendor}; {', '.join(device.aliases)})"),
+        rows,
+        Text(said),
+        Text(device.notes),
+    )
