@@ -50,6 +50,7 @@ class Refinement:
         return (self.step_time_s, memory, self.cell)
 
 
+Family = tuple[int, int, int, str]
 Refine = Callable[[Cell, float], Refinement]
 """Refines a cell; plans that cannot be under the given step time need not be looked for."""
 
@@ -119,14 +120,14 @@ def branch_and_bound(
     refined, pruned = len(done), len(cells) - len(done)
     if complete and np.isfinite(best):
         with suppress(KeyboardInterrupt):
-            _look_further(cells, order, refine, done, runners_up, extra_refinements)
+            _look_further(cells, bounds, order, refine, done, runners_up, extra_refinements)
     plans = sorted((r for r in done.values() if r.plan is not None), key=lambda r: r.rank_key)
     return Outcome(
         plans=tuple(plans), bound_s=bound, refined=refined, pruned=pruned, complete=complete
     )
 
 
-def family(cell: Cell) -> tuple[int, int, int, str]:
+def family(cell: Cell) -> Family:
     """What makes two plans look different to a reader: the mesh and the schedule."""
     return (cell.pp, cell.dp, cell.tp, cell.schedule)
 
@@ -142,24 +143,36 @@ def _proved(
 
 def _look_further(
     cells: Sequence[Cell],
+    bounds: Array,
     order: list[int],
     refine: Refine,
     done: dict[int, Refinement],
     runners_up: int,
     extra: int,
 ) -> None:
-    """Refines, without the cut-off, the two first cells of families that have no plan yet."""
-    seen = {family(r.cell) for r in done.values() if r.plan is not None}
-    tried: Counter[tuple[int, int, int, str]] = Counter()
+    """Refines the best of other families: each as far as its next bound promises more, with a
+    third of the refinements at most for any one."""
+    best: dict[Family, float] = {}
+    for refinement in done.values():
+        kind = family(refinement.cell)
+        best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
+    settled = {kind for kind, step_s in best.items() if np.isfinite(step_s)}
+    tried: Counter[Family] = Counter()
     for index in order:
-        if len(seen) > runners_up or extra == 0:
-            return
         kind = family(cells[index])
-        if kind in seen or tried[kind] == 2:
+        if kind in settled or tried[kind] * 3 >= extra:
             continue
-        found = refine(cells[index], np.inf)
+        if bounds[index] >= best.get(kind, np.inf):
+            settled.add(kind)
+            continue
+        if sum(np.isfinite(step_s) for step_s in best.values()) > runners_up and (
+            kind not in best or not np.isfinite(best[kind])
+        ):
+            continue
+        if tried.total() >= extra:
+            return
+        found = refine(cells[index], best.get(kind, np.inf))
         tried[kind] += 1
-        extra -= 1
         if found.plan is not None:
             done[index] = found
-            seen.add(kind)
+            best[kind] = min(best.get(kind, np.inf), found.step_time_s)

@@ -83,9 +83,14 @@ class CellSolver:
             return partition_interleaved(chain), lower
         if self.solver == "ilp":
             answer = solve_integer(problem, seed=self.seed, workers=self.workers)
-            return answer.partition, answer.bound_s
-        found = partition(problem, below=below)
-        return found, found.step_time_s if found is not None else below
+            found = answer.partition
+            if found is None and answer.status != "infeasible":
+                found = partition(
+                    problem
+                )  # too large: the plan is the programme's, its bound stays
+            return found, max(lower, answer.bound_s)
+        best = partition(problem, below=below)
+        return best, best.step_time_s if best is not None else below
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """True where the integer programme proves the dynamic programme's partition of a cell,

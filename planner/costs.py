@@ -99,20 +99,22 @@ class SimulatorCosts:
         most with the strategy that needs least.
         """
         held = self._parameters(cell.tp)
-        mean = float(held.count[0, -1]) / cell.pp
-        need = self._static(cell, mean, 0.0)
-        if need > self.usable_bytes:
-            return need - self.usable_bytes
-        working = self._least_activations(cell.tp, cell.micro_batch)
-        blocks = np.diagonal(held.count, offset=1)
-        alone = {float(n): self._static(cell, float(n), float(n)) for n in np.unique(blocks)}
-        running: float = max(
-            alone[float(n)] + w for n, w in zip(blocks, working.tolist(), strict=True)
-        )
-        if working.max() > self.usable_bytes:
-            return running - self.usable_bytes
-        buffers = self._least_buffer(cell) * min(_sides(cell, rank) for rank in range(cell.pp))
-        return max(need, running) + buffers - self.usable_bytes
+        mean = self._static(cell, float(held.count[0, -1]) / cell.pp, 0.0)
+        sides = min(_sides(cell, rank) for rank in range(cell.pp))
+        if mean > self.usable_bytes:
+            # Surely too much: what else it lacks is estimated from the smallest micro-batch.
+            smallest = self._sizes[0]
+            working = float(self._least_activations(cell.tp, smallest).max())
+            buffers = sides * self._least_buffer(cell, smallest) * cell.micro_batch / smallest
+            return mean + working + buffers - self.usable_bytes
+        working_of = self._least_activations(cell.tp, cell.micro_batch)
+        blocks = np.diagonal(held.count, offset=1).tolist()
+        alone = {n: self._static(cell, n, n) for n in set(blocks)}
+        running = max(alone[n] + w for n, w in zip(blocks, working_of.tolist(), strict=True))
+        if working_of.max() <= self.usable_bytes:
+            buffers = sides * self._least_buffer(cell, cell.micro_batch)
+            return float(max(mean, running) + buffers - self.usable_bytes)
+        return float(running - self.usable_bytes)
 
     def totals(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
@@ -150,7 +152,7 @@ class SimulatorCosts:
         whole = np.min([self._seconds(cell, rank)[kind] for rank in self._places(cell)], axis=0)
         in_flight = _in_flight(cell)
         room = self.usable_bytes - float(chain.backward_transient_bytes.min())
-        buffer = self._least_buffer(cell)
+        buffer = self._least_buffer(cell, cell.micro_batch)
         sides = [_sides(cell, rank) for rank in range(cell.pp)]
         return least_longest_s(
             seconds=whole,
@@ -431,13 +433,13 @@ class SimulatorCosts:
             self._activations[key] = (bytes_of.min(axis=1) - chain.input_bytes)[kinds]
         return self._activations[key]
 
-    def _least_buffer(self, cell: Cell) -> float:
-        """Receive buffers of one side of a stage, at least."""
+    def _least_buffer(self, cell: Cell, micro_batch: int) -> float:
+        """Receive buffers of one side of a stage, at least, for messages of that size."""
         if cell.pp == 1 or not self.stack.behaviour.receive_buffers_per_microbatch:
             return 0.0
-        key = (cell.tp, cell.micro_batch)
+        key = (cell.tp, micro_batch)
         if key not in self._cuts:
-            graph = self.traced.at(cell.micro_batch, cell.tp)
+            graph = self.traced.at(micro_batch, cell.tp)
             self._cuts[key] = min(
                 float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
                 for ref in graph.chain[1:]

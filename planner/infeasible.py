@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from planner.cell import Cell
 from planner.cell_costs import CellSolver
-from planner.problem import Partition, PartitionProblem, with_capacity
+from planner.problem import Partition, with_capacity
 from simulator.plan_file import Infeasibility, Relaxation
 from simulator.prediction import RankMemory
 
-_CELLS_TRIED = 8  # cells with the least missing memory that are solved for the nearest plan
-_PRECISION = 0.005  # of the capacity, to which the missing memory is found
+_CELLS_TRIED = 4  # meshes with the least missing memory that are solved for the nearest plan
+_PRECISION = 0.01  # of the capacity, to which the missing memory is found
 
 _TERMS = {
     "parameters_bytes": "parameters",
@@ -25,23 +25,27 @@ _TERMS = {
 }
 
 
-def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> list[Cell]:
-    """The cells that lack least by their bound, at most a handful, nearest first."""
-    order = sorted(range(len(cells)), key=lambda index: (missing[index], cells[index]))
-    return [cells[index] for index in order[:_CELLS_TRIED]]
+def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell, float]:
+    """What the cells lack that lack least by their bound: the first cell of each of a few meshes,
+    nearest first."""
+    found: dict[tuple[int, int, int], Cell] = {}
+    lack = dict(zip(cells, missing, strict=True))
+    for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
+        found.setdefault((cell.pp, cell.dp, cell.tp), cell)
+    return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
 
 
 def explain_infeasible(
-    solver: CellSolver, cells: Sequence[Cell], relaxations: tuple[Relaxation, ...]
+    solver: CellSolver, lacking: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
 ) -> Infeasibility:
-    """The nearest of the plans of `cells`: the one that fits with the least memory more.
+    """The nearest of the cells' plans: the one that fits with the least memory more.
 
-    cells  from `nearest_misses`; none of them has a plan that fits
+    lacking  from `nearest_misses`: bytes that each cell lacks at least; none has a plan that fits
     """
     best: tuple[float, Cell, Partition] | None = None
-    for cell in cells:
-        problem = solver.costs.problem(cell)
-        found = _least_more(solver, cell, problem, best[0] if best else np.inf)
+    for cell, lack in lacking.items():
+        limit = best[0] if best else np.inf
+        found = _least_more(solver, cell, max(0.0, lack), limit) if lack < limit else None
         if found is not None and (best is None or found[0] < best[0]):
             best = (found[0], cell, found[1])
     assert best is not None  # with enough memory any cell has a plan
@@ -71,17 +75,19 @@ def _pipeline_rank(tight: RankMemory, ranks: Sequence[RankMemory]) -> int:
 
 
 def _least_more(
-    solver: CellSolver, cell: Cell, problem: PartitionProblem, limit: float
+    solver: CellSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
-    """The least memory more with which the cell has a plan, and that plan; None above `limit`."""
+    """The least memory more with which the cell has a plan, and that plan; None above `limit`.
+
+    least  more than this is surely needed
+    """
+    problem = solver.costs.problem(cell)
     step = max(slot.capacity_bytes for slot in problem.slots) * _PRECISION
-    low, high = 0.0, step
-    found = None
-    while low < limit:
+    low, high = least, least + step
+    found = solver.solve(cell, with_capacity(problem, high), np.inf)
+    while found is None and high < limit:
+        low, high = high, least + 2 * (high - least)
         found = solver.solve(cell, with_capacity(problem, high), np.inf)
-        if found is not None:
-            break
-        low, high = high, 2 * high
     if found is None:
         return None
     while high - low > step:

@@ -76,8 +76,8 @@ class _Solver:
         return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
-        """No stage of a plan faster than `upper` takes longer (it is M T or more, and W + (M - w) T or
-        more, W the time of all blocks)."""
+        """No stage of a plan faster than `upper` takes longer: a plan takes M T or more, and
+        W + (M - w) T or more, W being the time of all blocks."""
         if not np.isfinite(upper):
             return np.inf
         micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"

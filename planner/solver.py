@@ -204,10 +204,6 @@ class _CountModel:
         total = [sum(parts) for parts in zip(forward, backward, down, up, strict=True)]
         step = self._bounded("step")
         model.add(step >= sum(total) + longest + end)
-        # Implied: the weighted mean of the steady paths (planner/bound.py) and every stage's work.
-        window = max(slot.in_flight for slot in problem.slots)
-        if rounds > window == p:
-            model.add(p * step >= (p + rounds - 1) * sum(total))
         for s, slot in enumerate(problem.slots):
             here, behind = forward[s] + backward[s], sum(total[s + 1 :])
             if rounds > slot.in_flight:

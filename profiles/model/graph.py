@@ -288,6 +288,10 @@ def running_peak(changes: tuple[int, ...]) -> int:
 
 
 def with_kind(block: Block) -> Block:
-    """The block with its content hash filled in: equal figures, equal kind, whatever the label."""
-    bare = replace(block, kind="", label="")
+    """The block with its content hash filled in: equal figures, equal kind, whatever the label.
+
+    The order in which bytes come and go is left out (autograd may free a tensor one op sooner in
+    one block than in the next); the peaks that follow from it are in.
+    """
+    bare = replace(block, kind="", label="", forward_changes=(), backward_changes=())
     return replace(block, kind=content_hash(bare))

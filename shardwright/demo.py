@@ -1,0 +1,129 @@
+"""The tour: profile this machine, trace, plan, run on two processes, compare, report."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from profiles.document import write_document, write_text
+from profiles.errors import RunError
+from shardwright import api
+from shardwright.commands import Bar, provenance, show
+from shardwright.compare import compare_run
+from shardwright.places import trace_cache
+from shardwright.report import terminal
+from simulator.plan import PLAN_SCHEMA
+from simulator.workload import Workload
+
+MODEL = "tiny-llama-demo"
+SEQUENCE = 128
+GLOBAL_BATCH = 16
+MICRO_BATCH = 2
+STEPS = 12
+
+
+def tour(folder: Path) -> None:
+    """Run the whole way once, writing everything into `folder`; raises what its parts raise."""
+    from executor.launch import run_plan
+    from planner.space import Space
+    from profiles.hardware.probe import measure_machine
+    from profiles.hardware.probe_blocks import measure_blocks
+    from profiles.hardware.profile_file import with_blocks, write_profile
+    from profiles.model.loaders import resolve_model
+    from shardwright.report.chrome_trace import chrome_trace
+    from shardwright.report.html import report_html
+
+    begin = time.monotonic()
+    today = datetime.date.today().isoformat()
+    local, plan_path, run_path = (folder / n for n in ("local.json", "plan.json", "run.json"))
+    spec = resolve_model(MODEL)
+
+    _step(1, "measure this machine as two devices", f"profile --quick --devices 2 -o {local}")
+    with Bar("measuring", quiet=False) as progress:
+        cluster = measure_machine(2, 1, date=today, quick=True, progress=progress)
+
+    _step(
+        2, f"trace {MODEL}, a Llama of 8 layers", f"fit {MODEL} --seq {SEQUENCE} --precision fp32"
+    )
+    traced = api.trace(
+        MODEL, sequence_length=SEQUENCE, precision="fp32", tp_degrees=(1,), target="cpu"
+    )
+    graph = traced.at(MICRO_BATCH)
+    _say(
+        f"{graph.full_parameter_count / 1e6:.1f} M parameters in {len(graph.chain)} blocks of "
+        f"{len(graph.kinds)} kinds"
+    )
+
+    _step(
+        3,
+        "measure its blocks in place",
+        f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
+    )
+    with Bar("measuring", quiet=False) as progress:
+        points = measure_blocks(
+            spec,
+            (MICRO_BATCH,),
+            sequence_length=SEQUENCE,
+            dtype="float32",
+            num_processes=2,
+            cache=trace_cache(),
+            progress=progress,
+        )
+    cluster = with_blocks(cluster, points, date=today)
+    write_profile(local, cluster, provenance=provenance(cluster))
+
+    _step(
+        4,
+        "plan for the two devices",
+        f"plan {MODEL} --on local --local {local} --global-batch {GLOBAL_BATCH} --seq {SEQUENCE} "
+        f"--pp 2 --schedule 1f1b --micro-batch {MICRO_BATCH} --precision fp32 -o {plan_path}",
+    )
+    space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
+    work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
+    answer = api.plan(traced, cluster, work, space=space)
+    write_document(plan_path, answer, schema=PLAN_SCHEMA, provenance=provenance(cluster))
+    show(terminal.plan_report(answer))
+
+    _step(
+        5,
+        "run it on two processes, gradients checked",
+        f"run {plan_path} --steps {STEPS} --check -o {run_path}",
+    )
+    with Bar("steps", quiet=False) as progress:
+        measured = run_plan(plan_path, steps=STEPS, check=True, output=run_path, progress=progress)
+
+    _step(6, "compare", f"compare {plan_path} {run_path} --html {folder / 'report.html'}")
+    comparison = compare_run(answer, measured)
+
+    _step(7, "report", "")
+    write_text(folder / "report.html", report_html(answer, measured))
+    trace = chrome_trace(answer.prediction, measured)
+    write_text(folder / "trace.json", json.dumps(trace))
+    show(Text(""))
+    show(terminal.comparison_report(comparison))
+    show(Text(""))
+    show(Text(f"Report: {folder / 'report.html'} (open it in a browser)"))
+    show(Text(f"Trace:  {folder / 'trace.json'} (open it at ui.perfetto.dev)"))
+    show(Text(f"Done in {time.monotonic() - begin:.0f} s."))
+    check = measured.gradient_check
+    if check is not None and not check.passed:
+        raise RunError(
+            f"the gradients differ from the unsplit model's: {check.worst_parameter} by "
+            f"{check.worst_relative_error:.1e}"
+        )
+
+
+def _step(number: int, what: str, command: str) -> None:
+    console = Console(stderr=True, width=terminal.WIDTH, highlight=False)
+    console.print(Text.assemble((f"{number}/7 ", "bold"), what))
+    if command:
+        console.print(Text(f"    shardwright {command}", style="dim"))
+
+
+def _say(what: str) -> None:
+    Console(stderr=True, width=terminal.WIDTH, highlight=False).print(Text(f"    {what}"))
