@@ -78,7 +78,7 @@ def search_setting(
     outcome = _run(solver, cells, bounds, options, RUNNERS_UP, first_only=False)
     if not outcome.plans and outcome.complete:
         solved = _solve_candidates(candidates, change, options)
-        nearest = nearest_misses(cells, missing)
+        why = explain_infeasible(solver, nearest_misses(cells, missing), tuple(solved))
         return PlanFile(
             status="infeasible",
             search_time_s=options.clock() - start,
@@ -86,7 +86,7 @@ def search_setting(
             cells_pruned=outcome.pruned,
             cells_refined=outcome.refined,
             solver=_used(options.solver),
-            infeasibility=explain_infeasible(solver, nearest, tuple(solved)),
+            infeasibility=why,
             assumptions=_assumptions(space, setting.ground),
         )
     if not outcome.plans:

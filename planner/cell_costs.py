@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from planner.bound import ChainTotals
 from planner.branch_and_bound import Refinement
 from planner.cell import Cell
 from planner.interleave import InterleavedProblem, partition_interleaved
-from planner.partition import partition
+from planner.partition import labels_of, partition
 from planner.problem import Partition, PartitionProblem, with_capacity
 from planner.solver import solve_integer
 from profiles.errors import UnknownNameError
@@ -21,6 +22,9 @@ _ATTEMPTS = 4  # times a plan is made again under less memory where the predicti
 
 class CellCosts(Protocol):
     """Prices of cells. `planner/costs.py` is the one that asks the simulator."""
+
+    capacity_bytes: float
+    """Usable memory of the largest device."""
 
     def totals(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs."""
@@ -70,9 +74,15 @@ class CellSolver:
             problem = with_capacity(problem, -over)
         return Refinement(cell=cell, bound_s=lower if bound is None else bound)
 
-    def solve(self, cell: Cell, problem: PartitionProblem, below: float) -> Partition | None:
-        """The best partition of a cell's problem, whatever its schedule."""
-        return self._solve(cell, problem, below, 0.0)[0]
+    def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
+        """A function from bytes more on every device to the cell's best partition."""
+        problem = self.costs.problem(cell)
+        if cell.schedule == "interleaved":
+            return lambda more: partition_interleaved(
+                InterleavedProblem(chain=with_capacity(problem, more), num_ranks=cell.pp)
+            )
+        labels = labels_of(problem)
+        return lambda more: partition(with_capacity(problem, more), labels=labels)
 
     def _solve(
         self, cell: Cell, problem: PartitionProblem, below: float, lower: float

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.cell_costs import CellSolver
-from planner.problem import Partition, with_capacity
+from planner.problem import Partition
 from simulator.plan_file import Infeasibility, Relaxation
 from simulator.prediction import RankMemory
 
@@ -81,18 +81,18 @@ def _least_more(
 
     least  more than this is surely needed
     """
-    problem = solver.costs.problem(cell)
-    step = max(slot.capacity_bytes for slot in problem.slots) * _PRECISION
+    best_with = solver.with_more(cell)
+    step = solver.costs.capacity_bytes * _PRECISION
     low, high = least, least + step
-    found = solver.solve(cell, with_capacity(problem, high), np.inf)
+    found = best_with(high)
     while found is None and high < limit:
         low, high = high, least + 2 * (high - least)
-        found = solver.solve(cell, with_capacity(problem, high), np.inf)
+        found = best_with(high)
     if found is None:
         return None
     while high - low > step:
         middle = (low + high) / 2
-        fitting = solver.solve(cell, with_capacity(problem, middle), np.inf)
+        fitting = best_with(middle)
         if fitting is None:
             low = middle
         else:

@@ -35,13 +35,25 @@ class _Frontier:
     end: Index
 
 
-def partition(problem: PartitionProblem, *, below: float = np.inf) -> Partition | None:
+def labels_of(problem: PartitionProblem) -> list[StageLabels]:
+    """The stage labels of each of the problem's costs; they do not depend on the capacities."""
+    return [StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs]
+
+
+def partition(
+    problem: PartitionProblem,
+    *,
+    below: float = np.inf,
+    labels: list[StageLabels] | None = None,
+) -> Partition | None:
     """The partition with the least step time, or None where none fits (or none is under `below`).
 
     Exact up to a relative 1e-12. Ties go to the partition found first: later stages with fewer
     blocks, strategies of lower index.
+
+    labels   of a problem that differs in nothing but the capacities, to save growing them again
     """
-    solver = _Solver(problem)
+    solver = _Solver(problem, labels_of(problem) if labels is None else labels)
     limit = _FIRST_LIMIT * solver.mean_stage_time()
     while True:
         narrow = limit < solver.largest_stage_time()
@@ -54,11 +66,8 @@ def partition(problem: PartitionProblem, *, below: float = np.inf) -> Partition 
 
 
 class _Solver:
-    def __init__(self, problem: PartitionProblem) -> None:
-        self.problem = problem
-        self.labels = [
-            StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs
-        ]
+    def __init__(self, problem: PartitionProblem, labels: list[StageLabels]) -> None:
+        self.problem, self.labels = problem, labels
         self.sequence = _sequences(problem.kinds)
         self.forward = [_ranges(costs.forward_s) for costs in problem.costs]
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from planner.answer import SearchOptions, Setting, search_setting
 from planner.branch_and_bound import Progress
-from planner.costs import SimulatorCosts, Traced
+from planner.costs import SimulatorCosts
 from planner.relax import Candidate, candidates
 from planner.space import Ground, Space, legal_cells
+from planner.traced import Traced
 from profiles.errors import InputError
 from profiles.hardware.catalog import device_names, get_cluster, get_device
 from profiles.hardware.cluster import Cluster

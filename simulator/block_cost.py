@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import BlockPoint, Device
-from profiles.model.graph import Block, Op, Phase, SavedTensor
+from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.comm_cost import price_collective
 from simulator.op_cost import OpCost, price_op
 from simulator.plan import Recompute
@@ -70,7 +70,7 @@ def price_block(
         kind = Recompute.NONE
     forward_ops = [(op, price_op(op, device)) for op in block.forward_ops]
     backward_ops = [(op, price_op(op, device)) for op in block.backward_ops]
-    again = [(op, cost) for op, cost in forward_ops if _recomputed(op, kind, block)]
+    again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
     forward, backward = _sum(forward_ops), _sum(backward_ops)
     recomputed = _sum(again)
@@ -79,7 +79,8 @@ def price_block(
         forward = _measured(point.forward_s, point)
         backward = _measured(point.backward_s, point)
         recomputed = forward.scaled(share)
-    tp_forward, tp_again, tp_backward = _tp_seconds(block, kind, devices, cluster)
+    modules = frozenset(op.module for op, _ in again if op.matmul is not None)
+    tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
     saved_none = float(block.saved_bytes)
@@ -125,16 +126,72 @@ def _inside(path: str, module: str) -> bool:
     return path == module or path.startswith(f"{module}.")
 
 
-def _recomputed(op: Op, kind: Recompute, block: Block) -> bool:
-    if kind is Recompute.FULL:
-        return True
-    return kind is Recompute.ATTENTION and _inside(op.module, block.attention_module)
+# Ops whose backward needs none of their inputs or outputs, and ops that keep an output: recomputing
+# ends before the last op that keeps only inputs, and after the last that keeps an output.
+# Source: derivatives.yaml of torch 2.13.
+_KEEPS_NOTHING = ("add", "sub", "neg", "clone", "copy", "cat", "sum", "mean", "fill", "slice")
+_KEEPS_OUTPUT = ("softmax", "sigmoid", "tanh", "exp", "sqrt", "relu", "norm", "attention", "loss")
+
+
+def recomputed_ops(block: Block, kind: Recompute) -> tuple[int, ...]:
+    """Indices of the forward ops that run again in backward.
+
+    Checkpointing stops as soon as everything that backward needs is there again (early stop of
+    torch.utils.checkpoint, on by default): a layer's last product is not repeated, because only
+    its inputs are needed.
+    """
+    if kind is Recompute.NONE or (kind is Recompute.ATTENTION and not block.attention_module):
+        return ()
+    inside = [
+        index
+        for index, op in enumerate(block.forward_ops[: _loss_start(block)])
+        if kind is Recompute.FULL or _inside(op.module, block.attention_module)
+    ]
+    while inside:
+        op = block.forward_ops[inside[-1]]
+        if any(word in op.name for word in _KEEPS_OUTPUT):
+            break
+        inside.pop()
+        idle = op.kind is OpKind.VIEW or any(word in op.name for word in _KEEPS_NOTHING)
+        if not idle:
+            break
+    return tuple(inside)
+
+
+def _loss_start(block: Block) -> int:
+    """Index of the first op of the loss: modules are checkpointed, and the loss is in none.
+
+    In the last block it is what follows the last module, or the last product where that has no name
+    of its own; in other blocks there is no loss.
+    """
+    if block.outputs:
+        return len(block.forward_ops)
+    named = [
+        index
+        for index, op in enumerate(block.forward_ops)
+        if op.module or op.kind in (OpKind.MATMUL, OpKind.CONV, OpKind.ATTENTION)
+    ]
+    return named[-1] + 1 if named else len(block.forward_ops)
+
+
+def _saved_by_loss(block: Block) -> float:
+    """Bytes of the saved tensors that the loss made, found by the order and size of writes."""
+    start, position, total = _loss_start(block), 0, 0.0
+    ops = block.forward_ops
+    for tensor in block.saved:
+        for index in range(position, len(ops)):
+            same = ops[index].module == tensor.module and ops[index].kind is not OpKind.VIEW
+            if same and ops[index].written_bytes == tensor.memory_bytes:
+                position = index + 1
+                total += tensor.memory_bytes if index >= start else 0
+                break
+    return total
 
 
 def _saved(block: Block, kind: Recompute) -> float:
     """Bytes kept for backward apart from the inputs of the block."""
     if kind is Recompute.FULL:
-        return 0.0
+        return _saved_by_loss(block)
     if kind is Recompute.NONE:
         return float(block.saved_bytes)
     outside: Iterable[SavedTensor] = (
@@ -164,9 +221,12 @@ def _launch_share(costs: list[tuple[Op, OpCost]], whole: Interval) -> float:
 
 
 def _tp_seconds(
-    block: Block, kind: Recompute, devices: tuple[int, ...], cluster: Cluster
+    block: Block, again_in: frozenset[str], devices: tuple[int, ...], cluster: Cluster
 ) -> tuple[float, float, float]:
-    """Seconds of tensor-parallel communication: forward, forward again, backward."""
+    """Seconds of tensor-parallel communication: forward, forward again, backward.
+
+    again_in  modules whose products run again, and with them their reductions
+    """
     forward = again = backward = 0.0
     for c in block.collectives:
         cost = price_collective(c.operation, float(c.size_bytes), devices, cluster)
@@ -174,8 +234,7 @@ def _tp_seconds(
             backward += cost.time_s
             continue
         forward += cost.time_s
-        attention = kind is Recompute.ATTENTION and _inside(c.module, block.attention_module)
-        if kind is Recompute.FULL or attention:
+        if c.module in again_in:
             again += cost.time_s
     return forward, again, backward
 

@@ -71,7 +71,8 @@ class StageBytes:
     kept_bytes       from the forward to the backward of a micro-batch
     forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
                      is kept of the other micro-batches
-    receive_bytes    of the buffers for what crosses its cuts, per micro-batch
+    receive_bytes    of the buffers for what crosses its cuts, per micro-batch; what it sends over
+                     them is as large: an activation for each gradient and the other way round
     first_transient_bytes   while the backward of its first block runs, the last of all
     """
 
@@ -118,7 +119,9 @@ def rank_memory(
 
     Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
     Receive buffers are counted as communication for the whole step; where the stack keeps none,
-    only those of the micro-batches in flight are, with the activations.
+    only those of the micro-batches in flight are, with the activations. Where sent tensors are
+    held to the end of the step, those of each micro-batch count there from its backward on (until
+    then its output is among the activations).
     """
     communication = 0.0
     if plan.pp > 1 and stack.behaviour.receive_buffers_per_microbatch:
@@ -129,6 +132,8 @@ def rank_memory(
     samples = [MemorySample(time_s=0.0, memory_bytes=level)]
     peak, peak_time, peak_kept, peak_gradients, kept = level, 0.0, 0.0, 0.0, 0.0
     begun: set[int] = set()
+    held = sent = peak_sent = 0.0
+    holds = plan.pp > 1 and stack.behaviour.sent_tensors_held_until_end
     for i, action in enumerate(timeline.actions):
         if timeline.ranks[i] != rank:
             continue
@@ -148,32 +153,28 @@ def rank_memory(
                 first = others + share + stage.first_transient_bytes
                 if first > high:
                     high, gradients = first - share, share * len(begun)
-        samples.append(
-            MemorySample(time_s=timeline.start_s[i], memory_bytes=level + gradients + high)
-        )
-        samples.append(
-            MemorySample(time_s=timeline.end_s[i], memory_bytes=level + share * len(begun) + after)
-        )
-        if level + gradients + high > peak:
-            peak, peak_time = level + gradients + high, timeline.start_s[i]
+            if holds and released:
+                held = sent + stage.receive_bytes
+        now = level + sent + gradients + high
+        samples.append(MemorySample(time_s=timeline.start_s[i], memory_bytes=now))
+        if now > peak:
+            peak, peak_time, peak_sent = now, timeline.start_s[i], sent
             peak_kept, peak_gradients = min(kept, high), gradients
-        kept = after
+        kept, sent = after, held
+        left = level + sent + share * len(begun) + after
+        samples.append(MemorySample(time_s=timeline.end_s[i], memory_bytes=left))
     end = max(timeline.end_s)
-    if level + static.gradients > peak:
-        peak, peak_time, peak_kept, peak_gradients = (
-            level + static.gradients,
-            end,
-            0.0,
-            share * len(stages),
-        )
+    if level + sent + static.gradients > peak:
+        peak, peak_time, peak_sent = level + sent + static.gradients, end, sent
+        peak_kept, peak_gradients = 0.0, static.gradients
     return RankMemory(
         rank=plan.rank(rank),
         parameters_bytes=static.parameters,
         gradients_bytes=peak_gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=peak_kept,
-        transient_bytes=max(0.0, peak - level - peak_gradients - peak_kept),
-        communication_bytes=communication,
+        transient_bytes=max(0.0, peak - level - peak_sent - peak_gradients - peak_kept),
+        communication_bytes=communication + peak_sent,
         capacity_bytes=capacity_bytes,
         peak_time_s=peak_time,
         timeline=tuple(samples),

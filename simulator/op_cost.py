@@ -1,48 +1,87 @@
 """The time of one op on one device.
 
-    time = max(compute, memory) / utilisation, and at least one kernel launch
+    time = max( max(work / peak rate, bytes / bandwidth) / utilisation , launch )
 
-Compute is FLOPs over the dense peak, memory is bytes over the memory's peak: the roofline
-(Williams et al., CACM 52(4), 2009). Utilisation is what measured points of the same family reach of
-it, interpolated in log-shape space by inverse distance over the nearest points: exact at a measured
-shape, held outside what was measured, so that a rate is never extrapolated upwards. Each cost says
-`measured`, `interpolated` or `assumed`.
+The speed of light of the op (roofline: Williams, Waterman and Patterson, CACM 52(4), 2009) is
+divided by the utilisation that kernels of such a shape reach (simulator/utilisation.py); the host's
+launch time is a floor, because a kernel that ends sooner waits for the next launch. Memory-bound
+ops are read off measured curves of time over moved bytes (profiles/hardware/fit.py) where there are
+any. A device without measurements borrows the utilisation of the one that it names.
+
+Symbols: a matmul of b products [m, k] x [k, n] works 2 b m n k flop and moves
+b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop forward (half where causal) and
+2.5 times that backward (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
-from profiles.hardware.device import Device, Measurements
+from profiles.hardware.device import AttentionPoint, Device, MatmulPoint
 from profiles.hardware.fit import Curve, fit_curve
 from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.sourced import Sourced
+from simulator.utilisation import Utilisation, UtilisationMap
 
-_NEAREST = 6
-# A backward of fused attention does five products where the forward does two (FlashAttention-2,
-# arXiv 2307.08691, section 3.1.2).
-_ATTENTION_BACKWARD_RATIO = 2.5
+# Medians over 7,905 bf16 shapes with m, n, k >= 1024 on each of A100, H100, H200, L40S, B200, B300,
+# GB200 and GB300 (5 % to 95 % quantile: 0.49 to 0.80), and over 21,560 causal forward attention
+# calls of 2,048 tokens or more on the same devices (0.36 to 0.75).
+DEFAULT_MATMUL = Sourced(
+    value=0.68,
+    source="median of 63,240 matmuls (github.com/ai-dynamo/aiconfigurator, gemm_perf)",
+    date="2026-11-21",
+    method="assumed",
+    uncertainty=0.35,
+)
+DEFAULT_ATTENTION = Sourced(
+    value=0.55,
+    source="median of 21,560 attention calls (github.com/ai-dynamo/aiconfigurator, "
+    "context_attention_perf)",
+    date="2026-11-21",
+    method="assumed",
+    uncertainty=0.45,
+)
+DEFAULT_MEMORY = Sourced(
+    value=0.8,
+    source="assumed: below the 0.9 of peak that BabelStream reaches (Deakin et al. 2016)",
+    date="2026-11-21",
+    method="assumed",
+    uncertainty=0.35,
+)
+# Between two of those eight devices the utilisation of one shape differs by this much in log at the
+# 90 % quantile (median over the 28 pairs): what borrowing adds to an interval.
+BORROWED_LOG_HALF_WIDTH = 0.23
+# Assumed: what it adds where one kernel stands for another (a matmul for the convolution that it
+# equals, a forward for its backward, one data type for another).
+SUBSTITUTE_LOG_HALF_WIDTH = 0.3
+BACKWARD_ATTENTION_FLOP_RATIO = 2.5
 
-# Where neither the device nor its relative was measured. Shares of the datasheet peak, with the
-# half-width of the 90 % interval: the best matmul shapes reach 0.6 to 0.9 of peak on nine devices
-# (best achievable matmul rates published by ml-engineering, compute/accelerator, 2026), attention
-# kernels 0.35 to 0.75 (FlashAttention-2, figures 4 to 6), streams 0.8 to 0.95.
-ASSUMED = {"matmul": (0.65, 0.30), "attention": (0.5, 0.40), "memory": (0.85, 0.20)}
-# A borrowed utilisation is that of another device: a third wider (assumed, no study yet).
-_BORROWED_WIDER = 1.33
-_LEAST_WIDTH = 0.03
-
-Array = npt.NDArray[np.float64]
+_REDUCTIONS = ("norm", "softmax", "sum", "mean", "max", "min", "loss", "var", "prod", "cumsum")
+_COPIES: tuple[str, ...] = (
+    "copy",
+    "clone",
+    "cat",
+    "embedding",
+    "index",
+    "gather",
+    "scatter",
+    "fill",
+    "zero",
+)
+_COPIES += ("contiguous", "pad", "repeat", "roll", "stack", "where", "new_", "ones", "slice")
+_TWINS = {"float16": "bfloat16", "bfloat16": "float16"}  # one rate on every device that lists both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """Seconds with a 90 % interval, what limits, and what the number rests on."""
+    """Seconds of an op with a 90 % interval.
+
+    limit    what binds: `compute`, `memory` or `launch`
+    method   `measured`, `interpolated` or `assumed`;  source  where the numbers come from
+    waiting_s  part of time_s in which the device only waits for the next launch
+    """
 
     time_s: float
     low_s: float
@@ -50,290 +89,296 @@ class OpCost:
     limit: str
     method: str
     source: str
+    waiting_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Surface:
-    """Utilisation at measured shapes in log2 space, with its leave-one-out error."""
-
-    points: Array
-    utilisation: Array
-    error: float
-
-    def at(self, shape: Array) -> tuple[float, bool]:
-        """(utilisation, whether the shape was measured)."""
-        distance = np.abs(self.points - shape).sum(axis=1)
-        nearest = int(distance.argmin())
-        if distance[nearest] < 1e-9:
-            return float(self.utilisation[nearest]), True
-        order = np.argpartition(distance, min(_NEAREST, len(distance) - 1))[:_NEAREST]
-        weight = 1.0 / distance[order] ** 2
-        logs = np.log(self.utilisation[order])
-        return float(np.exp((weight * logs).sum() / weight.sum())), False
-
-
-@functools.lru_cache(maxsize=200_000)
 def price_op(op: Op, device: Device) -> OpCost:
-    """What the op costs on the device.
+    """The cost of `op` on `device`; remembered per shape and device."""
+    return pricer_of(device).price(op)
 
-    Raises InputError where the device has no rate for the op's data type and the op needs one.
+
+def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
+    """The cost of reading and writing so many bytes in one kernel.
+
+    family  `elementwise`, `reduction`, `copy` or `optimizer`
     """
-    if op.kind is OpKind.VIEW:
-        # The host still issues it; an accelerator's queue hides that, a CPU pays.
-        time_s = device.launch_s.value if device.type == "cpu" else 0.0
+    return pricer_of(device).move(family, moved_bytes)
+
+
+class OpPricer:
+    """Prices ops on one device and remembers them; obtained from `pricer_of`."""
+
+    def __init__(self, device: Device, lender: OpPricer | None) -> None:
+        self.device = device
+        self.lender = lender
+        self._known: dict[tuple[object, ...], OpCost] = {}
+        self._matmul: dict[str, UtilisationMap] = {}
+        self._attention: dict[tuple[str, str, bool], UtilisationMap] = {}
+        self._curves: dict[str, Curve] = {}
+        points = device.measurements
+        self.source = points.source if points else ""
+        if points is not None:
+            self._matmul = self._matmul_maps(points.matmul)
+            self._attention = self._attention_maps(points.attention)
+            for name in sorted({point.op for point in points.memory}):
+                own = [p for p in points.memory if p.op == name and p.moved_bytes > 0]
+                if own:
+                    self._curves[name] = fit_curve(
+                        [p.moved_bytes for p in own], [p.time_s for p in own]
+                    )
+
+    def price(self, op: Op) -> OpCost:
+        """The cost of an op."""
+        moved = op.read_bytes + op.written_bytes
+        key = (op.name, op.kind, op.phase, op.dtype, op.matmul, op.attention, op.work_flop, moved)
+        cost = self._known.get(key)
+        if cost is None:
+            cost = self._known[key] = self._price(op, moved)
+        return cost
+
+    def move(self, family: str, moved_bytes: float) -> OpCost:
+        """The cost of moving bytes in one kernel of a family."""
+        curve, ratio, extra, source = self._curves.get(family), 1.0, 0.0, self.source
+        if curve is None and self.lender is not None:
+            curve = self.lender._curves.get(family)
+            ratio = self.lender.bandwidth / self.bandwidth
+            extra = BORROWED_LOG_HALF_WIDTH
+            source = f"as on {self.lender.device.name}: {self.lender.source}"
+        if curve is None or moved_bytes <= 0:
+            light_s = moved_bytes / self.bandwidth
+            return self._cost(light_s, _default(DEFAULT_MEMORY), "memory", DEFAULT_MEMORY.source)
+        read = curve.at(moved_bytes)
+        used = Utilisation(
+            log_value=0.0,
+            log_half_width=math.log(read.high / read.value) + extra,
+            method="assumed" if extra or read.method == "extrapolated" else read.method,
+        )
+        return self._cost(read.value * ratio, used, "memory", source)
+
+    # --- kinds --------------------------------------------------------------------------------
+
+    def _price(self, op: Op, moved: int) -> OpCost:
+        if op.kind is OpKind.VIEW:
+            return self._view()
+        if op.attention is not None:
+            shape = op.attention
+            light_s, limit = self._attention_light(shape, op.dtype, op.phase)
+            used, source = self._lent(
+                lambda pricer: pricer.attention_utilisation(shape, op.dtype, op.phase),
+                DEFAULT_ATTENTION,
+            )
+            return self._cost(light_s, used, limit, source)
+        if op.matmul is not None:
+            product = op.matmul
+            light_s, limit = self._matmul_light(product, op.dtype)
+            used, source = self._lent(
+                lambda pricer: pricer.matmul_utilisation(product, op.dtype), DEFAULT_MATMUL
+            )
+            if op.kind is OpKind.CONV:
+                used = _substitute(used)
+            return self._cost(light_s, used, limit, source)
+        if op.kind is OpKind.MEMORY:
+            return self.move(_memory_family(op.name), moved)
+        light_s, limit = _larger(op.work_flop / self.rate(op.dtype), moved / self.bandwidth)
+        return self._cost(light_s, _default(DEFAULT_MATMUL), limit, DEFAULT_MATMUL.source)
+
+    def _view(self) -> OpCost:
+        """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
+        time_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
         return OpCost(
             time_s=time_s,
             low_s=0.0,
             high_s=2 * time_s,
             limit="launch",
             method="assumed",
-            source="no device work",
+            source="host time of a view" if time_s else "no device work",
+            waiting_s=time_s,
         )
-    memory_s = (op.read_bytes + op.written_bytes) / device.memory_bandwidth_bytes_per_s.value
-    compute_s = 0.0
-    if op.work_flop:
-        compute_s = op.work_flop / device.peak(_rate_dtype(op.dtype, device)).value
-    ideal_s = max(compute_s, memory_s)
-    limit = "compute" if compute_s > memory_s else "memory"
-    if op.attention is not None:
-        utilisation, width, method, source = _attention(op, op.attention, device)
-    elif op.matmul is not None and op.work_flop:
-        utilisation, width, method, source = _matmul(op.matmul, op.dtype, device)
-    else:
-        return _memory_cost(op, device)
-    return _cost(ideal_s / utilisation, width, limit, method, source, device)
+
+    def matmul_utilisation(self, shape: MatmulShape, dtype: str) -> Utilisation | None:
+        """From this device's own points, of another data type where there are none of this."""
+        axes = (shape.batch, shape.m, shape.n, shape.k)
+        own = self._matmul.get(dtype) or self._matmul.get(_TWINS.get(dtype, dtype))
+        if own is not None:
+            return own.at(axes)
+        for other in sorted(self._matmul):
+            return _substitute(self._matmul[other].at(axes))
+        return None
+
+    def attention_utilisation(
+        self, shape: AttentionShape, dtype: str, phase: Phase
+    ) -> Utilisation | None:
+        """From this device's own points: of this pass, type and mask, or of what comes nearest."""
+        axes = _attention_axes(shape)
+        exact = self._attention.get((dtype, str(phase), shape.causal))
+        if exact is not None:
+            return exact.at(axes)
+        ranked = sorted(
+            self._attention,
+            key=lambda key: (key[1] != str(phase), key[0] != dtype, key[2] != shape.causal, key),
+        )
+        return _substitute(self._attention[ranked[0]].at(axes)) if ranked else None
+
+    # --- speed of light -----------------------------------------------------------------------
+
+    @property
+    def bandwidth(self) -> float:
+        return self.device.memory_bandwidth_bytes_per_s.value
+
+    def rate(self, dtype: str) -> float:
+        """Dense peak flop/s for a data type.
+
+        A type without a rate of its own (an fp32 product inside a bf16 model on a device that lists
+        none) runs at the slowest rate that there is.
+        """
+        peaks = self.device.peak_flop_per_s
+        for name in (dtype, _TWINS.get(dtype, dtype)):
+            if name in peaks:
+                return peaks[name].value
+        return min(peak.value for peak in peaks.values())
+
+    def _matmul_light(self, shape: MatmulShape, dtype: str) -> tuple[float, str]:
+        work = 2.0 * shape.batch * shape.m * shape.n * shape.k
+        elements = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
+        moved = shape.batch * elements * DTYPE_BYTES.get(dtype, 4.0)
+        return _larger(work / self.rate(dtype), moved / self.bandwidth)
+
+    def _attention_light(
+        self, shape: AttentionShape, dtype: str, phase: Phase
+    ) -> tuple[float, str]:
+        work = 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
+        work *= 0.5 if shape.causal else 1.0
+        rows = 2 * shape.heads * shape.q_len + 2 * shape.kv_heads * shape.kv_len
+        moved = shape.batch * shape.head_dim * rows * DTYPE_BYTES.get(dtype, 4.0)
+        if phase is Phase.BACKWARD:
+            # It reads q, k, v, o and do and writes dq, dk and dv: twice the forward's tensors.
+            work, moved = BACKWARD_ATTENTION_FLOP_RATIO * work, 2 * moved
+        return _larger(work / self.rate(dtype), moved / self.bandwidth)
+
+    # --- maps ---------------------------------------------------------------------------------
+
+    def _matmul_maps(self, points: Iterable[MatmulPoint]) -> dict[str, UtilisationMap]:
+        rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        for p in points:
+            shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
+            light_s, _ = self._matmul_light(shape, p.dtype)
+            rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), light_s / p.time_s))
+        return {key: _map(own) for key, own in rows.items()}
+
+    def _attention_maps(
+        self, points: Iterable[AttentionPoint]
+    ) -> dict[tuple[str, str, bool], UtilisationMap]:
+        rows: dict[tuple[str, str, bool], list[tuple[tuple[float, ...], float]]] = {}
+        for p in points:
+            shape = AttentionShape(
+                batch=p.batch,
+                heads=p.heads,
+                kv_heads=p.kv_heads,
+                q_len=p.q_len,
+                kv_len=p.kv_len,
+                head_dim=p.head_dim,
+                causal=p.causal,
+            )
+            light_s, _ = self._attention_light(shape, p.dtype, Phase(p.phase))
+            own = rows.setdefault((p.dtype, p.phase, p.causal), [])
+            own.append((_attention_axes(shape), light_s / p.time_s))
+        return {key: _map(own) for key, own in rows.items()}
+
+    # --- putting together ---------------------------------------------------------------------
+
+    def _lent(
+        self, ask: Callable[[OpPricer], Utilisation | None], default: Sourced
+    ) -> tuple[Utilisation, str]:
+        """The utilisation and its source: own points, the lender's, or the default."""
+        own = ask(self)
+        if own is not None:
+            return own, self.source
+        borrowed = ask(self.lender) if self.lender is not None else None
+        if self.lender is None or borrowed is None:
+            return _default(default), default.source
+        width = borrowed.log_half_width + BORROWED_LOG_HALF_WIDTH
+        source = f"utilisation as on {self.lender.device.name}: {self.lender.source}"
+        return replace(borrowed, log_half_width=width, method="assumed"), source
+
+    def _cost(self, light_s: float, used: Utilisation, limit: str, source: str) -> OpCost:
+        time_s, factor = light_s * math.exp(-used.log_value), math.exp(used.log_half_width)
+        launch = self.device.launch_s
+        floor_low = launch.value * max(0.0, 1.0 - launch.uncertainty)
+        low_s, high_s = max(time_s / factor, floor_low), time_s * factor
+        if time_s >= launch.value:
+            return OpCost(
+                time_s=time_s,
+                low_s=min(low_s, time_s),
+                high_s=high_s,
+                limit=limit,
+                method=used.method,
+                source=source,
+            )
+        return OpCost(
+            time_s=launch.value,
+            low_s=min(low_s, launch.value),
+            high_s=max(high_s, launch.value * (1.0 + launch.uncertainty)),
+            limit="launch",
+            method="measured" if launch.method == "measured" else "assumed",
+            source=launch.source,
+            waiting_s=launch.value - time_s,
+        )
 
 
-def _cost(
-    time_s: float, width: float, limit: str, method: str, source: str, device: Device
-) -> OpCost:
-    launch_s = device.launch_s.value
-    if time_s < launch_s:
-        time_s, limit = launch_s, "launch"
-    return OpCost(
-        time_s=time_s,
-        low_s=time_s * max(0.0, 1.0 - width),
-        high_s=time_s * (1.0 + width),
-        limit=limit,
-        method=method,
-        source=source,
+_PRICERS: dict[int, OpPricer] = {}
+_PRICERS_KEPT = 64
+
+
+def pricer_of(device: Device) -> OpPricer:
+    """The pricer of a device, made once per device value while that value is in use."""
+    found = _PRICERS.get(id(device))
+    if found is not None and found.device is device:
+        return found
+    made = OpPricer(device, _lender_of(device))
+    if len(_PRICERS) >= _PRICERS_KEPT:
+        _PRICERS.pop(next(iter(_PRICERS)))
+    # The pricer holds the device, so that its id is not given to another value meanwhile.
+    _PRICERS[id(device)] = made
+    return made
+
+
+def _lender_of(device: Device) -> OpPricer | None:
+    if not device.efficiency_of or device.efficiency_of == device.name:
+        return None
+    # Here, because the catalogue reads files and few devices borrow.
+    from profiles.hardware.catalog import get_device
+
+    lender = get_device(device.efficiency_of)
+    return pricer_of(lender) if lender.measurements is not None else None
+
+
+def _map(rows: list[tuple[tuple[float, ...], float]]) -> UtilisationMap:
+    return UtilisationMap([row[0] for row in rows], [row[1] for row in rows])
+
+
+def _default(number: Sourced) -> Utilisation:
+    return Utilisation(
+        log_value=math.log(number.value),
+        log_half_width=math.log1p(number.uncertainty),
+        method="assumed",
     )
 
 
-def _rate_dtype(dtype: str, device: Device) -> str:
-    """The rate that a data type computes at: fp16 and bf16 are one where only one is listed."""
-    if dtype in device.peak_flop_per_s:
-        return dtype
-    twin = {"float16": "bfloat16", "bfloat16": "float16"}.get(dtype, dtype)
-    return twin if twin in device.peak_flop_per_s else dtype
+def _substitute(used: Utilisation) -> Utilisation:
+    width = used.log_half_width + SUBSTITUTE_LOG_HALF_WIDTH
+    return replace(used, log_half_width=width, method="assumed")
 
 
-# --- products ---------------------------------------------------------------------------------
+def _attention_axes(shape: AttentionShape) -> tuple[float, ...]:
+    return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
 
 
-def _matmul(shape: MatmulShape, dtype: str, device: Device) -> tuple[float, float, str, str]:
-    found = _lookup(device, lambda d: _matmul_surface(d, dtype))
-    if found is None:
-        return (*ASSUMED["matmul"], "assumed", "no measured matmul on this device or a relative")
-    surface, borrowed, source = found
-    place = np.log2([max(1, shape.batch), max(1, shape.m), max(1, shape.n), max(1, shape.k)])
-    utilisation, exact = surface.at(place)
-    return _judged(utilisation, exact, surface.error, borrowed, source)
+def _larger(compute_s: float, memory_s: float) -> tuple[float, str]:
+    return (compute_s, "compute") if compute_s >= memory_s else (memory_s, "memory")
 
 
-@functools.cache
-def _matmul_surface(device: Device, dtype: str) -> _Surface | None:
-    measured = device.measurements
-    if measured is None:
-        return None
-    twins = (dtype, {"float16": "bfloat16", "bfloat16": "float16"}.get(dtype, dtype))
-    for name in twins:
-        points = [p for p in measured.matmul if p.dtype == name]
-        if points:
-            size = DTYPE_BYTES[name]
-            rows, values = [], []
-            for p in points:
-                flop = 2.0 * p.batch * p.m * p.n * p.k
-                moved = size * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-                ideal = max(
-                    flop / device.peak(_rate_dtype(name, device)).value,
-                    moved / device.memory_bandwidth_bytes_per_s.value,
-                )
-                rows.append([p.batch, p.m, p.n, p.k])
-                values.append(ideal / p.time_s)
-            return _surface(rows, values)
-    return None
-
-
-# --- attention --------------------------------------------------------------------------------
-
-
-def _attention(op: Op, shape: AttentionShape, device: Device) -> tuple[float, float, str, str]:
-    phase = "backward" if op.phase is Phase.BACKWARD and "backward" in op.name else "forward"
-    found = _lookup(device, lambda d: _attention_surface(d, op.dtype, phase))
-    derived = False
-    if found is None and phase == "backward":
-        found = _lookup(device, lambda d: _attention_surface(d, op.dtype, "forward"))
-        derived = True
-    if found is None:
-        return (*ASSUMED["attention"], "assumed", "no measured attention on this device")
-    surface, borrowed, source = found
-    utilisation, exact = surface.at(_attention_place(shape))
-    if derived:
-        # Public tables hold the forward only. The backward reaches about the same share of peak
-        # less a tenth (FlashAttention-2, figures 4 and 5: 0.73 against 0.63 at best on A100).
-        judged = _judged(utilisation * 0.86, False, max(surface.error, 0.2), True, source)
-        return judged[0], judged[1], "assumed", f"{source}; backward from the forward's rate"
-    return _judged(utilisation, exact, surface.error, borrowed, source)
-
-
-def _attention_place(shape: AttentionShape) -> Array:
-    return np.log2(
-        [
-            shape.batch * shape.heads,
-            max(1, shape.heads // max(1, shape.kv_heads)),
-            shape.q_len,
-            shape.kv_len,
-            shape.head_dim,
-        ]
-    )
-
-
-@functools.cache
-def _attention_surface(device: Device, dtype: str, phase: str) -> _Surface | None:
-    measured = device.measurements
-    if measured is None:
-        return None
-    twin = {"float16": "bfloat16", "bfloat16": "float16"}.get(dtype, dtype)
-    points = [p for p in measured.attention if p.dtype in (dtype, twin) and p.phase == phase]
-    if not points:
-        return None
-    rows, values = [], []
-    ratio = _ATTENTION_BACKWARD_RATIO if phase == "backward" else 1.0
-    for p in points:
-        flop = 4.0 * ratio * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim
-        flop *= 0.5 if p.causal else 1.0
-        ideal = flop / device.peak(_rate_dtype(dtype, device)).value
-        place = [p.batch * p.heads, max(1, p.heads // max(1, p.kv_heads)), p.q_len, p.kv_len]
-        rows.append([*place, p.head_dim])
-        values.append(ideal / p.time_s)
-    return _surface(rows, values)
-
-
-# --- memory-bound ops -------------------------------------------------------------------------
-
-_REDUCTIONS = ("norm", "softmax", "sum", "mean", "max", "min", "loss", "var", "prod", "cumsum")
-_COPIES = ("copy", "clone", "cat", "embedding", "index", "gather", "scatter", "fill", "zero")
-_COPIES += ("contiguous", "pad", "constant", "repeat", "roll", "stack", "where", "new_", "ones")
-
-
-def memory_family(name: str) -> str:
-    """`elementwise`, `reduction` or `copy`, by the op's name."""
+def _memory_family(name: str) -> str:
+    """Which measured family a memory-bound aten op belongs to."""
     if any(word in name for word in _REDUCTIONS):
         return "reduction"
     return "copy" if any(word in name for word in _COPIES) else "elementwise"
-
-
-def _memory_cost(op: Op, device: Device) -> OpCost:
-    moved = op.read_bytes + op.written_bytes
-    return moved_cost(memory_family(op.name), moved, device)
-
-
-@functools.lru_cache(maxsize=100_000)
-def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
-    """What it costs to read and write so many bytes in an op of the family.
-
-    family  `elementwise`, `reduction`, `copy` or `optimizer`
-    """
-    if moved_bytes <= 0:
-        return _cost(0.0, 0.5, "launch", "assumed", "launch only", device)
-    curve = _memory_curve(device, family)
-    if curve is None:
-        share, width = ASSUMED["memory"]
-        time_s = moved_bytes / device.memory_bandwidth_bytes_per_s.value / share
-        source = "share of the memory's peak bandwidth"
-        return _cost(time_s, width, "memory", "assumed", source, device)
-    value = curve.at(float(moved_bytes))
-    width = max(_LEAST_WIDTH, (value.high - value.low) / 2 / value.value)
-    method = "measured" if value.method == "measured" else "interpolated"
-    if value.method == "extrapolated":
-        method = "assumed"
-    measured = device.measurements
-    assert measured is not None
-    return _cost(value.value, width, "memory", method, measured.source, device)
-
-
-@functools.cache
-def _memory_curve(device: Device, family: str) -> Curve | None:
-    if device.measurements is None:
-        return None
-    points = [p for p in device.measurements.memory if p.op == family]
-    if not points:
-        return None
-    return fit_curve([float(p.moved_bytes) for p in points], [p.time_s for p in points])
-
-
-# --- shared -----------------------------------------------------------------------------------
-
-
-def _lookup(
-    device: Device, surface_of: Callable[[Device], _Surface | None]
-) -> tuple[_Surface, bool, str] | None:
-    """The device's own surface, or its relative's: (surface, borrowed, source)."""
-    own = surface_of(device)
-    if own is not None and device.measurements is not None:
-        return own, False, device.measurements.source
-    relative = relative_of(device)
-    if relative is None:
-        return None
-    found = surface_of(relative)
-    if found is None or relative.measurements is None:
-        return None
-    return found, True, f"utilisation of {relative.name}: {relative.measurements.source}"
-
-
-@functools.cache
-def relative_of(device: Device) -> Device | None:
-    """The device whose measured utilisation is borrowed, if one is named."""
-    if not device.efficiency_of:
-        return None
-    from profiles.hardware.catalog import get_device
-
-    return get_device(device.efficiency_of)
-
-
-def _judged(
-    utilisation: float, exact: bool, error: float, borrowed: bool, source: str
-) -> tuple[float, float, str, str]:
-    if borrowed:
-        return utilisation, max(0.1, error * _BORROWED_WIDER), "assumed", source
-    if exact:
-        return utilisation, max(_LEAST_WIDTH, error / 2), "measured", source
-    return utilisation, max(_LEAST_WIDTH, error), "interpolated", source
-
-
-def _surface(rows: list[list[int]], values: list[float]) -> _Surface:
-    points = np.log2(np.asarray(rows, dtype=float))
-    utilisation = np.asarray(values)
-    bare = _Surface(points=points, utilisation=utilisation, error=0.0)
-    return _Surface(points=points, utilisation=utilisation, error=_leave_one_out(bare))
-
-
-def _leave_one_out(surface: _Surface) -> float:
-    """90 % quantile of the relative error at a point that is left out; 0.3 under four points."""
-    count = len(surface.utilisation)
-    if count < 4:
-        return 0.3
-    errors = []
-    for i in range(0, count, max(1, count // 100)):
-        keep = np.arange(count) != i
-        rest = _Surface(
-            points=surface.points[keep], utilisation=surface.utilisation[keep], error=0.0
-        )
-        value, _ = rest.at(surface.points[i])
-        errors.append(abs(math.log(value / surface.utilisation[i])))
-    return float(np.expm1(np.quantile(errors, 0.9)))
-
-
-def measured_source(measurements: Measurements | None) -> str:
-    return measurements.source if measurements is not None else ""

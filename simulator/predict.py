@@ -165,21 +165,29 @@ def gather_seconds(
     precision: str,
     cluster: Cluster,
     stack: Stack,
+    pipelined: bool = True,
+    sharing: int = 1,
 ) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters (ZeRO-3).
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters.
 
-    They are gathered for the forward and again for the backward; a stack that prefetches hides the
-    part that fits under the block's own work.
+    pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
+               backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
+               per micro-batch, after its forward freed them, and ZeRO-2 never. Without a pipeline
+               FSDP2 frees them after each backward: ZeRO-3 gathers twice, ZeRO-2 once.
+    sharing    dp groups of the same nodes that gather at the same time
+
+    A stack that prefetches hides the part that fits under the block's own work.
     """
-    if zero_stage < 3 or len(group) < 2:
+    count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
+    if count == 0 or len(group) < 2:
         return 0.0
-    size = block.parameter_count * stack.bytes_of(precision).compute_bytes
-    cost = price_collective("all_gather", float(size), group, cluster).time_s
+    size = float(block.parameter_count * stack.bytes_of(precision).compute_bytes)
+    cost_s = price_collective("all_gather", size, group, cluster, sharing=sharing).time_s
     overlaps = stack.behaviour.gather_overlaps_compute
     if overlaps and cluster.device_at(group[0]).type != "cpu":
         work = (block.forward.value, block.backward.value)
-        return sum(max(0.0, cost - w) for w in work)
-    return 2 * cost
+        return sum(max(0.0, cost_s - w) for w in work[:count])
+    return count * cost_s
 
 
 def _stage_cost(
@@ -194,6 +202,8 @@ def _stage_cost(
             precision=plan.workload.precision,
             cluster=cluster,
             stack=stack,
+            pipelined=plan.pp > 1,
+            sharing=plan.tp,
         )
         for b in blocks
     )
@@ -228,7 +238,7 @@ def _sends(plan: Plan, blocks: list[list[BlockCost]], cluster: Cluster) -> list[
             continue
         devices = (plan.rank(source), plan.rank(target))
         size = blocks[stage][0].input_bytes
-        found.append(price_collective("send", size, devices, cluster))
+        found.append(price_collective("send", size, devices, cluster, sharing=plan.tp))
     return found
 
 
@@ -389,7 +399,7 @@ def _events(
         rank = plan.rank(timeline.ranks[i])
         start, end = timeline.start_s[i], timeline.end_s[i]
         events.append(
-            Event(rank=rank, stream="compute", name=str(action), start_s=start, end_s=end)
+            Event(rank=rank, stream="compute", name=timeline.names[i], start_s=start, end_s=end)
         )
         forward = action.kind is ActionKind.FORWARD
         cut = action.stage + 1 if forward else action.stage

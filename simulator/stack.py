@@ -43,6 +43,7 @@ class Behaviour:
     """Habits of the stack; the file of each stack says where each is read off."""
 
     receive_buffers_per_microbatch: bool
+    sent_tensors_held_until_end: bool
     gather_overlaps_compute: bool
     gradients_whole_until_last: bool
 

@@ -55,11 +55,14 @@ def price_tail(
     optimizer: str,
     cluster: Cluster,
     stack: Stack,
+    pipelined: bool = True,
+    sharing: int = 1,
 ) -> Tail:
     """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
 
     ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3:
-    reduce-scatter of gradients, and (2) one gather of the parameters for the next step.
+    reduce-scatter of gradients, and (2, under a pipeline) one gather of the parameters for the next
+    step. sharing: dp groups of the same nodes that communicate at the same time.
     """
     n = float(sum(counts))
     dp = len(group)
@@ -67,16 +70,20 @@ def price_tail(
     device = cluster.device_at(group[0])
     exchanges: list[CommCost] = []
     if dp > 1:
+
+        def price(operation: str, size_bytes: float) -> CommCost:
+            return price_collective(operation, size_bytes, group, cluster, sharing=sharing)
+
         gradient = n * sizes.gradient_bytes
         weights = n * sizes.compute_bytes
         if zero_stage < 2:
-            exchanges.append(price_collective("all_reduce", gradient, group, cluster))
+            exchanges.append(price("all_reduce", gradient))
         if zero_stage == 1:
-            exchanges.append(price_collective("broadcast", weights, group, cluster))
+            exchanges.append(price("broadcast", weights))
         if zero_stage >= 2:
-            exchanges.append(price_collective("reduce_scatter", gradient, group, cluster))
-        if zero_stage == 2:
-            exchanges.append(price_collective("all_gather", weights, group, cluster))
+            exchanges.append(price("reduce_scatter", gradient))
+        if zero_stage == 2 and pipelined:
+            exchanges.append(price("all_gather", weights))
     shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
     if device.type == "cpu":
@@ -111,4 +118,6 @@ def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, st
         optimizer=plan.workload.optimizer,
         cluster=cluster,
         stack=stack,
+        pipelined=plan.pp > 1,
+        sharing=plan.tp,
     )

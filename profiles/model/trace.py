@@ -9,7 +9,9 @@ the next block.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,6 +155,26 @@ class _Fakes:
     tensors: list[Tensor]
 
 
+@contextmanager
+def no_causal_mask() -> Iterator[None]:
+    """Inside it, transformers gives attention no mask where a real run would give none.
+
+    Under fake tensors it takes itself to be compiled and materialises a causal S x S mask, which
+    turns fused causal attention into masked attention (twice the work, no flash kernel).
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    replaced: dict[str, Any] = {}
+    for name, answer in (("is_tracing", False), ("find_packed_sequence_indices", None)):
+        if masks is not None and hasattr(masks, name):
+            replaced[name] = getattr(masks, name)
+            setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
+    try:
+        yield
+    finally:
+        for name, original in replaced.items():
+            setattr(masks, name, original)
+
+
 def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
     """Replace parameters and buffers by fake tensors in place; shared ones stay shared."""
     memo: dict[int, Tensor] = {}
@@ -237,6 +259,7 @@ class _Run:
             self._hook(stack)
             if target == "gpu":
                 stack.enter_context(FusedAttention())
+            stack.enter_context(no_causal_mask())
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             stack.enter_context(self.recorder)
             try:

@@ -37,12 +37,12 @@ class HandMadeCosts:
     """
 
     def __init__(self, ground, space, capacity_bytes):
-        self.ground, self.space, self.capacity = ground, space, capacity_bytes
+        self.ground, self.space, self.capacity_bytes = ground, space, capacity_bytes
         self.kinds = (0, *[1] * (ground.num_blocks - 2), 2)
 
     def missing_bytes(self, cell):
         problem = self.problem(cell)
-        return problem.static_bytes[0, -1] / cell.pp - self.capacity
+        return problem.static_bytes[0, -1] / cell.pp - self.capacity_bytes
 
     def totals(self, cell):
         return totals_of(self.problem(cell), cell)
@@ -76,7 +76,7 @@ class HandMadeCosts:
             slots=tuple(
                 StageSlot(
                     in_flight=m if cell.schedule == "gpipe" else min(m, p - s),
-                    capacity_bytes=self.capacity,
+                    capacity_bytes=self.capacity_bytes,
                 )
                 for s in range(p)
             ),
@@ -127,7 +127,7 @@ class HandMadeCosts:
                 - float(problem.static_bytes[i, j]),
                 transient_bytes=0.0,
                 communication_bytes=0.0,
-                capacity_bytes=self.capacity,
+                capacity_bytes=self.capacity_bytes,
                 peak_time_s=0.0,
             )
             for s, (i, j) in enumerate(zip(found.starts, found.ends(), strict=True))
