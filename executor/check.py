@@ -66,7 +66,9 @@ def compare_gradients(
         if wanted is None:
             wanted = torch.zeros_like(found)
         size = float(wanted.double().norm())
-        error = float((found.double() - wanted.double()).norm()) / max(size, 1e-6 * whole_norm, 1e-30)
+        error = float((found.double() - wanted.double()).norm()) / max(
+            size, 1e-6 * whole_norm, 1e-30
+        )
         checked += 1
         if error > worst or not worst_name or error != error:
             worst, worst_name = error, name
@@ -81,7 +83,7 @@ def compare_gradients(
 
 def whole(x: Tensor) -> Tensor:
     """The full tensor of a DTensor (a collective), or the tensor itself."""
-    full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x  # type: ignore[attr-defined] # a DTensor has it
+    full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return full.detach()
 
 

@@ -2,8 +2,8 @@
 
 Tensor parallelism is DTensor's (column and row split linear layers). Data parallelism by ZeRO
 stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so too, and each rank
-updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per block),
-keeping parameters whole between passes or sharding them again after each.
+updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per
+block), keeping parameters whole between passes or sharding them again after each.
 torch's DDP is not used: with pipeline schedules that split the backward its gradients are silently
 wrong (pytorch issue 144530).
 """
@@ -95,7 +95,7 @@ def _mean(bucket: list[Tensor], group: Any, size: int) -> None:
 
 def local(x: Tensor) -> Tensor:
     """This rank's part of a DTensor, or the tensor itself."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x  # type: ignore[attr-defined] # a DTensor has it
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
     return part
 
 

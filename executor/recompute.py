@@ -42,4 +42,4 @@ def _checkpoint(module: nn.Module) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(original, *args, use_reentrant=False, **kwargs)
 
-    module.forward = forward  # type: ignore[method-assign] # an instance's own forward
+    module.forward = forward

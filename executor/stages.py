@@ -71,7 +71,7 @@ def parameters_on_meta() -> Iterator[None]:
             made = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
             module._parameters[name] = made
 
-    nn.Module.register_parameter = to_meta  # type: ignore[method-assign] # undone below
+    nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone
     try:
         yield
     finally:
@@ -283,7 +283,7 @@ class StageModule(nn.Module):
             self._counts[path] = number + 1
             return original(*args, **kwargs)
 
-        module.forward = forward  # type: ignore[method-assign] # an instance's own forward
+        module.forward = forward
 
     def unit_paths(self, block: int) -> list[str]:
         """Units of this stage that a block calls, in the order of the layout."""

@@ -56,7 +56,9 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 
 
 @app.command(
-    epilog="Examples:\n\n  shardwright fit llama-3.1-8b\n\n  shardwright fit ./config.json --seq 4096"
+    epilog=(
+        "Examples:\n\n  shardwright fit llama-3.1-8b\n\n  shardwright fit ./config.json --seq 4096"
+    )
 )
 def fit(
     model: Model,
@@ -73,9 +75,9 @@ def fit(
 
 @app.command(
     epilog=(
-        "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 --seq "
-        "8192\n\n  shardwright plan llama-3.1-8b --on 8xa100 --global-batch 64 --seq 4096 --tp 1,2 "
-        "-o plan.json"
+        "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 "
+        "--seq 8192\n\n  shardwright plan llama-3.1-8b --on 8xa100 --global-batch 64 --seq 4096 "
+        "--tp 1,2 -o plan.json"
     )
 )
 def plan(
@@ -192,8 +194,8 @@ def profile(
 
 @app.command(
     epilog=(
-        "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json --model "
-        "mypkg.model:build --check"
+        "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "
+        "--model mypkg.model:build --check"
     )
 )
 def run(

@@ -254,7 +254,7 @@ def search(
 
 def plan_json(answer: PlanFile) -> dict[str, Any]:
     """The plan file as plain values, with every promised key."""
-    data = {key: None for key in PLAN_KEYS} | encode(answer)
+    data = dict.fromkeys(PLAN_KEYS) | encode(answer)
     return {"schema": PLAN_SCHEMA, **data}
 
 

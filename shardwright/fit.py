@@ -180,8 +180,9 @@ def fit_report(found: Fit) -> RenderableType:
     return Group(
         Text.assemble(
             (found.name, "bold"),
-            f"  {format_count(found.parameters)} parameters; a micro-batch of {found.micro_batch} x "
-            f"{found.sequence_length}: {format_flop(found.forward_flop)} forward, "
+            f"  {format_count(found.parameters)} parameters; a micro-batch of "
+            f"{found.micro_batch} x {found.sequence_length}: "
+            f"{format_flop(found.forward_flop)} forward, "
             f"{format_flop(found.backward_flop)} backward",
         ),
         Text(

@@ -28,8 +28,9 @@ LINK_SCHEMA = "shardwright/link@1"
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 EFFICIENCY_SCHEMA = "shardwright/efficiency@1"
 
-# Hosts, network and cooling on top of the boards: a measured eight-GPU H100 node draws 5.7 to 7.0 kW
-# in training (MLPerf Training 4.1 power, Dell and Sustainable Metal Cloud) against 5.6 kW of boards.
+# Hosts, network and cooling on top of the boards: a measured eight-GPU H100 node draws 5.7 to
+# 7.0 kW in training (MLPerf Training 4.1 power, Dell and Sustainable Metal Cloud) against 5.6 kW
+# of boards.
 _OVERHEAD_POWER = 0.25
 _PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
 
@@ -115,7 +116,7 @@ def _device_paths() -> dict[str, Path]:
 
 @functools.cache
 def _aliases() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name, path in _device_paths().items():
         for alias in (name, *read_mapping(path).get("aliases", ())):
             if alias in found:
@@ -240,9 +241,7 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
     return group, file.node
 
 
-def _assembled(
-    name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesign]
-) -> Cluster:
+def _assembled(name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> Cluster:
     total = sum(group.count * group.devices_per_node for group in groups)
     sizes = {group.devices_per_node for group in groups}
     if len(sizes) > 1:
@@ -258,9 +257,7 @@ def _assembled(
         levels.append(Level(name="node", domain_size=inner_size, link=inner))
     if total > inner_size:
         levels.append(Level(name="fabric", domain_size=total, link=outer))
-    return Cluster(
-        name=name, groups=groups, levels=tuple(levels), overhead_power=_OVERHEAD_POWER
-    )
+    return Cluster(name=name, groups=groups, levels=tuple(levels), overhead_power=_OVERHEAD_POWER)
 
 
 def _speed(link: Link) -> float:
@@ -285,9 +282,7 @@ def _from_file(file: ClusterFile, path: Path) -> Cluster:
         except UnknownNameError as error:
             raise DocumentError(f"{path}: groups[{number}].device: {error}") from error
         groups.append(
-            NodeGroup(
-                count=group.count, devices_per_node=group.devices_per_node, device=device
-            )
+            NodeGroup(count=group.count, devices_per_node=group.devices_per_node, device=device)
         )
     levels = []
     for number, level in enumerate(file.levels):
@@ -341,7 +336,11 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
         device = get_device(name)
         price = price_of(name)
         measured = device.measurements
-        what = f"{len(measured.matmul)} matmul, {len(measured.attention)} attention" if measured else ""
+        what = (
+            f"{len(measured.matmul)} matmul, {len(measured.attention)} attention"
+            if measured
+            else ""
+        )
         rows.append(
             CatalogRow(
                 name=name,

@@ -2,8 +2,8 @@
 
     python -m profiles.hardware.derive_efficiency FOLDER
 
-FOLDER holds gemm.csv.gz and attention.csv.gz (columns as in their headers). For each device and data
-type, utilisation = roofline time / measured time is taken per cell of a grid over log2 of the
+FOLDER holds gemm.csv.gz and attention.csv.gz (columns as in their headers). For each device and
+data type, utilisation = roofline time / measured time is taken per cell of a grid over log2 of the
 shape, as the median of the cell's rows; each cell becomes one point at its middle shape. What is
 written is derived, with its residual on rows that were held out; the tables are not copied.
 """

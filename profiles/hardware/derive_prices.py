@@ -3,7 +3,8 @@
     python -m profiles.hardware.derive_prices PRICES.csv
 
 Only dated rows are used (an undated snapshot must not be pooled with them); per device and kind of
-price: median, half the inter-quartile range over the median, offers, providers, first and last date.
+price: median, half the inter-quartile range over the median, offers, providers, first and last
+date.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from profiles.document import write_text
 from profiles.hardware.catalog import device_names
 from profiles.hardware.prices import PRICE_FILE
 
-COLUMNS = ("device", "kind", "median_usd_per_hour", "half_spread", "offers", "providers")
+COLUMNS: tuple[str, ...] = (
+    "device",
+    "kind",
+    "median_usd_per_hour",
+    "half_spread",
+    "offers",
+    "providers",
+)
 COLUMNS += ("first_date", "last_date", "source")
 _YEAR = "2026"
 

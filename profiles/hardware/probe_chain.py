@@ -123,7 +123,7 @@ def _run_backward(waiting: _InFlight, stamps: _Stamps) -> ChainSample:
     loss, waiting.loss = waiting.loss, None
     assert loss is not None
     first = stamps.now()
-    loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+    loss.backward()
     ends = [stamps.now()]
     # Ends of the blocks' backwards, first block first. Where no gradient crosses the cut before a
     # block nothing runs backward before it either: its own backward lasts until the next end.
@@ -170,7 +170,7 @@ def _through_cut(arguments: Any, index: int, stamps: _Stamps) -> Any:
     leaves, structure = pytree.tree_flatten(arguments)
     positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
     if positions:
-        passed = _Cut.apply(index, stamps.backward, stamps.now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call]  # torch gives it no types
+        passed = _Cut.apply(index, stamps.backward, stamps.now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call] # torch's
         for position, tensor in zip(positions, passed, strict=True):
             leaves[position] = tensor
     return pytree.tree_unflatten(leaves, structure)

@@ -61,8 +61,8 @@ def _on_thread(call: Callable[[], object], repeats: int) -> Sample:
 
 
 def _on_stream(call: Callable[[], object], repeats: int) -> Sample:
-    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has no types here
-    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has no types here
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(repeats):
         call()

@@ -206,7 +206,12 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             values[key] = 0.0
     # Training keeps no key-value cache, and dropout would make split and unsplit runs differ.
     values |= {"use_cache": False}
-    zero = ("attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout")
+    zero: tuple[str, ...] = (
+        "attention_dropout",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "dropout",
+    )
     zero += ("activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout_rate")
     config = cls.config_class(**values)
     for key in zero:

@@ -192,8 +192,12 @@ def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
         for table in (module._parameters, module._buffers):
             for name, x in table.items():
                 if x is not None:
-                    table[name] = convert(x)
-    names, tensors, keys, first, tied = [], [], {}, {}, {}
+                    table[name] = convert(x)  # type: ignore[assignment] # of its own kind
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    keys: dict[int, int] = {}
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
     for name, p in built.module.named_parameters(remove_duplicate=False):
         key = p.untyped_storage()._cdata
         if key in keys:

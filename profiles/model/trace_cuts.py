@@ -107,7 +107,7 @@ def repeated(module: nn.Module, candidates: tuple[str, ...], *, trusted: bool) -
     modules = dict(module.named_modules())
     for path in candidates:
         groups[structure(modules[path])].append(path)
-    stands_for = {}
+    stands_for: dict[str, str] = {}
     for paths in groups.values():
         if trusted:
             stands_for |= dict.fromkeys(paths[1:], paths[0])
@@ -141,7 +141,9 @@ class Output:
         inputs = tree_leaves((args, kwargs))
         needing = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
         specs = [leaf[1] for leaf in self.leaves if leaf[0] == "new"]
-        new = list(_Stub.apply(tuple(specs), *needing)) if specs else []
+        new: list[Tensor] = []
+        if specs:
+            new = list(_Stub.apply(tuple(specs), *needing))  # type: ignore[no-untyped-call] # torch's
         out = []
         for leaf in self.leaves:
             if leaf[0] == "input":

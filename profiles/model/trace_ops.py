@@ -16,7 +16,7 @@ from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
 aten = torch.ops.aten
 
 # Ops that must have a FLOP formula: one of these without would be counted as free.
-_MATMUL_NAMES = (
+_MATMUL_NAMES: tuple[str, ...] = (
     "mm",
     "bmm",
     "addmm",

@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, parameters: dict[int, int]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.parameters = parameters
         self.segments = [Segment()]
         self.crossings: set[tuple[int, int, int]] = set()
@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):
         """From here on, the next segment."""
         self.segments.append(Segment())
         self._segment = len(self.segments) - 1
-        self._cut_numbers.append(torch.autograd._get_sequence_nr())
+        self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
 
     def begin_backward(self) -> None:
         self.phase = Phase.BACKWARD
@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):
 
     def _note_module(self, path: str) -> None:
         if self.phase is Phase.FORWARD:
-            self._module_numbers.append(torch.autograd._get_sequence_nr())
+            self._module_numbers.append(torch._C._autograd._get_sequence_nr())
             self._module_paths.append(path)
 
     def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> None:

@@ -181,7 +181,13 @@ def _tracer_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     folder = Path(__file__).parent
-    names = ("build.py", "graph.py", "trace.py", "trace_attention.py", "trace_cuts.py")
+    names: tuple[str, ...] = (
+        "build.py",
+        "graph.py",
+        "trace.py",
+        "trace_attention.py",
+        "trace_cuts.py",
+    )
     names += ("trace_ops.py", "trace_recorder.py", "trace_tensor_parallel.py", "traced.py")
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []
@@ -224,7 +230,7 @@ _SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
 
 def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
     """The value at batch `at`, or None where a and b are not one shape of value."""
-    if isinstance(a, bool) or isinstance(a, (str, type(None))) or not isinstance(a, (int, tuple)):
+    if isinstance(a, (bool, str, type(None))) or not isinstance(a, (int, tuple)):
         if dataclasses.is_dataclass(a):
             return _affine_fields(a, b, base, span, at)
         return a if a == b else None
@@ -250,7 +256,7 @@ def _affine_fields(a: Any, b: Any, base: int, span: int, at: int) -> Any:
     if a == b:
         return a
     changed = {}
-    for name in _field_names(type(a)):
+    for name in _field_names(type(a)):  # type: ignore[arg-type] # a class is hashable
         x, y = getattr(a, name), getattr(b, name)
         if name in _SKIP or x is y or x == y:
             continue
@@ -262,5 +268,5 @@ def _affine_fields(a: Any, b: Any, base: int, span: int, at: int) -> Any:
 
 
 @functools.cache
-def _field_names(cls: type) -> tuple[str, ...]:
+def _field_names(cls: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls))

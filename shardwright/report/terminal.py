@@ -152,8 +152,9 @@ def infeasible_report(answer: PlanFile) -> RenderableType:
             ("No plan fits. ", "bold red"), f"{answer.cells_considered} cells considered."
         ),
         Text(
-            f"Nearest: {why.nearest}; stage {why.stage} needs {format_bytes(why.needed_bytes)}, the "
-            f"device has {format_bytes(why.capacity_bytes)} ({format_bytes(why.bytes_over)} over)"
+            f"Nearest: {why.nearest}; stage {why.stage} needs {format_bytes(why.needed_bytes)}, "
+            f"the device has {format_bytes(why.capacity_bytes)} "
+            f"({format_bytes(why.bytes_over)} over)"
         ),
         Text(f"Binds:   {why.term} of stage {why.stage}"),
     ]
