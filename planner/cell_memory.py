@@ -10,7 +10,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain_costs import HeldParameters, held_in_ranges, price_chain
 from planner.placement import sides
-from planner.problem import Array
+from planner.problem import Array, Load
 from planner.traced import Traced
 from profiles.hardware.cluster import Cluster
 from simulator.memory import static_bytes
@@ -42,42 +42,126 @@ class CellMemory:
         self._held: dict[int, HeldParameters] = {}
         self._repeats: dict[tuple[object, ...], Array] = {}
         self._cuts: dict[tuple[int, int], float] = {}
+        self._singles: dict[tuple[object, ...], Array] = {}
         self._activations: dict[tuple[int, int], Array] = {}
         self.capacity_bytes = max(group.device.usable_bytes for group in cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
         """Bytes that some device lacks in every plan of the cell; 0 or less where none must.
 
-        Some rank holds the mean of the parameters or more; some rank runs the block that needs
-        most with the strategy that needs least.
+        At the end of the step some rank holds the mean of the parameters or more, with gradients
+        and what it sent; and some rank runs the block that needs most with the strategy that needs
+        least.
         """
         held = self.parameters(cell.tp)
-        mean = self._static(cell, float(held.count[0, -1]) / cell.pp, 0.0)
+        mean = sum(self._states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
         cuts = min(sides(cell, rank) for rank in range(cell.pp))
         if mean > self.capacity_bytes:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self._sizes[0]
             working = float(self._least_activations(cell.tp, smallest).max())
-            buffers = cuts * self.least_buffer(cell, smallest) * cell.micro_batch / smallest
-            return mean + working + buffers - self.capacity_bytes
+            buffers = cuts * self.crossing_bytes(cell, smallest, cell.num_microbatches)
+            return mean + working + buffers * cell.micro_batch / smallest - self.capacity_bytes
         working_of = self._least_activations(cell.tp, cell.micro_batch)
-        blocks = np.diagonal(held.count, offset=1).tolist()
-        alone = {n: self._static(cell, n, n) for n in set(blocks)}
-        running = max(alone[n] + w for n, w in zip(blocks, working_of.tolist(), strict=True))
+        alone = self._alone(cell)
+        running = float((alone + working_of).max())
         if working_of.max() <= self.capacity_bytes:
-            buffers = cuts * self.least_buffer(cell, cell.micro_batch)
-            return float(max(mean, running) + buffers - self.capacity_bytes)
-        return float(running - self.capacity_bytes)
-
-    # Memory.
+            last = cell.num_microbatches - 1
+            running += cuts * self.crossing_bytes(cell, cell.micro_batch, last)
+            mean += cuts * self.crossing_bytes(cell, cell.micro_batch, last + 1)
+        return max(mean, running) - self.capacity_bytes
 
     def parameters(self, tp: int) -> HeldParameters:
+        """What every range of blocks holds at a tp degree."""
         if tp not in self._held:
             self._held[tp] = held_in_ranges(self._traced.at(self._sizes[0], tp))
         return self._held[tp]
 
-    def _static(self, cell: Cell, count: float, largest: float) -> float:
-        return static_bytes(
+    def moments(
+        self, cell: Cell, kept: tuple[int, ...], arrives: Array, leaves: Array, first_bytes: Array
+    ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
+        """Static bytes [n, n+1] at the moments of a step, and the loads of every stage.
+
+        kept   in flight per stage;  arrives, leaves  [n] bytes over the cuts of each block
+        first_bytes  [n] while the backward of a stage's first block runs, beyond other
+                     micro-batches, at least
+
+        The moments of simulator.memory.rank_memory: gradients come with the first backward, and
+        what was sent over the cuts stays from each backward to the end of the step.
+            more micro-batches than in flight   the last time that all are in flight
+            all in flight at once               the last forward; the end of the first backward,
+                                                when gradients come; the second backward
+            always                              the last backward; the end
+        """
+        micro = cell.num_microbatches
+        crossing = np.concatenate([[0.0], arrives[1:]])[:, None] + _leaving(leaves)[None, :]
+        habits, piped = self._stack.behaviour, cell.pp > 1
+        fixed, gradients = self._state_ranges(cell)
+        fixed = fixed + micro * crossing * (piped and habits.receive_buffers_per_microbatch)
+        sent = crossing * (piped and habits.sent_tensors_held_until_end)
+        statics: list[Array] = []
+        known: dict[tuple[str, int], int] = {}
+
+        def static(name: str, number: int) -> int:
+            if (name, number) not in known:
+                extra = {
+                    "before": 0.0,
+                    "first": gradients + first_bytes[:, None],
+                    "after": gradients + number * sent,
+                }[name]
+                known[name, number] = len(statics)
+                statics.append(np.ceil(fixed + extra))
+            return known[name, number]
+
+        def loads(k: int) -> tuple[Load, ...]:
+            if cell.vpp > 1:
+                return (Load(in_flight=k, static=static("after", micro - k)),)
+            found = [Load(in_flight=0, static=static("after", micro), rises=False)]
+            if micro > 1:
+                found.append(Load(in_flight=1, static=static("after", micro - 1)))
+            if micro > k:
+                found.append(Load(in_flight=k, static=static("after", micro - k)))
+                return tuple(found)
+            found.append(Load(in_flight=k, static=static("before", 0)))
+            found.append(Load(in_flight=k - 1, static=static("first", 0), rises=False))
+            if k > 1:
+                found.append(Load(in_flight=k - 1, static=static("after", 1)))
+            return tuple(found)
+
+        every = tuple(loads(k) for k in kept)
+        return tuple(statics), every
+
+    def static_of_repeats(self, cell: Cell, kind: int, number: int, most_kept: int) -> Array:
+        """[number] static bytes of 1, 2, ... blocks of a kind when most is in flight."""
+        steady = cell.num_microbatches > most_kept
+        several = cell.num_microbatches > 1 or cell.pp > 1
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, kind, steady)
+        if key not in self._repeats:
+            block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
+            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
+            states = [self._states(cell, count * size, size) for count in range(1, number + 1)]
+            self._repeats[key] = np.asarray([f + (g if steady else 0.0) for f, g in states])
+        return self._repeats[key]
+
+    def crossing_bytes(self, cell: Cell, micro_batch: int, done: int) -> float:
+        """Over one side of a stage at least: receive buffers, and what was sent for so many
+        micro-batches that are done, in messages of micro-batches of that size."""
+        if cell.pp == 1:
+            return 0.0
+        key = (cell.tp, micro_batch)
+        if key not in self._cuts:
+            graph = self._traced.at(micro_batch, cell.tp)
+            self._cuts[key] = min(
+                float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
+                for ref in graph.chain[1:]
+            )
+        habits = self._stack.behaviour
+        messages = cell.num_microbatches * habits.receive_buffers_per_microbatch
+        return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
+
+    def _states(self, cell: Cell, count: float, largest: float) -> tuple[float, float]:
+        """Bytes of parameters and optimizer states, and of gradients."""
+        found = static_bytes(
             count,
             largest,
             stack=self._stack,
@@ -87,19 +171,27 @@ class CellMemory:
             dp=cell.dp,
             num_microbatches=cell.num_microbatches,
             pp=cell.pp,
-        ).total
+        )
+        return found.parameters + found.optimizer, found.gradients
 
-    def static_ranges(self, cell: Cell, arrives: Array, leaves: Array) -> Array:
-        """[n, n+1] bytes that are there all step long: states and receive buffers."""
+    def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
+        """[n, n+1] each: the states of a stage of blocks [i, j)."""
         held = self.parameters(cell.tp)
         pairs = np.stack([held.count.ravel(), held.largest.ravel()], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-        sizes = np.asarray([self._static(cell, float(n), float(most)) for n, most in distinct])
-        static = np.asarray(sizes[where].reshape(held.count.shape))
-        if cell.pp > 1 and self._stack.behaviour.receive_buffers_per_microbatch:
-            received = np.concatenate([[0.0], arrives[1:]])
-            static = static + cell.num_microbatches * (received[:, None] + _leaving(leaves)[None])
-        return np.asarray(np.ceil(static))
+        sizes = np.asarray([self._states(cell, n, most) for n, most in distinct.tolist()])
+        found = sizes[where.ravel()].reshape(*held.count.shape, 2)
+        return found[..., 0], found[..., 1]
+
+    def _alone(self, cell: Cell) -> Array:
+        """[n] bytes of the states of each block alone; its gradients from the second backward."""
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._singles:
+            counts = np.diagonal(self.parameters(cell.tp).count, offset=1).tolist()
+            states = [self._states(cell, n, n) for n in counts]
+            self._singles[key] = np.asarray([f + (g if several else 0.0) for f, g in states])
+        return self._singles[key]
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
         """[n] bytes that running a block alone needs with the strategy that needs least; of a
@@ -114,34 +206,8 @@ class CellMemory:
             graph = self._traced.at(micro_batch, tp)
             chain = price_chain(graph, self._strategies, tuple(range(tp)), self._cluster)
             kinds = [ref.kind for ref in graph.chain]
-            bytes_of = chain.kept_bytes + chain.backward_transient_bytes
-            self._activations[key] = (bytes_of.min(axis=1) - chain.input_bytes)[kinds]
+            self._activations[key] = chain.first_bytes[kinds]
         return self._activations[key]
-
-    def least_buffer(self, cell: Cell, micro_batch: int) -> float:
-        """Receive buffers of one side of a stage, at least, for messages of that size."""
-        if cell.pp == 1 or not self._stack.behaviour.receive_buffers_per_microbatch:
-            return 0.0
-        key = (cell.tp, micro_batch)
-        if key not in self._cuts:
-            graph = self._traced.at(micro_batch, cell.tp)
-            self._cuts[key] = min(
-                float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
-                for ref in graph.chain[1:]
-            )
-        return cell.num_microbatches * self._cuts[key]
-
-    def static_of_repeats(self, cell: Cell, kind: int, number: int) -> Array:
-        """[number] static bytes of 1, 2, ... blocks of a kind."""
-        several = cell.num_microbatches > 1 or cell.pp > 1
-        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, kind)
-        if key not in self._repeats:
-            block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
-            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
-            counts = range(1, number + 1)
-            static = [self._static(cell, count * size, size) for count in counts]
-            self._repeats[key] = np.asarray(static)
-        return self._repeats[key]
 
 
 def _leaving(leaves: Array) -> Array:

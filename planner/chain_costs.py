@@ -38,6 +38,13 @@ class ChainCosts:
     forward_transient_bytes: Array
     backward_transient_bytes: Array
 
+    @property
+    def first_bytes(self) -> Array:
+        """[K] while the backward of a block runs that stands first in its stage, with the strategy
+        that needs least."""
+        whole = self.kept_bytes + self.backward_transient_bytes
+        return np.asarray(whole.min(axis=1) - self.input_bytes)
+
 
 def price_chain(
     graph: ModelGraph,

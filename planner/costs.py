@@ -106,7 +106,8 @@ class SimulatorCosts:
         )
 
     def _busiest_s(self, cell: Cell, times: Array, kinds: tuple[int, ...]) -> float:
-        key = (cell.tp, cell.micro_batch, cell.pp, cell.dp if cell.zero_stage == 3 else 0)
+        sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        key = (cell.tp, cell.micro_batch, cell.pp, *sharded)
         if key not in self._busiest:
             self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
         return self._busiest[key]
@@ -119,14 +120,19 @@ class SimulatorCosts:
             [self._seconds(cell, rank)[kind] for rank in self._places.distinct(cell)], axis=0
         )
         kept = in_flight(cell)
-        room = self.capacity_bytes - float(chain.backward_transient_bytes.min())
-        buffer = self.memory.least_buffer(cell, cell.micro_batch)
-        cuts = [sides(cell, rank) for rank in range(cell.pp)]
+        rooms = [
+            self.capacity_bytes
+            - float(chain.backward_transient_bytes.min())
+            - self.memory.crossing_bytes(cell, cell.micro_batch, cell.num_microbatches - kept[s])
+            * sides(cell, s)
+            for s in range(cell.pp)
+        ]
+        most = max(kept)
         return least_longest_s(
             seconds=whole,
             saved_bytes=chain.kept_bytes[kind],
-            static_bytes=self.memory.static_of_repeats(cell, kind, number),
-            room_bytes=[room - count * buffer for count in cuts],
+            static_bytes=self.memory.static_of_repeats(cell, kind, number, most),
+            room_bytes=rooms,
             edge_bytes=float(chain.input_bytes.max()),
             in_flight=[kept[rank :: cell.pp] for rank in range(cell.pp)],
             most_per_stage=most_per_stage(len(kinds), cell.num_stages) if cell.vpp > 1 else number,
@@ -151,6 +157,7 @@ class SimulatorCosts:
         sends = np.asarray(
             [[self._send(cell, s, size) for size in arrives.tolist()] for s in range(stages)]
         )
+        statics, loads = self.memory.moments(cell, kept, arrives, leaves, chain.first_bytes[at])
         return PartitionProblem(
             kinds=kinds,
             strategies=tuple(str(strategy.value) for strategy in self.strategies),
@@ -160,6 +167,7 @@ class SimulatorCosts:
             slots=tuple(
                 StageSlot(
                     in_flight=kept[s],
+                    loads=loads[s],
                     capacity_bytes=self.cluster.device_at(
                         first_device(cell, s % cell.pp)
                     ).usable_bytes,
@@ -168,7 +176,7 @@ class SimulatorCosts:
                 )
                 for s in range(stages)
             ),
-            static_bytes=self.memory.static_ranges(cell, arrives, leaves),
+            static_bytes=statics,
             tails_s=tuple(self._tail_ranges(cell, rank) for rank in places),
             edge_bytes=edges(arrives, leaves),
             send_forward_s=sends,
@@ -222,9 +230,9 @@ class SimulatorCosts:
         """[K, S] exposed seconds of gathering sharded parameters."""
         chain = self._chain(cell, rank)
         group = dp_group(cell, rank)
-        if cell.zero_stage < 3 or len(group) < 2:
+        if cell.zero_stage < 2 or len(group) < 2:
             return np.zeros_like(chain.backward_s)
-        key = (cell.micro_batch, cell.tp, self._places.of(cell, rank))
+        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
         if key not in self._gathered:
             self._gathered[key] = np.asarray(
                 [
@@ -275,9 +283,9 @@ class SimulatorCosts:
         if source == target or stage == 0:
             return 0.0
         devices = (first_device(cell, source), first_device(cell, target))
-        key = (cell.pp, cell.dp * cell.tp, source, target, size_bytes)
+        key = (cell.tp, cell.dp, source, target, size_bytes)
         if key not in self._sends:
-            cost = price_collective("send", size_bytes, devices, self.cluster)
+            cost = price_collective("send", size_bytes, devices, self.cluster, sharing=cell.tp)
             self._sends[key] = cost.time_s
         return self._sends[key]
 
@@ -285,7 +293,7 @@ class SimulatorCosts:
         """Seconds after the last backward of a rank with so many parameters, apart from the
         optimizer on a CPU, which takes one parameter after the other (`_cpu_optimizer`)."""
         place = self._places.of(cell, rank)
-        key = (place[0], place[2], cell.zero_stage, count)
+        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count)
         if key not in self._tails:
             tail = self._price_tail(cell, rank, int(count))
             on_cpu = self.cluster.device_at(first_device(cell, rank)).type == "cpu"

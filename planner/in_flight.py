@@ -14,7 +14,7 @@ _SETTLED_ROUNDS = (
 
 
 def in_flight(cell: Cell) -> tuple[int, ...]:
-    """Micro-batches that each virtual stage keeps when its rank keeps most."""
+    """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time."""
     m, p = cell.num_microbatches, cell.pp
     if cell.schedule == "none":
         return (1,)
@@ -27,7 +27,7 @@ def in_flight(cell: Cell) -> tuple[int, ...]:
 
 @functools.cache
 def _kept_at_peak(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> tuple[int, ...]:
-    """Per virtual stage of an interleaved schedule, when the rank's sum is highest."""
+    """Per virtual stage of an interleaved schedule, when the rank's sum is highest for the last time."""
     schedule = build_schedule(
         "interleaved",
         num_ranks=num_ranks,
@@ -41,7 +41,7 @@ def _kept_at_peak(num_ranks: int, num_microbatches: int, stages_per_rank: int) -
         for action in row:
             if action.kind is ActionKind.FORWARD:
                 held[action.stage] += 1
-                if held.total() > most:
+                if held.total() >= most:
                     most, peak = held.total(), dict(held)
             else:
                 held[action.stage] -= 1

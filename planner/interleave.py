@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from planner.problem import BlockCosts, Partition, PartitionProblem
+from planner.problem import BlockCosts, Load, Partition, PartitionProblem
 from planner.stage_labels import StageLabels
 
 _ROUNDS = 64  # blocks moved at most; the descent starts even and ends far earlier
@@ -34,7 +34,8 @@ class InterleavedProblem:
     """A chain for p ranks of v stages each.
 
     chain      the blocks, as for any schedule; its slots are the p * v virtual stages with their
-               own micro-batches in flight, each with the capacity of its rank
+               own micro-batches in flight in their first load, the one that counts, each with the
+               capacity of its rank
     num_ranks  p
     """
 
@@ -166,7 +167,7 @@ class _Ranks:
         chain = self.problem.chain
         last = chain.num_stages - 1
         key = tuple(
-            (s == 0, s == last, chain.slots[s].in_flight, chain.kinds[starts[s] : ends[s]])
+            (s == 0, s == last, chain.slots[s].loads[0], chain.kinds[starts[s] : ends[s]])
             for s in stages
         )
         if key not in self.known:
@@ -180,7 +181,7 @@ class _Ranks:
         costs = chain.costs[chain.slots[stages[0]].costs]
         blocks = np.asarray([block for s in stages for block in range(starts[s], ends[s])])
         weight = np.asarray(
-            [chain.slots[s].in_flight for s in stages for _ in range(starts[s], ends[s])]
+            [chain.slots[s].loads[0].in_flight for s in stages for _ in range(starts[s], ends[s])]
         )
         names = [(chain.kinds[b], int(w)) for b, w in zip(blocks, weight, strict=True)]
         number = {name: index for index, name in enumerate(dict.fromkeys(names))}
@@ -190,16 +191,19 @@ class _Ranks:
             saved_bytes=costs.saved_bytes[blocks] * weight[:, None],
             transient_bytes=costs.transient_bytes[blocks],
         )
-        fixed = sum(
-            float(chain.static_bytes[starts[s], ends[s]])
-            + chain.slots[s].in_flight * float(chain.edge_bytes[starts[s], ends[s]])
-            for s in stages
-        )
+        fixed = sum(_fixed_bytes(chain, s, starts[s], ends[s]) for s in stages)
         kinds = tuple(number[name] for name in names)
         labels = StageLabels(kinds, weighted, chain.reshard_s, ordered=False)
         node = labels.of(0, len(blocks))
-        label = node.cheapest(chain.slots[stages[0]].capacity_bytes - fixed, 1)
+        budget = chain.slots[stages[0]].capacity_bytes - fixed
+        label = node.cheapest([(Load(in_flight=1), budget)])
         if label < 0:
             return None
         forward = float(weighted.forward_s.sum())
         return forward, float(node.backward_s[label]), node.strategies(label)
+
+
+def _fixed_bytes(chain: PartitionProblem, stage: int, start: int, end: int) -> float:
+    load = chain.slots[stage].loads[0]
+    static = chain.static_bytes[load.static][start, end]
+    return float(static + load.in_flight * chain.edge_bytes[start, end])

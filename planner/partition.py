@@ -143,9 +143,17 @@ class _Solver:
         return start, end, self.forward[slot.costs][start, end], backward[ok]
 
     def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
-        slot = self.problem.slots[stage]
-        fixed = self.problem.static_bytes[i, j] + slot.in_flight * self.problem.edge_bytes[i, j]
-        return node.cheapest(slot.capacity_bytes - fixed, slot.in_flight)
+        slot, edge = self.problem.slots[stage], self.problem.edge_bytes[i, j]
+        budgets = [
+            (
+                load,
+                slot.capacity_bytes
+                - self.problem.static_bytes[load.static][i, j]
+                - load.in_flight * edge,
+            )
+            for load in slot.loads
+        ]
+        return node.cheapest(budgets)
 
     def _cut(
         self, tables: list[tuple[Index, Index, Array, Array]], upper: float, beam: int | None

@@ -61,15 +61,31 @@ class BlockCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A moment of the step at which a stage may need most: its bytes are
+    static + in_flight x (edges + saved), and the rise above them if a block runs with the last of
+    these micro-batches.
+
+    static  which of the problem's static_bytes
+    """
+
+    in_flight: int
+    static: int = 0
+    rises: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageSlot:
     """A stage to be filled.
 
-    in_flight  micro-batches whose saved bytes it keeps at once
+    in_flight  micro-batches that the schedule lets it take up before the first comes back
+    loads      the moments at which its memory must be within the capacity
     costs, tail   which of the problem's BlockCosts and tails hold there
     """
 
     in_flight: int
     capacity_bytes: float
+    loads: tuple[Load, ...]
     costs: int = 0
     tail: int = 0
 
@@ -82,8 +98,8 @@ class PartitionProblem:
                    for equal sequences of kinds, apart from the chain's first and last block
     strategies     names of the S strategies
     schedule       `1f1b` or `gpipe`
-    static_bytes   [n, n+1]  memory of a stage of blocks [i, j) that does not depend on strategy
-                   or micro-batches in flight
+    static_bytes   [n, n+1] each: memory of a stage of blocks [i, j) at some moment of the step that
+                   does not depend on strategies
     tails_s        [n, n+1] each: after the last backward of a stage of blocks [i, j)
     edge_bytes     [n, n+1]  kept per micro-batch in flight of a stage of blocks [i, j) at its
                    edges, beyond saved_bytes; below 0 where the first block's inputs are counted
@@ -99,7 +115,7 @@ class PartitionProblem:
     num_microbatches: int
     costs: tuple[BlockCosts, ...]
     slots: tuple[StageSlot, ...]
-    static_bytes: Array
+    static_bytes: tuple[Array, ...]
     tails_s: tuple[Array, ...]
     edge_bytes: Array
     send_forward_s: Array
@@ -115,12 +131,13 @@ class PartitionProblem:
         if self.num_microbatches < 1 or s < 1:
             raise InputError("a partition needs one micro-batch and one strategy or more")
         shapes: dict[str, tuple[Array, tuple[int, ...]]] = {
-            "static_bytes": (self.static_bytes, (n, n + 1)),
             "edge_bytes": (self.edge_bytes, (n, n + 1)),
             "send_forward_s": (self.send_forward_s, (len(self.slots), n)),
             "send_backward_s": (self.send_backward_s, (len(self.slots), n)),
             "reshard_s": (self.reshard_s, (s, s)),
         }
+        for index, static in enumerate(self.static_bytes):
+            shapes[f"static_bytes[{index}]"] = (static, (n, n + 1))
         for index, tail in enumerate(self.tails_s):
             shapes[f"tails_s[{index}]"] = (tail, (n, n + 1))
         for index, costs in enumerate(self.costs):
@@ -164,7 +181,7 @@ class Partition:
 def stage_memory_bytes(
     problem: PartitionProblem, stage: int, start: int, strategies: tuple[int, ...]
 ) -> float:
-    """Peak of a stage: static + in flight x (edges + saved) + what rises above the saved bytes.
+    """Peak of a stage: the largest of its loads.
 
     In forward and in backward a micro-batch's own saved bytes are there up to the block that runs:
     the rise is the largest transient, each less what blocks behind it save.
@@ -178,7 +195,12 @@ def stage_memory_bytes(
     behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
     rise = float((costs.transient_bytes[blocks, chosen] - behind).max())
     kept = float(problem.edge_bytes[start, end] + saved.sum())
-    return float(problem.static_bytes[start, end]) + slot.in_flight * kept + rise
+    return max(
+        float(problem.static_bytes[load.static][start, end])
+        + load.in_flight * kept
+        + (rise if load.rises else 0.0)
+        for load in slot.loads
+    )
 
 
 def stage_times(

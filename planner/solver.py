@@ -158,10 +158,12 @@ class _CountModel:
                     above = int(costs.transient_bytes[block, k])
                     model.add(peak >= saved + above).only_enforce_if(used)
             edges = self._of_range(problem.edge_bytes, 1.0, s)
-            static = self._of_range(problem.static_bytes, 1.0, s)
             capacity = math.floor(min(slot.capacity_bytes, 2.0**60))
-            held = slot.in_flight * edges + (slot.in_flight - 1) * saved
-            model.add(static + held + peak <= capacity)
+            for load in slot.loads:
+                static = self._of_range(problem.static_bytes[load.static], 1.0, s)
+                kept = load.in_flight * (edges + saved)
+                rise = peak - saved if load.rises else 0
+                model.add(static + kept + rise <= capacity)
 
     def _order(self, block: int, costs: int) -> list[int]:
         """Strategies of a block in the order in which they stand in a run."""

@@ -12,12 +12,13 @@ them: a chain of equal blocks costs one growth, not one per start.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.problem import Array, BlockCosts
+from planner.problem import Array, BlockCosts, Load
 
 Index = npt.NDArray[np.intp]
 
@@ -37,16 +38,14 @@ class LabelSet:
     shorter: LabelSet | None
     longer: dict[int, LabelSet] = field(default_factory=dict)
 
-    def cheapest(self, budget_bytes: float, in_flight: int) -> int:
-        """Index of the fastest label within the budget; -1 where none fits."""
-        within = in_flight * self.saved_bytes + self.rise_bytes <= budget_bytes
+    def cheapest(self, budgets: Sequence[tuple[Load, float]]) -> int:
+        """Index of the fastest label that each load leaves within its budget; -1 for none."""
+        within = np.ones(self.saved_bytes.size, dtype=bool)
+        for load, budget_bytes in budgets:
+            need = load.in_flight * self.saved_bytes
+            within &= (need + self.rise_bytes if load.rises else need) <= budget_bytes
         first = int(within.argmax()) if within.size else 0
         return first if within.size and within[first] else -1
-
-    def least_bytes(self, in_flight: int) -> float:
-        """Bytes of the label that needs least; infinite where there is none."""
-        need = in_flight * self.saved_bytes + self.rise_bytes
-        return float(need.min(initial=np.inf))
 
     def strategies(self, label: int) -> tuple[int, ...]:
         """The strategy of each block of the sequence, in chain order."""

@@ -116,7 +116,7 @@ def report_html(answer: PlanFile, measured: Measurement | None) -> str:
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),
             memory=memory_picture(prediction, measured),
             parts=_parts(prediction),
-            roofline=roofline_picture(prediction),
+            stage_rows=stage_bars(prediction),
             sources=[
                 {
                     "name": t.name,
@@ -301,8 +301,8 @@ def memory_picture(prediction: Prediction, measured: Measurement | None) -> Pict
     )
 
 
-def roofline_picture(prediction: Prediction) -> list[dict[str, Any]]:
-    """Share of the critical rank's step per stage: forward, backward and the tail, as bars."""
+def stage_bars(prediction: Prediction) -> list[dict[str, Any]]:
+    """Forward and backward seconds of each stage, as bars relative to the longest."""
     longest = max((s.forward_s + s.backward_s for s in prediction.stages), default=1.0) or 1.0
     return [
         {

@@ -13,6 +13,7 @@ from planner.bound import totals_of
 from planner.partition import partition
 from planner.problem import (
     BlockCosts,
+    Load,
     PartitionProblem,
     StageSlot,
     stage_memory_bytes,
@@ -42,7 +43,7 @@ class HandMadeCosts:
 
     def missing_bytes(self, cell):
         problem = self.problem(cell)
-        return problem.static_bytes[0, -1] / cell.pp - self.capacity_bytes
+        return problem.static_bytes[0][0, -1] / cell.pp - self.capacity_bytes
 
     def totals(self, cell):
         return totals_of(self.problem(cell), cell)
@@ -75,12 +76,11 @@ class HandMadeCosts:
             ),
             slots=tuple(
                 StageSlot(
-                    in_flight=m if cell.schedule == "gpipe" else min(m, p - s),
-                    capacity_bytes=self.capacity_bytes,
+                    in_flight=k, capacity_bytes=self.capacity_bytes, loads=(Load(in_flight=k),)
                 )
-                for s in range(p)
+                for k in (m if cell.schedule == "gpipe" else min(m, p - s) for s in range(p))
             ),
-            static_bytes=np.round(total[None, :] - total[:-1, None]),
+            static_bytes=(np.round(total[None, :] - total[:-1, None]),),
             tails_s=(tail[None, :] - tail[:-1, None],),
             edge_bytes=np.zeros((n, n + 1)),
             send_forward_s=np.zeros((p, n)),
@@ -122,9 +122,9 @@ class HandMadeCosts:
                 rank=plan.rank(s),
                 parameters_bytes=0.0,
                 gradients_bytes=0.0,
-                optimizer_bytes=float(problem.static_bytes[i, j]),
+                optimizer_bytes=float(problem.static_bytes[0][i, j]),
                 activations_bytes=stage_memory_bytes(problem, s, i, found.strategies[i:j])
-                - float(problem.static_bytes[i, j]),
+                - float(problem.static_bytes[0][i, j]),
                 transient_bytes=0.0,
                 communication_bytes=0.0,
                 capacity_bytes=self.capacity_bytes,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.bound import least_busiest_s, lower_bounds, totals_of
 from planner.cell import Cell
 from planner.partition import partition
-from planner.problem import BlockCosts, PartitionProblem, StageSlot
+from planner.problem import BlockCosts, Load, PartitionProblem, StageSlot
 
 
 def random_problem(n, p, m, schedule, seed):
@@ -32,10 +32,10 @@ def random_problem(n, p, m, schedule, seed):
             ),
         ),
         slots=tuple(
-            StageSlot(in_flight=min(m, p - s) if schedule == "1f1b" else m, capacity_bytes=2.0)
-            for s in range(p)
+            StageSlot(in_flight=k, capacity_bytes=2.0, loads=(Load(in_flight=k),))
+            for k in ((min(m, p - s) if schedule == "1f1b" else m) for s in range(p))
         ),
-        static_bytes=np.zeros((n, n + 1)),
+        static_bytes=(np.zeros((n, n + 1)),),
         tails_s=(tail[None, :] - tail[:-1, None],),
         edge_bytes=np.zeros((n, n + 1)),
         send_forward_s=0.1 * rng.random((p, n)),
@@ -79,8 +79,11 @@ def test_the_bound_is_reached_by_equal_blocks():
                 transient_bytes=np.zeros((4, 1)),
             ),
         ),
-        slots=tuple(StageSlot(in_flight=4 - s, capacity_bytes=1.0) for s in range(4)),
-        static_bytes=np.zeros((4, 5)),
+        slots=tuple(
+            StageSlot(in_flight=4 - s, capacity_bytes=1.0, loads=(Load(in_flight=4 - s),))
+            for s in range(4)
+        ),
+        static_bytes=(np.zeros((4, 5)),),
         tails_s=(np.zeros((4, 5)),),
         edge_bytes=np.zeros((4, 5)),
         send_forward_s=np.zeros((4, 4)),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from planner.partition import partition
 from planner.problem import (
     BlockCosts,
+    Load,
     Partition,
     PartitionProblem,
     StageSlot,
@@ -47,6 +48,7 @@ def make_problem(
     saved=None,
     transient=None,
     static=None,
+    late=None,
     tail=None,
     sends=None,
     inputs=None,
@@ -77,8 +79,22 @@ def make_problem(
         schedule=schedule,
         num_microbatches=microbatches,
         costs=(costs,),
-        slots=tuple(StageSlot(in_flight=k, capacity_bytes=capacity) for k in counts),
-        static_bytes=_ranges(pick(static, zero)),
+        slots=tuple(
+            StageSlot(
+                in_flight=k,
+                capacity_bytes=capacity,
+                loads=(
+                    Load(in_flight=k),
+                    Load(in_flight=1, static=1),
+                    Load(in_flight=max(1, k - 1), static=1, rises=False),
+                ),
+            )
+            for k in counts
+        ),
+        static_bytes=(
+            _ranges(pick(static, zero)),
+            _ranges(pick(static if late is None else late, zero)),
+        ),
         tails_s=(_ranges(pick(tail, zero)),),
         edge_bytes=edges(pick(inputs, zero)),
         send_forward_s=np.arange(1, stages + 1)[:, None] * pick(sends, zero),
@@ -114,6 +130,7 @@ def problems(draw):
         saved=rng.integers(0, 8, (size, options)),
         transient=rng.integers(0, 5, (size, options)),
         static=rng.integers(0, 6, size),
+        late=rng.integers(0, 12, size),
         tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
         sends=times(size) * draw(st.sampled_from([0.0, 0.1])),
         inputs=rng.integers(0, 3, size),
@@ -140,10 +157,12 @@ def brute_force(problem):
             saved = costs.saved_bytes[rows[i:j], chosen]
             # What one micro-batch holds while each block runs, then the other micro-batches.
             one = np.cumsum(saved, axis=1) + costs.transient_bytes[rows[i:j], chosen]
-            memory = problem.static_bytes[i, j] + one.max(axis=1)
-            memory = memory + (problem.slots[s].in_flight - 1) * saved.sum(axis=1)
-            memory = memory + problem.slots[s].in_flight * problem.edge_bytes[i, j]
-            ok &= memory <= problem.slots[s].capacity_bytes
+            for load in problem.slots[s].loads:
+                memory = problem.static_bytes[load.static][i, j] + one.max(axis=1) * load.rises
+                others = load.in_flight - load.rises
+                memory = memory + others * saved.sum(axis=1)
+                memory = memory + load.in_flight * problem.edge_bytes[i, j]
+                ok &= memory <= problem.slots[s].capacity_bytes
             f.append(costs.forward_s[i:j].sum())
             b.append(back)
         for row in np.flatnonzero(ok):

@@ -1,0 +1,1 @@
+"""Models that are no transformers: `examples.resnet50:build`, `examples.unet:build`."""

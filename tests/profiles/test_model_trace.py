@@ -1,0 +1,332 @@
+"""The tracer against torch itself: its FLOP counter, its allocator, its checkpointing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from profiles.errors import ModelError, TraceError
+from profiles.model.build import build_model
+from profiles.model.graph import ModelGraph, OpKind, Phase
+from profiles.model.loaders import ModelSpec, model_names, resolve_model
+from profiles.model.trace import trace_graph
+from profiles.model.traced import trace_model
+from tests.profiles.small_models import CONFIGS
+
+ROOT = Path(__file__).parents[2]
+FACTORIES = {"resnet50": "examples.resnet50:build", "unet": "examples.unet:build"}
+SEQUENCE = 16
+
+
+def spec_of(name: str, folder: Path) -> ModelSpec:
+    if name in FACTORIES:
+        return resolve_model(FACTORIES[name])
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(CONFIGS[name]))
+    return resolve_model(str(path))
+
+
+def traced(name: str, folder: Path, **options: Any) -> ModelGraph:
+    settings = {"micro_batch": 2, "sequence_length": SEQUENCE, "dtype": "float32", "target": "cpu"}
+    return trace_graph(spec_of(name, folder), **{**settings, **options})
+
+
+def full_attention_flop(graph: ModelGraph) -> int:
+    """FLOPs with causal attention counted in full, as torch's counter does."""
+    total = 0
+    for block in graph.blocks:
+        for op in (*block.forward_ops, *block.backward_ops):
+            halved = op.attention is not None and op.attention.causal
+            total += op.work_flop * (2 if halved else 1)
+    return total
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *FACTORIES])
+def test_flops_equal_torchs_own_counter(name: str, tmp_path: Path) -> None:
+    built = build_model(
+        spec_of(name, tmp_path), micro_batch=2, sequence_length=SEQUENCE, device="cpu"
+    )
+    # The counter lacks the CPU's fused attention: force the decomposed one, which it knows.
+    decomposed = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with (
+        torch.backends.mkldnn.flags(enabled=False),
+        decomposed,
+        FlopCounterMode(display=False) as counter,
+    ):
+        loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+        loss.backward()
+    mine = full_attention_flop(traced(name, tmp_path))
+    attention = sum(
+        op.work_flop * (2 if op.attention.causal else 1)
+        for block in traced(name, tmp_path).blocks
+        for op in block.backward_ops
+        if op.attention is not None
+    )
+    # A fused backward repeats the scores, one product in five, which the decomposed one keeps.
+    assert mine - attention / 5 == pytest.approx(counter.get_total_flops(), rel=1e-3)
+
+
+class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
+    """Bytes of storages on real tensors, counted by weak references: an oracle of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        import weakref
+
+        out = func(*args, **(kwargs or {}))
+        for x in torch.utils._pytree.tree_leaves(out):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                key = storage._cdata
+                if key in self._known or key in self.ignored:
+                    continue
+                size = storage.nbytes()
+                self.live += size
+                self.peak = max(self.peak, self.live)
+
+                def free(_: Any, key: int = key, size: int = size) -> None:
+                    self._known.pop(key, None)
+                    self.live -= size
+
+                self._known[key] = weakref.ref(storage, free)
+        return out
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "qwen3"])
+def test_saved_bytes_equal_what_real_tensors_hold(name: str, tmp_path: Path) -> None:
+    built = build_model(
+        spec_of(name, tmp_path), micro_batch=2, sequence_length=SEQUENCE, device="cpu"
+    )
+    counter = LiveBytes()
+    held = [*built.module.parameters(), *built.module.buffers(), *built.args]
+    counter.ignored = {x.untyped_storage()._cdata for x in held}
+    with torch.backends.mkldnn.flags(enabled=False), counter:
+        loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+        kept = counter.live
+        counter.peak = counter.live
+        for p in built.module.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+        loss.backward()
+    graph = traced(name, tmp_path)
+    boundaries = sum(s.memory_bytes for block in graph.blocks for s in block.inputs)
+    mine = sum(block.saved_bytes for block in graph.blocks) + boundaries
+    assert mine == pytest.approx(kept, rel=0.01)
+    # Peak of the backward: what is kept up to a block, and the most that it adds.
+    held_bytes, peak = 0, 0
+    for position, block in enumerate(graph.blocks):
+        held_bytes += block.saved_bytes + sum(s.memory_bytes for s in block.inputs)
+        peak = max(peak, held_bytes + block.backward_peak_bytes)
+        assert position >= 0
+    assert peak == pytest.approx(counter.peak, rel=0.05)
+
+
+def test_all_shipped_models_trace() -> None:
+    for name in model_names():
+        length = {"bert-large": 128, "whisper-large": 64}.get(name, 256)
+        graph = trace_graph(
+            resolve_model(name), micro_batch=2, sequence_length=length, dtype="bfloat16"
+        )
+        assert graph.cuttable, (name, graph.why_not_cuttable)
+        assert len(graph.kinds) < len(graph.chain)
+        # Forward and backward of a transformer: twice the forward in the backward, or more.
+        assert 1.9 < graph.backward_flop / graph.forward_flop < 5
+
+
+def test_405b_traces_in_little_memory() -> None:
+    code = (
+        "import resource\n"
+        "from profiles.model.loaders import resolve_model\n"
+        "from profiles.model.trace import trace_graph\n"
+        "g = trace_graph(resolve_model('llama-3.1-405b'), micro_batch=1, sequence_length=8192, "
+        "dtype='bfloat16')\n"
+        "print(len(g.chain), len(g.kinds), g.full_parameter_count, "
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    blocks, kinds, parameters, memory = map(int, done.stdout.split())
+    # 126 layers, an embedding and a head; 405 853 388 800 parameters (arXiv 2407.21783: 405B).
+    assert (blocks, kinds, parameters) == (128, 3, 405_853_388_800)
+    assert memory < 1e9
+
+
+def test_attention_of_an_accelerator_is_fused_causal_and_keeps_few_kv_heads(tmp_path: Path) -> None:
+    graph = traced("llama", tmp_path, target="gpu")
+    calls = [op for op in graph.kinds[1].forward_ops if op.kind is OpKind.ATTENTION]
+    assert len(calls) == 1
+    shape = calls[0].attention
+    assert shape is not None
+    assert (shape.heads, shape.kv_heads, shape.causal) == (4, 2, True)
+    # No score matrix is materialised: nothing as large as batch x heads x S x S is written.
+    largest = max(op.written_bytes for op in graph.kinds[1].forward_ops)
+    assert largest <= 2 * SEQUENCE * 96 * 4
+
+
+def test_routing_is_traced_by_expected_shapes() -> None:
+    graph = trace_graph(
+        resolve_model("mixtral-8x7b"), micro_batch=2, sequence_length=1024, dtype="bfloat16"
+    )
+    layer = graph.kinds[1]
+    assert layer.expected_shapes
+    # Two of eight experts per token: three matrices of 4096 x 14336, 2 FLOPs per multiply-add.
+    experts = [op for op in layer.forward_ops if op.name == "_grouped_mm"]
+    assert sum(op.work_flop for op in experts) == 2 * 2 * 2048 * 3 * 4096 * 14336
+
+
+def test_tensor_parallel_ranks_hold_their_share(tmp_path: Path) -> None:
+    one = traced("llama", tmp_path, target="gpu").kinds[1]
+    two = traced("llama", tmp_path, target="gpu", tp=2).kinds[1]
+    assert two.full_parameter_count == one.full_parameter_count
+    # All but the two norms of 64 are halved.
+    assert two.parameter_count == (one.parameter_count - 128) // 2 + 128
+    products = sum(op.work_flop for op in one.forward_ops if op.kind is OpKind.MATMUL)
+    halved = sum(op.work_flop for op in two.forward_ops if op.kind is OpKind.MATMUL)
+    assert products == 2 * halved
+    forward = [c for c in two.collectives if c.phase is Phase.FORWARD]
+    backward = [c for c in two.collectives if c.phase is Phase.BACKWARD]
+    assert [c.size_bytes for c in forward] == [2 * SEQUENCE * 64 * 4] * 2
+    assert [c.module for c in backward] == ["self_attn", "mlp"]
+
+
+def test_a_degree_that_does_not_divide_the_heads_says_which_do(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"tp=3 does not divide num_attention_heads=4; use one of"):
+        traced("llama", tmp_path, tp=3)
+
+
+def test_other_micro_batches_are_exact(tmp_path: Path) -> None:
+    for name in ("llama", "t5", "vit"):
+        model = trace_model(
+            spec_of(name, tmp_path), sequence_length=SEQUENCE, dtype="float32", target="cpu"
+        )
+        for batch in (1, 4, 8):
+            direct = traced(name, tmp_path, micro_batch=batch)
+            kinds = [kind.kind for kind in model.at(batch).kinds]
+            assert kinds == [kind.kind for kind in direct.kinds], (name, batch)
+
+
+def test_a_cached_trace_is_equal_and_needs_no_torch(tmp_path: Path) -> None:
+    spec = spec_of("llama", tmp_path)
+    cache = tmp_path / "cache"
+    first = trace_model(spec, sequence_length=SEQUENCE, dtype="float32", cache=cache)
+    again = trace_model(spec, sequence_length=SEQUENCE, dtype="float32", cache=cache)
+    assert first.at(4) == again.at(4)
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from profiles.model.loaders import resolve_model\n"
+        "from profiles.model.traced import trace_model\n"
+        f"trace_model(resolve_model({str(tmp_path / 'llama.json')!r}), sequence_length={SEQUENCE}, "
+        f"dtype='float32', cache=Path({str(cache)!r})).at(4)\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+    broken = next(cache.glob("*.json"))
+    broken.write_text(broken.read_text()[:100])
+    with pytest.warns(UserWarning, match="traced again"):
+        assert trace_model(spec, sequence_length=SEQUENCE, dtype="float32", cache=cache).at(
+            4
+        ) == first.at(4)
+
+
+def test_recomputing_a_block_keeps_its_inputs_only(tmp_path: Path) -> None:
+    """What full recomputation is derived from, against torch's own checkpoint on a real layer."""
+    built = build_model(
+        spec_of("llama", tmp_path), micro_batch=2, sequence_length=SEQUENCE, device="cpu"
+    )
+    for layer in built.module.model.layers:
+        original = layer.forward
+        layer.forward = lambda *a, _f=original, **k: checkpoint(_f, *a, use_reentrant=False, **k)
+    counter = LiveBytes()
+    held = [*built.module.parameters(), *built.module.buffers(), *built.args]
+    counter.ignored = {x.untyped_storage()._cdata for x in held}
+    with torch.backends.mkldnn.flags(enabled=False), counter:
+        loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+        kept = counter.live
+    assert loss.requires_grad
+    graph = traced("llama", tmp_path)
+    blocks = graph.blocks
+    layers = blocks[1:-1]
+    mine = sum(s.memory_bytes for block in blocks for s in block.inputs)
+    mine += blocks[0].saved_bytes + blocks[-1].saved_bytes
+    assert len(layers) == 6
+    assert mine == pytest.approx(kept, rel=0.01)
+
+
+def test_unusual_modules_trace_as_one_block_or_more() -> None:
+    graph = trace_graph(
+        resolve_model("tests.profiles.small_models:odd"),
+        micro_batch=4,
+        sequence_length=1,
+        dtype="float32",
+    )
+    names = {op.name for block in graph.kinds for op in block.forward_ops}
+    assert any("embedding_bag" in name for name in names)
+    # The shared layer counts once as parameters: bag 800, lstm 2176, three layers used, head 51.
+    assert graph.full_parameter_count == 50 * 16 + (2 * 64 * 16 + 2 * 64) + 3 * 272 + 51
+
+
+def test_a_unet_is_cut_only_where_its_skips_allow() -> None:
+    graph = trace_graph(
+        resolve_model("examples.unet:build"), micro_batch=2, sequence_length=1, dtype="float32"
+    )
+    # The first skip is made at the end of down.0, the last one joins before up.0: between them a
+    # skip passes every cut by another way than the call.
+    assert [ref.entry for ref in graph.chain] == ["", "down.0.2", "up.0.0", "up.0.2", "head"]
+
+
+def test_resnet50_has_the_published_number_of_parameters() -> None:
+    graph = trace_graph(
+        resolve_model("examples.resnet50:build"), micro_batch=2, sequence_length=1, dtype="float32"
+    )
+    # 25.6 M (He et al., table 1 and torchvision's 25 557 032).
+    assert graph.full_parameter_count == 25_557_032
+    assert len(graph.chain) == 19
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("llama-3.1-80b", "Did you mean 'llama-3.1-8"),
+        ("no.such.module:build", "cannot import"),
+        ("tests.profiles.small_models:nothing", "has no 'nothing'"),
+        ("tests.profiles.small_models:not_a_tuple", "must return"),
+        ("tests.profiles.small_models:no_batch", "dimension 0 of every input must be the batch"),
+    ],
+)
+def test_models_that_cannot_be_loaded_say_why(text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_model(resolve_model(text), micro_batch=1, sequence_length=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "does not divide hidden_size=64"),
+        ({"num_key_value_heads": 3}, "does not divide num_attention_heads=4"),
+        ({"architectures": ["LlamaForNothing"]}, "is not supported"),
+        ({"architectures": []}, "'architectures' is missing"),
+        ({"num_hidden_layers": -1}, "must not be negative"),
+        ({"model_type": "lama"}, "transformers has no LlamaForCausalLM"),
+    ],
+)
+def test_impossible_configurations_say_why(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIGS["llama"], **change}))
+    with pytest.raises(ModelError, match=message):
+        build_model(resolve_model(str(path)), micro_batch=1, sequence_length=4)
