@@ -68,13 +68,15 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
         ],
         dtype=float,
     )
-    total, busiest, last, send, fill, tail, any_tail = rows.T
+    # Cells that cannot hold their blocks come with an infinite total; the rest stays computable.
+    impossible = ~np.isfinite(rows).all(axis=1)
+    total, busiest, last, send, fill, tail, any_tail = np.where(impossible[:, None], 0.0, rows).T
     window = np.where(gpipe, 1.0, p)
     steady = np.maximum((m - 1) * last, (m - window) * busiest)
     steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
     plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
     own = np.maximum(m * total / p + fill, m * busiest) + any_tail
-    return np.asarray(np.where(interleaved, own, plain))
+    return np.asarray(np.where(impossible, np.inf, np.where(interleaved, own, plain)))
 
 
 def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:

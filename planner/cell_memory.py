@@ -105,7 +105,7 @@ class CellMemory:
         def static(name: str, number: int) -> int:
             if (name, number) not in known:
                 extra = {
-                    "before": 0.0,
+                    "before": np.zeros_like(fixed),
                     "first": gradients + first_bytes[:, None],
                     "after": gradients + number * sent,
                 }[name]

@@ -27,7 +27,7 @@ def in_flight(cell: Cell) -> tuple[int, ...]:
 
 @functools.cache
 def _kept_at_peak(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> tuple[int, ...]:
-    """Per virtual stage of an interleaved schedule, when the rank's sum is highest for the last time."""
+    """Per virtual stage of an interleaved schedule, the last time that a rank's sum is highest."""
     schedule = build_schedule(
         "interleaved",
         num_ranks=num_ranks,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.answer import SearchOptions, Setting, search_setting
-from planner.bound import totals_of
+from planner.bound import lower_bounds, totals_of
 from planner.partition import partition
 from planner.problem import (
     BlockCosts,
@@ -294,8 +294,6 @@ def test_a_time_limit_before_any_plan_is_an_error():
 
 
 def test_bounds_hold_for_every_cell():
-    from planner.bound import lower_bounds
-
     costs = HandMadeCosts(GROUND, PLAIN, 4 * GIB)
     cells = legal_cells(PLAIN, GROUND)
     bounds = lower_bounds(cells, [costs.totals(cell) for cell in cells])

@@ -1,0 +1,406 @@
+"""The planner's prices against the simulator's predictions of the same plans."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.bound import lower_bounds
+from planner.costs import SimulatorCosts
+from planner.partition import partition
+from planner.problem import Partition, stage_memory_bytes, step_time
+from planner.search import search
+from planner.space import Ground, Space, legal_cells
+from profiles.document import encode, to_json
+from profiles.hardware.catalog import get_cluster
+from profiles.hardware.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.link import Link
+from profiles.model.graph import (
+    Block,
+    BlockRef,
+    Collective,
+    MatmulShape,
+    ModelGraph,
+    Op,
+    OpKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    TensorSpec,
+)
+from profiles.sourced import Sourced
+from simulator.plan import Recompute
+from simulator.stack import load_stack
+from simulator.workload import Workload
+
+STACK = load_stack()
+ALL = Space()
+TOKENS, WIDTH, VOCABULARY = 2048, 1024, 32000
+
+
+class HandMadeModel:
+    """An embedding, equal layers of two products, and a head; written down, not traced.
+
+    A layer: [tokens, width] x [width, 4 width] and back; its first product may be recomputed alone
+    (as `attention`). Tensor parallelism splits the inner dimension.
+    """
+
+    name = "hand-made"
+    content_hash = "hand-made"
+    tensor_parallel = (("layers.*.first", "column"), ("layers.*.second", "row"))
+    why_not_tensor_parallel = ""
+
+    def __init__(self, layers, *, tied=False, width=WIDTH):
+        self.layers, self.tied, self.width = layers, tied, width
+        self.tp_degrees = (1, 2, 4, 8)
+        self.tied_parameters = (("embed.weight", "head.weight"),) if tied else ()
+        self._graphs = {}
+
+    def at(self, micro_batch, tp=1):
+        key = (micro_batch, tp)
+        if key not in self._graphs:
+            self._graphs[key] = self._graph(micro_batch, tp)
+        return self._graphs[key]
+
+    def _graph(self, batch, tp):
+        rows, width, inner = batch * TOKENS, self.width, 4 * self.width // tp
+        edge = TensorSpec(shape=(batch, TOKENS, width), dtype="bfloat16")
+        moved = 2 * rows * width
+        embed = Block(
+            kind=f"embed{batch}",
+            label="Embedding",
+            inputs=(),
+            outputs=(edge,),
+            forward_ops=(memory_op("aten.embedding", Phase.FORWARD, "", moved),),
+            backward_ops=(memory_op("aten.embedding_backward", Phase.BACKWARD, "", moved),),
+            parameters=(parameter("embed.weight", (VOCABULARY, width)),),
+            saved=(SavedTensor(module="", memory_bytes=8 * rows),),
+            attention_module="",
+            attention_input_bytes=0,
+            forward_peak_bytes=2 * moved,
+            backward_peak_bytes=4 * VOCABULARY * width,
+        )
+        layer = Block(
+            kind=f"layer{batch}-{tp}",
+            label="Layer",
+            inputs=(edge,),
+            outputs=(edge,),
+            forward_ops=(
+                product(Phase.FORWARD, "first", rows, inner, width),
+                product(Phase.FORWARD, "second", rows, width, inner),
+            ),
+            backward_ops=tuple(
+                product(Phase.BACKWARD, name, *shape)
+                for name, shape in (
+                    ("second", (rows, inner, width)),
+                    ("second", (inner, width, rows)),
+                    ("first", (rows, width, inner)),
+                    ("first", (width, inner, rows)),
+                )
+            ),
+            parameters=(
+                parameter("first.weight", (width, inner)),
+                parameter("second.weight", (inner, width)),
+            ),
+            saved=(
+                SavedTensor(module="first", memory_bytes=2 * rows * inner),
+                SavedTensor(module="second", memory_bytes=2 * rows * inner),
+            ),
+            attention_module="first",
+            attention_input_bytes=moved,
+            forward_peak_bytes=5 * rows * inner,
+            backward_peak_bytes=6 * rows * inner,
+            collectives=()
+            if tp == 1
+            else tuple(
+                Collective(operation="all_reduce", phase=phase, module=name, size_bytes=moved)
+                for phase, name in ((Phase.FORWARD, "second"), (Phase.BACKWARD, "first"))
+            ),
+        )
+        logits = 2 * rows * VOCABULARY
+        head = Block(
+            kind=f"head{batch}",
+            label="Head",
+            inputs=(edge,),
+            outputs=(),
+            forward_ops=(product(Phase.FORWARD, "head", rows, VOCABULARY, width),),
+            backward_ops=(
+                product(Phase.BACKWARD, "head", rows, width, VOCABULARY),
+                product(Phase.BACKWARD, "head", width, VOCABULARY, rows),
+            ),
+            parameters=(
+                parameter("head.weight", (VOCABULARY, width), "embed.weight" if self.tied else ""),
+            ),
+            saved=(SavedTensor(module="head", memory_bytes=logits),),
+            attention_module="",
+            attention_input_bytes=0,
+            forward_peak_bytes=2 * logits,
+            backward_peak_bytes=2 * logits,
+        )
+        names = [f"layers.{index}" for index in range(self.layers)]
+        return ModelGraph(
+            name=self.name,
+            source="hand-made",
+            micro_batch=batch,
+            sequence_length=TOKENS,
+            dtype="bfloat16",
+            tp=tp,
+            kinds=(embed, layer, head),
+            chain=(
+                BlockRef(entry="", kind=0),
+                *(BlockRef(entry=name, kind=1) for name in names),
+                BlockRef(entry="head", kind=2),
+            ),
+        )
+
+
+def product(phase, module, m, n, k):
+    return Op(
+        name="aten.mm",
+        kind=OpKind.MATMUL,
+        phase=phase,
+        module=module,
+        dtype="bfloat16",
+        work_flop=2 * m * n * k,
+        read_bytes=2 * (m * k + k * n),
+        written_bytes=2 * m * n,
+        matmul=MatmulShape(batch=1, m=m, n=n, k=k),
+    )
+
+
+def memory_op(name, phase, module, moved):
+    return Op(
+        name=name,
+        kind=OpKind.MEMORY,
+        phase=phase,
+        module=module,
+        dtype="bfloat16",
+        work_flop=0,
+        read_bytes=moved,
+        written_bytes=moved,
+    )
+
+
+def parameter(name, shape, tied_to=""):
+    spec = TensorSpec(shape=shape, dtype="bfloat16")
+    return Parameter(name=name, spec=spec, full_shape=shape, tied_to=tied_to)
+
+
+def costs_of(model, cluster, batch, strategies=ALL.strategies):
+    return SimulatorCosts(
+        model,
+        cluster,
+        Workload(global_batch=batch, sequence_length=TOKENS),
+        stack=STACK,
+        strategies=strategies,
+        micro_batches=(1, 2, 4),
+    )
+
+
+def cells_of(model, cluster, batch, space=ALL):
+    ground = Ground(
+        num_devices=cluster.num_devices,
+        node_devices=cluster.levels[0].domain_size,
+        num_blocks=model.layers + 2,
+        tp_degrees=model.tp_degrees,
+        global_batch=batch,
+    )
+    cells = legal_cells(space, ground)
+    return [cell for cell in cells if cell.micro_batch <= 4]
+
+
+CLUSTERS = {
+    "one node": get_cluster("8xh100-sxm"),
+    "two nodes": get_cluster("2x4xa100"),
+    "pcie": get_cluster("4x2xl40s"),
+}
+MODELS = {"plain": HandMadeModel(9), "tied": HandMadeModel(6, tied=True)}
+PRICED = {
+    (model, cluster): costs_of(MODELS[model], CLUSTERS[cluster], 16)
+    for model in MODELS
+    for cluster in CLUSTERS
+}
+
+
+@st.composite
+def random_plans(draw):
+    """A cell and any partition of it; for interleaved one with stages as even as can be."""
+    model, cluster = draw(st.sampled_from(sorted(PRICED)))
+    costs = PRICED[model, cluster]
+    cell = draw(st.sampled_from(cells_of(MODELS[model], CLUSTERS[cluster], 16)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = MODELS[model].layers + 2
+    if cell.vpp > 1:
+        more = np.zeros(cell.num_stages, dtype=int)
+        more[rng.permutation(cell.num_stages)[: n % cell.num_stages]] = 1
+        sizes = n // cell.num_stages + more
+        starts = tuple(int(x) for x in np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    else:
+        cuts = rng.choice(np.arange(1, n), size=cell.pp - 1, replace=False)
+        starts = (0, *(int(x) for x in sorted(cuts)))
+    chosen = tuple(int(x) for x in rng.integers(0, len(costs.strategies), n))
+    return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(random_plans())
+def test_no_prediction_beats_the_bound_or_the_objective(case):
+    costs, cell, found = case
+    prediction = costs.predict(costs.plan(cell, found))
+    step = prediction.step_time_s.value * (1 + 1e-9)
+    bound = lower_bounds([cell], [costs.totals(cell)])[0]
+    if prediction.fits:
+        assert bound <= step
+        assert costs.missing_bytes(cell) <= 0
+    if cell.vpp == 1:
+        objective = step_time(costs.problem(cell), found.starts, found.strategies)
+        assert objective <= step
+        if cell.schedule == "none":
+            assert objective == pytest.approx(step, rel=1e-6)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(random_plans())
+def test_stage_memory_is_the_predicted_peak(case):
+    costs, cell, found = case
+    if cell.vpp > 1:
+        return
+    problem = costs.problem(cell)
+    ranks = costs.predict(costs.plan(cell, found)).ranks
+    for stage, (i, j) in enumerate(zip(found.starts, found.ends(), strict=True)):
+        mine = stage_memory_bytes(problem, stage, i, found.strategies[i:j])
+        predicted = ranks[stage].peak_bytes
+        # Bytes are rounded up per block; where all micro-batches are in flight at once, the first
+        # block of a stage is taken at the strategy that needs least.
+        assert mine <= predicted + 100 * (j - i) * cell.num_microbatches
+        if cell.num_microbatches > problem.slots[stage].in_flight:
+            assert mine >= predicted - 1
+
+
+def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():
+    model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
+    costs = PRICED["plain", "two nodes"]
+    space = Space(schedule=("1f1b",), recompute=None)
+    for cell in cells_of(model, cluster, 16, space):
+        problem = costs.problem(cell)
+        n, p = problem.num_blocks, cell.pp
+        starts = tuple(n * s // p for s in range(p))
+        found = Partition(starts=starts, strategies=(0,) * n, step_time_s=0.0)
+        predicted = costs.predict(costs.plan(cell, found)).step_time_s.value
+        objective = step_time(problem, starts, found.strategies)
+        assert objective == pytest.approx(predicted, rel=0.15)
+        assert objective <= predicted * (1 + 1e-9)
+
+
+def run_search(model, cluster, batch, space=ALL, **options):
+    return search(
+        model,
+        cluster,
+        Workload(global_batch=batch, sequence_length=TOKENS),
+        space=space,
+        stack=STACK,
+        clock=lambda: 0.0,
+        **options,
+    )
+
+
+def test_the_search_finds_what_trying_everything_finds():
+    model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
+    space = Space(schedule=("none", "1f1b", "gpipe"), micro_batch=(1, 2))
+    answer = run_search(model, cluster, 16, space)
+    costs = costs_of(model, cluster, 16)
+    every = []
+    for cell in cells_of(model, cluster, 16, space):
+        found = partition(costs.problem(cell))
+        if found is not None:
+            prediction = costs.predict(costs.plan(cell, found))
+            if prediction.fits:
+                every.append(prediction.step_time_s.value)
+    assert answer.step_time_s == pytest.approx(min(every), rel=1e-12)
+    assert answer.bound <= answer.step_time_s
+    assert answer.prediction.fits
+
+
+def test_equal_searches_give_equal_bytes():
+    model, cluster = MODELS["tied"], CLUSTERS["pcie"]
+    first = to_json(encode(run_search(model, cluster, 16)))
+    again = to_json(encode(run_search(HandMadeModel(6, tied=True), cluster, 16)))
+    assert first == again
+
+
+def test_both_solvers_agree_on_a_real_setting():
+    model, cluster = MODELS["plain"], CLUSTERS["one node"]
+    space = Space(pp=(2,), tp=(1, 2), schedule=("1f1b",), micro_batch=(1,))
+    by_dp = run_search(model, cluster, 16, space, solver="dp")
+    by_ilp = run_search(model, cluster, 16, space, solver="ilp")
+    assert by_dp.step_time_s == pytest.approx(by_ilp.step_time_s, rel=1e-6)
+    assert by_ilp.solver == "ilp"
+
+
+def test_nothing_fits_says_why_and_what_would():
+    # 96 layers of 8 x 8192^2 parameters: 52 G x 18 bytes do not fit on four devices.
+    large = HandMadeModel(96, width=8192)
+    answer = run_search(large, get_cluster("4xh100-sxm"), 64)
+    assert answer.status == "infeasible"
+    why = answer.infeasibility
+    assert why.term in ("optimizer states", "parameters")
+    assert why.bytes_over > 0
+    changes = {change.flag for change in why.relaxations}
+    assert any(flag.startswith("--on ") for flag in changes)
+
+
+def test_a_pinned_recompute_that_does_not_fit_is_relaxed():
+    # 40 layers on tp 4: 24 GB of states; a micro-batch of 16 keeps 0.8 GB a layer, or 0.3.
+    large = HandMadeModel(40, width=4096)
+    space = Space(recompute=(Recompute.NONE,), micro_batch=(16,), pp=(1,), tp=(4,))
+    answer = run_search(large, get_cluster("4xl40s"), 64, space)
+    assert answer.status == "infeasible"
+    assert answer.infeasibility.term == "activations"
+    flags = [change.flag for change in answer.infeasibility.relaxations]
+    assert "--recompute none,attention,full" in flags
+    assert any(flag.startswith("--micro-batch ") for flag in flags)
+
+
+def test_mixed_devices_are_priced_where_they_stand():
+    fast, slow = get_cluster("2xh100-sxm"), get_cluster("2xa100")
+    number = Sourced(value=1e11, source="made up here", date="2026-11-21", method="assumed")
+    link = Link(
+        name="wire",
+        bandwidth_bytes_per_s=number,
+        latency_s=replace(number, value=1e-6),
+        efficiency=replace(number, value=0.8),
+    )
+    groups = (*fast.groups, *slow.groups)
+    mixed = Cluster(
+        name="mixed",
+        groups=tuple(NodeGroup(count=1, devices_per_node=2, device=g.device) for g in groups),
+        levels=(
+            Level(name="node", domain_size=2, link=link),
+            Level(name="all", domain_size=4, link=link),
+        ),
+    )
+    space = Space(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
+    answer = run_search(MODELS["plain"], mixed, 16, space)
+    first, second = answer.plan.stages
+    assert first.num_blocks > second.num_blocks  # the faster devices take more of the layers
+    assert answer.bound <= answer.step_time_s
+
+
+def test_the_time_of_a_large_search_is_printed(capsys):
+    large = HandMadeModel(80, width=8192)
+    cluster = get_cluster("16x8xh100-sxm")
+    start = time.process_time()
+    answer = run_search(large, cluster, 1024)
+    spent = time.process_time() - start
+    with capsys.disabled():
+        print(
+            f"\n82 blocks on 128 devices: {answer.status}, {answer.cells_considered} cells, "
+            f"{answer.cells_refined} refined, {spent:.2f} s CPU, gap {answer.gap:.4f}"
+        )
+    assert answer.prediction.fits
+    assert len(answer.alternatives) >= 1

@@ -1,0 +1,81 @@
+"""Comparing, and every form that a comparison is shown in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import DocumentError, MismatchError
+from shardwright.compare import compare_plans, compare_run
+from shardwright.report.chrome_trace import chrome_trace
+from shardwright.report.html import report_html
+from shardwright.report.markdown import comparison_markdown
+from tests.shardwright.hand_made import answer, run_of, slower
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    comparison = compare_run(answer(), run_of(answer()))
+    rows = {row.name: row for row in comparison.rows}
+    # 2.0 s predicted, 2.5 s measured: (2 - 2.5) / 2.5.
+    assert comparison.step.error == pytest.approx(-0.2)
+    # 2.5 lies above the interval's end of 2.2.
+    assert comparison.step.inside is False
+    # Forward 0.1 against 0.125 of wall and 0.1 of CPU time.
+    assert rows["stage 0 forward"].error == pytest.approx(-0.2)
+    assert rows["stage 0 forward"].cpu_error == pytest.approx(0.0)
+    # Parts of the peak add up: 100 + 100 + 200 + 50 + 40 + 10 = 500 against 400.
+    assert rows["rank 1 peak memory"].error == pytest.approx(0.25)
+    assert rows["rank 0 optimizer"].error == pytest.approx(0.25)
+    assert (comparison.undisturbed_steps, comparison.steps) == (1, 2)
+
+
+def test_a_run_of_another_plan_is_refused() -> None:
+    with pytest.raises(MismatchError, match="the run is of another plan"):
+        compare_run(slower(answer()), run_of(answer()))
+
+
+def test_a_plan_file_without_prediction_is_refused() -> None:
+    with pytest.raises(DocumentError, match="no prediction"):
+        compare_run(replace(answer(), prediction=None), run_of(answer()))
+
+
+def test_the_diff_names_what_differs_only() -> None:
+    differences = compare_plans(answer(), slower(answer()))
+    assert [(d.name, d.before, d.after) for d in differences] == [
+        ("micro-batch", "2 (4 per step)", "1 (8 per step)")
+    ]
+    assert compare_plans(answer(), answer()) == ()
+
+
+def test_markdown_is_a_table_with_signed_errors() -> None:
+    text = comparison_markdown(compare_run(answer(), run_of(answer())))
+    assert "| step | 2 s | 2.5 s | -20.0 % |  |  |" in text
+    assert "Loss and gradients equal those of the unsplit model." in text
+
+
+def test_the_report_is_one_file_that_loads_nothing_and_escapes_names() -> None:
+    hostile = '<script>alert("x")</script>'
+    page = report_html(answer(hostile), run_of(answer(hostile)))
+    assert hostile not in page
+    assert "&lt;script&gt;alert" in page
+    assert len(page.encode()) < 3_000_000
+    assert not re.search(r'(src|href)\s*=\s*"?(https?:)?//', page)
+    assert "@import" not in page
+    assert "url(" not in page
+    for heading in ("Timeline of one step", "Memory over the step", "What the numbers rest on"):
+        assert heading in page
+
+
+def test_the_trace_has_both_groups_on_one_track_per_rank_and_stream() -> None:
+    events = chrome_trace(answer().prediction, run_of(answer()))["traceEvents"]
+    groups = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert groups == ["predicted", "measured"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert [(e["pid"], e["name"], e["dur"]) for e in slices] == [
+        (1, "0F0", pytest.approx(1e5)),
+        (1, "1F0", pytest.approx(1e5)),
+        (2, "0F0", pytest.approx(1.25e5)),
+    ]
+    assert len({(e["pid"], e["tid"]) for e in slices}) == 3
