@@ -15,6 +15,7 @@ help:
 	@echo "make test      every test (under ten minutes on two cores)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
+	@echo "make validate  predictions against runs of every schedule on this machine"
 	@echo "make clean     remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -38,6 +39,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+validate: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -240,6 +240,7 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
     said = [f"all {ground.num_devices} devices are used (--on)"]
     if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
         said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
-    if space.vpp is None and space.allows("schedule", "interleaved"):
-        said.append(f"interleaved schedules have up to {MAX_FREE_VPP} stages per rank (--vpp)")
+    if space.allows("schedule", "interleaved") and ground.num_devices > 1:
+        most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
+        said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")
     return tuple(said)

@@ -1,8 +1,10 @@
 """The planner's prices, taken from the simulator: one cell's partition problem and its plan.
 
-Everything that a cell's problem needs is priced by the functions that `simulator.predict` uses,
-so that the partition's step time is the prediction's (exactly so for one pipeline rank, gpipe and
-1f1b with stages that differ by less than a third; never above it otherwise).
+Everything that a cell's problem needs is priced by the functions that `simulator.predict` uses, so
+that a partition's step time is the prediction's: exactly for one pipeline rank and for 1f1b with
+stages that differ by less than a third, never above it otherwise. The bytes of a stage are those of
+its rank's predicted peak; where all micro-batches are in flight at once they may be less, and for
+interleaved schedules they are an estimate, so that every plan is checked by its prediction.
 """
 
 from __future__ import annotations

@@ -214,10 +214,20 @@ def cells_of(model, cluster, batch, space=ALL):
     return [cell for cell in cells if cell.micro_batch <= 4]
 
 
+def as_cpus(cluster):
+    """The cluster with devices that are priced as CPUs: no prefetch, an optimizer per tensor."""
+    groups = tuple(
+        replace(group, device=replace(group.device, type="cpu", name="as-cpu"))
+        for group in cluster.groups
+    )
+    return replace(cluster, name="cpus", groups=groups)
+
+
 CLUSTERS = {
     "one node": get_cluster("8xh100-sxm"),
     "two nodes": get_cluster("2x4xa100"),
     "pcie": get_cluster("4x2xl40s"),
+    "cpus": as_cpus(get_cluster("2xh100-sxm")),
 }
 MODELS = {"plain": HandMadeModel(9), "tied": HandMadeModel(6, tied=True)}
 PRICED = {

@@ -78,7 +78,7 @@ def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
     assert found["bound"] <= found["step_time_s"] * (1 + 1e-9)
     assert found["step_time_low_s"] <= found["step_time_s"] <= found["step_time_high_s"]
     assert found["peak_memory_bytes"] < 80 * 2**30
-    assert len(found["alternatives"]) == 3
+    assert 1 <= len(found["alternatives"]) <= 3
     again = shardwright(*PLAN_70B, "--on", "16x8xh100-sxm", "--json")
     assert json.loads(again.stdout)["plan"] == found["plan"]
     shown = shardwright("predict", str(path), "--explain", "--html", str(tmp_path / "r.html"))

@@ -1,0 +1,66 @@
+"""README and docs: their commands and examples run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from profiles.hardware.catalog import get_cluster
+from tests.shardwright.test_cli import ROOT, shardwright
+
+# These measure or train for minutes: `make demo` and the measuring tests run the same code.
+LONG = ("profile", "run", "demo", "compare")
+
+
+def fenced(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def readme_commands() -> list[list[str]]:
+    lines = [line for block in fenced(ROOT / "README.md", "sh") for line in block.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("shardwright ")]
+
+
+def test_the_readme_names_the_two_commands_and_many_more() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in text
+    assert "make test" in text
+    assert len(readme_commands()) >= 8
+    for path in re.findall(
+        r"`((?:profiles|simulator|planner|executor|shardwright)/[\w/]+\.py)`", text
+    ):
+        assert (ROOT / path).is_file(), path
+    assert (ROOT / "docs/images/report.png").is_file()
+
+
+def test_readme_commands_run(tmp_path: Path) -> None:
+    ran = 0
+    for command in readme_commands():
+        if command[0] in LONG or "local" in command:
+            assert shardwright(command[0], "--help").returncode == 0
+            continue
+        done = shardwright(*command, cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+        ran += 1
+    assert ran >= 4
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = fenced(ROOT / "README.md", "python")
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.split()[0] in ("optimal", "feasible")
+
+
+def test_the_cluster_file_of_the_docs_is_read(tmp_path: Path) -> None:
+    (example,) = fenced(ROOT / "docs/clusters.md", "toml")
+    path = tmp_path / "cluster.toml"
+    path.write_text(example)
+    cluster = get_cluster(str(path))
+    assert cluster.num_devices == 128
+    assert [level.domain_size for level in cluster.levels] == [8, 64, 128]
+    assert cluster.level_between((0, 7)).name == "nvlink"
+    assert cluster.level_between((0, 63)).name == "rack"
+    assert cluster.level_between((0, 64)).oversubscription == 2.0
