@@ -138,9 +138,13 @@ def _device_file(name: str) -> DeviceFile:
     return read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
 
 
-@functools.cache
 def get_device(name: str) -> Device:
     """The device of a name or alias, with what was measured on it; raises UnknownNameError."""
+    return _device(_device_file(name).name)
+
+
+@functools.cache
+def _device(name: str) -> Device:
     file = _device_file(name)
     return Device(
         name=file.name,
