@@ -101,3 +101,12 @@ def test_the_command_names_every_choice() -> None:
     ]
     for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check"):
         assert flag in command
+
+
+def test_a_precision_that_would_train_something_else_is_refused(tmp_path: Path) -> None:
+    plan = make_plan(
+        write_models(tmp_path)["llama"], LLAMA_ENTRIES, pp=2, schedule="1f1b", precision="bf16"
+    )
+    path = write_plan(tmp_path / "plan.json", plan)
+    with pytest.raises(MismatchError, match="runs fp32 only so far.*--precision fp32"):
+        run_plan(path, output=tmp_path / "run.json")
