@@ -108,5 +108,5 @@ def test_a_precision_that_would_train_something_else_is_refused(tmp_path: Path) 
         write_models(tmp_path)["llama"], LLAMA_ENTRIES, pp=2, schedule="1f1b", precision="bf16"
     )
     path = write_plan(tmp_path / "plan.json", plan)
-    with pytest.raises(MismatchError, match="runs fp32 only so far.*--precision fp32"):
+    with pytest.raises(MismatchError, match=r"runs fp32 only so far.*--precision fp32"):
         run_plan(path, output=tmp_path / "run.json")
