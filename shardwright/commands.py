@@ -443,6 +443,11 @@ def compare(
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
     if tag == PLAN_SCHEMA:
+        if html is not None or trace is not None or fail_over is not None:
+            raise InputError(
+                f"--html, --trace and --fail-over need a run, {second} is a plan; pass the "
+                "run.json of a run, or leave them out"
+            )
         differences = compare_plans(answer, api.load_plan(second))
         if markdown is not None:
             _write_or_print(markdown, difference_markdown(differences))
@@ -483,8 +488,8 @@ def tolerance(text: str) -> float:
         value = float(text.rstrip("% ")) / 100
     except ValueError:
         raise InputError(f"--fail-over {text!r} is not a percentage; write 15%") from None
-    if value < 0:
-        raise InputError(f"--fail-over must not be negative, got {text!r}")
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--fail-over must be 0 or more and finite, got {text!r}; write 15%")
     return value
 
 

@@ -109,6 +109,11 @@ def test_comparing_files(tmp_path: Path) -> None:
     strict = shardwright("compare", str(plan), str(run), "--fail-over", "15%")
     assert strict.returncode == 4
     assert "--fail-over allows 15%" in strict.stderr
+    # Not a number is no tolerance: nothing would ever be over it.
+    assert shardwright("compare", str(plan), str(run), "--fail-over", "nan").returncode == 2
+    ignored = shardwright("compare", str(plan), str(plan), "--fail-over", "15%")
+    assert ignored.returncode == 2
+    assert "need a run" in ignored.stderr
     assert "are equal" in shardwright("compare", str(plan), str(plan)).stdout
 
 
