@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 def reference_gradients(
     plan: Plan, spec: ModelSpec, device: torch.device
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model in this process, by parameter name.
+    """Loss and gradients of the whole model in this process and in fp32, by parameter name.
 
     The global batch goes through in micro-batches of the plan's size, so that layers which look at
     the batch (batch normalisation) see what they see in the run.
@@ -28,7 +28,7 @@ def reference_gradients(
         spec,
         micro_batch=plan.workload.global_batch,
         sequence_length=plan.workload.sequence_length,
-        dtype=plan.workload.compute_dtype,
+        dtype="float32",
         seed=plan.seed,
     )
     names = parameter_names(built.module)

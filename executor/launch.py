@@ -12,14 +12,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from profiles.document import read_document
 from profiles.errors import InputError, MismatchError, RunError
+from profiles.hardware.fingerprint import fingerprint_differences, fingerprint_of_machine
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.plan_file import read_plan
+from simulator.plan import PLAN_SCHEMA
+from simulator.plan_file import PlanFile, read_plan
 from simulator.runnable import why_not_runnable_plan
 
 _STEP = re.compile(r"^step (\d+)/(\d+)$")
@@ -66,15 +68,21 @@ def run_plan(
     threads: int = 1,
     timeout_s: float = 300.0,
     device: str = "cpu",
+    any_machine: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
     """Run the plan in a file on this machine and give back its measurement, written to `output`.
 
     processes  how many are wanted; None takes the plan's number, another number is refused
-    Raises MismatchError where the plan is for other ranks or cannot be run, RunError with the first
-    failing rank's message where a rank fails, is killed or waits longer than timeout_s.
+    any_machine  run although this is not the machine that the plan was made for
+    Raises MismatchError where the plan is for other ranks or another machine or cannot be run,
+    RunError with the first failing rank's message where a rank fails, is killed or waits longer
+    than timeout_s.
     """
+    answer = read_document(plan_path, PlanFile, schema=PLAN_SCHEMA)
     plan = read_plan(plan_path)
+    if not any_machine:
+        check_machine(str(plan_path), answer.machine, device=device, threads=threads)
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
     if processes is not None and processes != plan.world_size:
@@ -103,6 +111,22 @@ def run_plan(
         if code != 0:
             raise RunError(first_failure(_error_files(Path(errors)), text, code))
     return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads: int = 1) -> None:
+    """Raises MismatchError, with every difference, where this is not the planned machine.
+
+    planned  PlanFile.machine; an empty one agrees with every machine
+    """
+    found = fingerprint_of_machine(threads_per_device=threads)
+    found["type"] = "cpu" if device == "cpu" else "gpu"
+    differences = fingerprint_differences(planned, found)
+    if differences:
+        raise MismatchError(
+            f"{path} was made for another machine ({'; '.join(differences)}), so its prediction "
+            "does not hold here. Measure this machine (shardwright profile) and plan again with "
+            "--on local, or run it all the same with --any-machine"
+        )
 
 
 def _start(

@@ -1,4 +1,8 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.plan lays ranks out."""
+"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.plan lays ranks out.
+
+A fourth axis of one process each lets FSDP2 keep fp32 weights beside bf16 copies where no
+parameter is sharded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from simulator.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's place in the mesh; the three sub-meshes are one-dimensional."""
+    """This process's place in the mesh; the sub-meshes are one-dimensional, `alone` has size 1."""
 
     pp_rank: int
     dp_rank: int
@@ -22,6 +26,7 @@ class Mesh:
     pp: Any
     dp: Any
     tp: Any
+    alone: Any
 
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
@@ -33,7 +38,7 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
             f"{plan.tp}), {world} were started"
         )
     mesh = init_device_mesh(
-        device_type, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp")
+        device_type, (plan.pp, plan.dp, 1, plan.tp), mesh_dim_names=("pp", "dp", "alone", "tp")
     )
     rank = dist.get_rank()
     tp_rank = rank % plan.tp
@@ -45,4 +50,5 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
         pp=mesh["pp"],
         dp=mesh["dp"],
         tp=mesh["tp"],
+        alone=mesh["alone"],
     )

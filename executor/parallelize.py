@@ -3,7 +3,8 @@
 Tensor parallelism is DTensor's (column and row split linear layers). Data parallelism by ZeRO
 stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so too, and each rank
 updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per
-block), keeping parameters whole between passes or sharding them again after each.
+block), keeping parameters whole between passes or sharding them again after each. bf16 plans run
+under FSDP2's mixed precision: fp32 weights, gradient sums and optimizer states, bf16 in between.
 torch's DDP is not used: with pipeline schedules that split the backward its gradients are silently
 wrong (pytorch issue 144530).
 """
@@ -46,21 +47,43 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
         parallelize_module(stage.model, mesh.tp, styles)
 
 
-def apply_fully_sharded(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
-    """FSDP2 over the dp group, one unit per block and one for what is left."""
-    if plan.zero_stage < 2 or plan.dp == 1:
-        return
-    from torch.distributed.fsdp import fully_shard
+def apply_fully_sharded(
+    stage: StageModule, plan: Plan, mesh: Mesh, compute_dtype: torch.dtype
+) -> None:
+    """FSDP2, one unit per block and one for what is left, where the plan shards or mixes precision.
 
-    again = plan.zero_stage == 3
+    compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
+                   are fp32. Where nothing is sharded FSDP2 runs on a mesh of this process alone,
+                   only to keep the two copies.
+    """
+    sharded = plan.zero_stage >= 2 and plan.dp > 1
+    if not sharded and plan.workload.precision == "fp32":
+        return
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy()
+    if compute_dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    settings: dict[str, Any] = {
+        "mesh": mesh.dp if sharded else mesh.alone,
+        "reshard_after_forward": sharded and plan.zero_stage == 3,
+        "mp_policy": policy,
+    }
     modules = dict(stage.model.named_modules())
     for block in range(stage.first, stage.last):
         for path in stage.unit_paths(block):
             module = modules[path]
             shardable = next(module.parameters(), None) is not None
             if path and shardable and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-                fully_shard(module, mesh=mesh.dp, reshard_after_forward=again)
-    fully_shard(stage, mesh=mesh.dp, reshard_after_forward=again)
+                fully_shard(module, **settings)
+    fully_shard(stage, **settings)
+
+
+def is_fully_sharded(stage: StageModule) -> bool:
+    """Whether FSDP2 manages the stage's parameters."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(stage, FSDPModule)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:

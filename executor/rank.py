@@ -14,6 +14,7 @@ from executor.parallelize import (
     apply_tensor_parallelism,
     average_gradients,
     broadcast_updates,
+    is_fully_sharded,
     local,
     shares,
 )
@@ -38,14 +39,25 @@ LEARNING_RATE = 1e-4
 
 
 class Rank:
-    """Builds this rank's stages with their starting weights, and runs steps on them."""
+    """Builds this rank's stages with their starting weights, and runs steps on them.
+
+    exact  compute in fp32 whatever the plan's precision, all else as planned: for the gradient
+           check, which rounding to bf16 would drown
+    """
 
     def __init__(
-        self, plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, recorder: Recorder
+        self,
+        plan: Plan,
+        spec: ModelSpec,
+        mesh: Mesh,
+        device: torch.device,
+        recorder: Recorder,
+        *,
+        exact: bool = False,
     ) -> None:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
-        dtype = plan.workload.compute_dtype
+        dtype = "float32" if exact else plan.workload.compute_dtype
         settings = {
             "sequence_length": plan.workload.sequence_length,
             "dtype": dtype,
@@ -87,7 +99,7 @@ class Rank:
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
-            apply_fully_sharded(stage, self.plan, self.mesh)
+            apply_fully_sharded(stage, self.plan, self.mesh, getattr(torch, settings["dtype"]))
             stage.watch_entries()
             stages[index] = stage
         return stages
@@ -197,14 +209,14 @@ class Rank:
 
     def _accumulated(self) -> float:
         stage = self.stages[0]
-        sharded = self.plan.zero_stage >= 2 and self.plan.dp > 1
+        managed = is_fully_sharded(stage)
         total = 0.0
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
             kwargs: dict[str, Any] = {f"arg{i}": x[part] for i, x in enumerate(self.args)}
             if self.targets is not None:
                 kwargs["targets"] = self.targets[part]
-            if sharded:
+            if managed:
                 last = m == self._micro - 1
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
                 stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's

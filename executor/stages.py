@@ -345,13 +345,15 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
 
     Matrices are normal with deviation 0.02 (GPT-2's, Radford et al. 2019), vectors are 1 and biases
     0, so that every split of a model starts from the same weights without one rank holding all.
+    Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded).
     """
+    dtype = torch.float32 if like.is_floating_point() else like.dtype
     if like.dim() < 2:
         fill = 0.0 if name.endswith("bias") else 1.0
-        return torch.full(like.shape, fill, dtype=like.dtype)
+        return torch.full(like.shape, fill, dtype=dtype)
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return (torch.randn(like.shape, generator=generator) * 0.02).to(like.dtype)
+    return (torch.randn(like.shape, generator=generator) * 0.02).to(dtype)
 
 
 def materialize(

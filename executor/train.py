@@ -156,7 +156,7 @@ def _step(rank: Rank, recorder: Recorder) -> None:
 
 
 def _check(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> Any:
-    rank = Rank(plan, spec, mesh, device, Recorder())
+    rank = Rank(plan, spec, mesh, device, Recorder(), exact=True)
     loss = rank.forward_backward()
     reference_loss, reference = reference_gradients(plan, spec, device)
     mine = compare_gradients(rank, loss, reference_loss, reference)

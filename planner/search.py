@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from planner.answer import SearchOptions, Setting, search_setting
 from planner.branch_and_bound import Progress
@@ -71,7 +72,7 @@ def search(
         except InputError:
             return None
 
-    return search_setting(
+    answer = search_setting(
         setting(space, cluster),
         space,
         options=SearchOptions(
@@ -85,6 +86,7 @@ def search(
         ),
         change=change,
     )
+    return replace(answer, machine=cluster.machine)
 
 
 def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:

@@ -22,6 +22,10 @@ from planner.problem import Array, BlockCosts, Load
 
 Index = npt.NDArray[np.intp]
 
+# Labels per distinct height from which a running minimum per height beats the staircase (timed on
+# 9,000 labels: 3 heights 4 to 12 times faster, 16 equal; on 50 labels the staircase is faster).
+_LABELS_PER_HEIGHT = 64
+
 
 @dataclass(slots=True, kw_only=True)
 class LabelSet:
@@ -122,23 +126,45 @@ def _undominated(saved: Array, rise: Array, time: Array, last: Index, reshard: A
     order = np.lexsort((last, rise, saved, time))
     if reshard.any():
         return _undominated_resharding(order, saved, rise, time, last, reshard)
-    # Labels come in the order of time: what remains is dominance in (saved, rise), for which the
-    # undominated so far form a staircase, saved rising and rise falling.
+    # Labels come in the order of time: what remains is dominance in (saved, rise).
+    width, height = saved[order], rise[order]
+    levels = np.unique(height)
+    few = levels.size * _LABELS_PER_HEIGHT <= width.size
+    kept = _by_level(width, height, levels) if few else _staircase(width, height)
+    return order[kept]
+
+
+def _by_level(width: Array, height: Array, levels: Array) -> Index:
+    """Positions whose width is below that of every earlier position of no greater height.
+
+    One running minimum per level: fast where heights take few values, as with equal blocks.
+    """
+    keep = np.zeros(width.size, dtype=bool)
+    for level in levels:
+        at = np.flatnonzero(height <= level)
+        least = np.minimum.accumulate(width[at])
+        new = np.ones(at.size, dtype=bool)
+        new[1:] = width[at[1:]] < least[:-1]
+        keep[at] |= new & (height[at] == level)
+    return np.flatnonzero(keep)
+
+
+def _staircase(width: Array, height: Array) -> Index:
+    """The same for any heights: those undominated so far form a staircase, widths rising and
+    heights falling."""
     steps: list[float] = []
     heights: list[float] = []
     kept: list[int] = []
-    points = zip(saved[order].tolist(), rise[order].tolist(), order.tolist(), strict=True)
-    for width, height, index in points:
-        at = bisect_right(steps, width)
-        if at and heights[at - 1] <= height:
+    for index, (w, h) in enumerate(zip(width.tolist(), height.tolist(), strict=True)):
+        at = bisect_right(steps, w)
+        if at and heights[at - 1] <= h:
             continue
         kept.append(index)
-        end = bisect_left(steps, width)
-        while end < len(steps) and heights[end] >= height:
+        start = end = bisect_left(steps, w)
+        while end < len(steps) and heights[end] >= h:
             end += 1
-        start = bisect_left(steps, width)
-        steps[start:end] = [width]
-        heights[start:end] = [height]
+        steps[start:end] = [w]
+        heights[start:end] = [h]
     return np.asarray(kept, dtype=np.intp)
 
 

@@ -209,6 +209,9 @@ def run(
     processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[str, typer.Option(help="longest wait of a rank")] = "300s",
+    any_machine: Annotated[
+        bool, typer.Option("--any-machine", help="although it was planned for another machine")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a plan through torchrun on this machine and measure it."""
@@ -223,6 +226,7 @@ def run(
         processes=processes,
         device=device,
         timeout=timeout,
+        any_machine=any_machine,
         quiet=quiet,
     )
 

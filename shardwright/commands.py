@@ -367,6 +367,7 @@ def run(
     processes: int | None,
     device: str,
     timeout: str,
+    any_machine: bool,
     quiet: bool,
 ) -> None:
     """`shardwright run`."""
@@ -378,6 +379,7 @@ def run(
     if device not in ("cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
+    threads = int(answer.machine.get("threads_per_device", "1"))
     shown = command_for(
         path,
         world_size=answer.plan.world_size,
@@ -385,6 +387,7 @@ def run(
         steps=steps,
         check=check,
         output=output,
+        threads=threads,
         device=device,
     )
     note("running: " + " ".join(["torchrun", *shown[3:]]))
@@ -396,8 +399,10 @@ def run(
             check=check,
             output=output,
             processes=processes,
+            threads=threads,
             timeout_s=seconds,
             device=device,
+            any_machine=any_machine,
             progress=progress,
         )
     quiet_steps = sum(not step.disturbed for step in measured.steps)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiles.document import read_document
@@ -59,6 +60,7 @@ class PlanFile:
     gap          (step_time_s - bound) / step_time_s
     assumptions  what was assumed because no flag said it, each with the flag that changes it
     solver       what proved it: `dp`, `ilp` or `dp+ilp`
+    machine      what the machine that runs it must show (Cluster.machine); empty where unknown
     """
 
     status: str
@@ -80,6 +82,7 @@ class PlanFile:
     alternatives: tuple[Alternative, ...] = ()
     infeasibility: Infeasibility | None = None
     assumptions: tuple[str, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_plan(path: str | Path) -> Plan:

@@ -28,17 +28,7 @@ def why_not_runnable(
 
 
 def why_not_runnable_plan(plan: Plan) -> str:
-    """Why the executor refuses a whole plan, or "".
-
-    Beyond the combination: so far the executor keeps weights, gradients and optimizer states in one
-    type. bf16 plans are priced with fp32 master weights (FSDP2's mixed precision), which it does
-    not set up yet, so it refuses them instead of training something else.
-    """
-    if plan.workload.precision != "fp32":
-        return (
-            f"the executor runs fp32 only so far, the plan is {plan.workload.precision}; plan with "
-            "--precision fp32 to run it here"
-        )
+    """Why the executor refuses a whole plan, or ""."""
     return why_not_runnable(
         pp=plan.pp,
         dp=plan.dp,

@@ -100,6 +100,16 @@ class Cluster:
         return sum(group.count for group in self.groups)
 
     @property
+    def machine(self) -> dict[str, str]:
+        """What a machine must show to be this cluster: the types of its devices, and the
+        fingerprint of each that was measured (profiles.hardware.fingerprint)."""
+        devices = [group.device for group in self.groups]
+        shown = {"type": "+".join(sorted({device.type for device in devices}))}
+        for device in devices:
+            shown |= device.fingerprint
+        return shown
+
+    @property
     def homogeneous(self) -> bool:
         return len({group.device.name for group in self.groups}) == 1
 

@@ -10,14 +10,14 @@ the next block.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
@@ -96,21 +96,24 @@ def trace_built(
     skipped = repeated(built.module, candidates, trusted=trusted)
     forbidden: set[str] = set()
     reason = ""
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        fakes = _make_fake(built, fake)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = _make_fake(built, skipped)
         while True:
             run = _Run(built, candidates, members, skipped, forbidden, sharding, trusted)
-            run.trace(fakes, target)
-            wrong, why = run.invalid_cuts()
+            try:
+                run.trace(fakes, target)
+                wrong, why = run.invalid_cuts()
+                blocks = None if wrong else run.blocks()
+            except _NotRepeated:
+                wrong, blocks = set(), None
             if wrong:
                 forbidden |= wrong
                 reason = reason or why
-                continue
-            blocks = run.blocks()
-            if blocks is None:
+            elif blocks is None:
                 skipped = {}
-                continue
-            break
+                fakes = _make_fake(built, skipped)
+            else:
+                break
     kinds: dict[str, int] = {}
     chain = []
     for entry, block in zip(run.entries, blocks, strict=True):
@@ -175,11 +178,16 @@ def no_causal_mask() -> Iterator[None]:
             setattr(masks, name, original)
 
 
-def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
-    """Replace parameters and buffers by fake tensors in place; shared ones stay shared."""
+def _make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> _Fakes:
+    """Replace parameters and buffers by fake tensors in place; shared ones stay shared.
+
+    Those of skipped modules stay on meta: nothing runs on them, and only their shapes are asked.
+    """
     memo: dict[int, Tensor] = {}
 
     def convert(x: Tensor) -> Tensor:
+        if isinstance(x, FakeTensor):
+            return x
         if id(x) not in memo:
             empty = torch.empty(x.shape, dtype=x.dtype, device="cpu")
             if isinstance(x, nn.Parameter):
@@ -188,11 +196,15 @@ def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
                 memo[id(x)] = empty
         return memo[id(x)]
 
-    for module in built.module.modules():
+    for _, module in _without_skipped(built.module, skipped):
         for table in (module._parameters, module._buffers):
             for name, x in table.items():
                 if x is not None:
                     table[name] = convert(x)  # type: ignore[assignment] # of its own kind
+    for module in built.module.modules():
+        for name, p in module._parameters.items():
+            if p is not None and id(p) in memo:  # a skipped module's, shared with a traced one
+                module._parameters[name] = convert(p)  # type: ignore[assignment] # a Parameter
     names: list[str] = []
     tensors: list[Tensor] = []
     keys: dict[int, int] = {}
@@ -210,6 +222,33 @@ def _make_fake(built: BuiltModel, fake: FakeTensorMode) -> _Fakes:
     make = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.args)
     targets = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.targets)
     return _Fakes(make, targets, keys, names, tied, tensors)
+
+
+class _NotRepeated(Exception):
+    """A skipped module is called in another way than the one that stands for it."""
+
+
+def _without_skipped(
+    module: nn.Module, skipped: Mapping[str, str], *, themselves: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
+    """named_modules() without what is inside skipped modules; with or without `themselves`.
+
+    A module that is also reached from outside them is kept.
+    """
+    seen: set[int] = set()
+    pending = [("", module)]
+    while pending:
+        path, current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if path in skipped:
+            if themselves:
+                yield path, current
+            continue
+        yield path, current
+        children = [(f"{path}.{name}" if path else name, m) for name, m in current._modules.items()]
+        pending += [(name, m) for name, m in reversed(children) if m is not None]
 
 
 @dataclass(slots=True)
@@ -249,6 +288,7 @@ class _Run:
         self.attention_inputs: dict[str, list[int]] = {}
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
+        self.owners: dict[int, int] = {}
 
     @property
     def entries(self) -> list[str]:
@@ -275,7 +315,7 @@ class _Run:
                 self._note_saved()
                 self.recorder.begin_backward()
                 loss.backward()
-            except ShardwrightError:
+            except (ShardwrightError, _NotRepeated):
                 raise
             except Exception as error:
                 place = self.recorder._path[-1] or "the model itself"
@@ -288,7 +328,7 @@ class _Run:
         recipes: dict[str, Output] = {}
         seen: set[str] = set()
         standing = set(self.skipped.values())
-        for path, module in self.built.module.named_modules():
+        for path, module in _without_skipped(self.built.module, self.skipped, themselves=True):
             if path == "":
                 continue
             if path in self.candidates:
@@ -308,7 +348,7 @@ class _Run:
             self._keep(stack, module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
             self._keep(stack, module.register_forward_hook(self._leave(path), always_call=True))
         for p in self.fakes.tensors:
-            if p.requires_grad:
+            if p.requires_grad and isinstance(p, FakeTensor):
                 self._keep(stack, p.register_post_accumulate_grad_hook(_drop_gradient))
 
     @staticmethod
@@ -318,21 +358,18 @@ class _Run:
     def _stub(
         self, stack: ExitStack, module: nn.Module, model: str, recipes: dict[str, Output], path: str
     ) -> None:
-        original = module.forward
-
         def forward(*args: Any, **kwargs: Any) -> Any:
             recipe = recipes.get(model)
-            if recipe is None or not recipe.fits(args, kwargs):
-                return original(*args, **kwargs)
-            if self.cuts[-1].entry == path:
-                self.cuts[-1].stub_of = model
-                with self.recorder.pause():
-                    made = recipe.make(args, kwargs)
-                for x in tree_leaves(made):
-                    if isinstance(x, Tensor):
-                        self.recorder._note_output(x, self.recorder._segment, path)
-                return made
-            return original(*args, **kwargs)
+            fits = recipe is not None and recipe.fits(args, kwargs)
+            if recipe is None or not fits or self.cuts[-1].entry != path:
+                raise _NotRepeated
+            self.cuts[-1].stub_of = model
+            with self.recorder.pause():
+                made = recipe.make(args, kwargs)
+            for x in tree_leaves(made):
+                if isinstance(x, Tensor):
+                    self.recorder._note_output(x, self.recorder._segment, path)
+            return made
 
         module.forward = forward
         stack.callback(lambda: module.__dict__.pop("forward", None))
@@ -463,7 +500,7 @@ class _Run:
         """The block of every segment, or None where a skipped block may not equal its model."""
         made: dict[str, Block] = {}
         blocks: list[Block | None] = []
-        owners = self._owners()
+        owners = self.owners = self._owners()
         for index, cut in enumerate(self.cuts):
             block = None if cut.stub_of else self._block(index, owners)
             if block is not None:
@@ -500,8 +537,7 @@ class _Run:
     def _last_agrees(self, last_stub: int, model: Block) -> bool:
         if last_stub + 1 >= len(self.cuts):
             return False
-        owners = self._owners()
-        return self._block(last_stub + 1, owners).kind == model.kind
+        return self._block(last_stub + 1, self.owners).kind == model.kind
 
     def _owners(self) -> dict[int, int]:
         """Parameter index -> the first segment that uses it (0 where none does)."""
@@ -509,11 +545,12 @@ class _Run:
         for index, segment in enumerate(self.recorder.segments):
             for parameter in segment.parameters:
                 owners.setdefault(parameter, index)
-        entries = [(cut.entry, i) for i, cut in enumerate(self.cuts) if cut.entry]
+        entries = {cut.entry: i for i, cut in reversed(list(enumerate(self.cuts))) if cut.entry}
         for parameter, name in enumerate(self.fakes.names):
             if parameter not in owners:
-                inside = [i for entry, i in entries if name.startswith(f"{entry}.")]
-                owners[parameter] = inside[0] if inside else 0
+                parts = name.split(".")
+                inside = (entries.get(".".join(parts[:n])) for n in range(1, len(parts)))
+                owners[parameter] = min((i for i in inside if i is not None), default=0)
         return owners
 
     def _block(self, index: int, owners: dict[int, int]) -> Block:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
 from profiles.model.loaders import ModelSpec
 
 TRACE_SCHEMA = "shardwright/trace@1"
+# Tensor-parallel rules, and groups of parameter names that share one storage.
+ExecutorFacts = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]
 # Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
 _BATCHES = (2, 3)
 
@@ -96,31 +100,32 @@ def trace_model(
     cache  folder of earlier traces; torch is imported only when one is missing
     """
     settings = (sequence_length, dtype, target)
-
+    facts = functools.cache(lambda: _for_executor(spec, settings))
     trusted = False
 
     def trace_at(micro_batch: int, tp: int) -> ModelGraph:
         nonlocal trusted
-        from profiles.model.trace import trace_graph
+        with _no_garbage_collection():
+            from profiles.model.trace import trace_graph
 
-        graph = trace_graph(
-            spec,
-            micro_batch=micro_batch,
-            sequence_length=sequence_length,
-            dtype=dtype,
-            tp=tp,
-            target=target,
-            trusted=trusted and micro_batch in _BATCHES,
-        )
+            graph = trace_graph(
+                spec,
+                micro_batch=micro_batch,
+                sequence_length=sequence_length,
+                dtype=dtype,
+                tp=tp,
+                target=target,
+                trusted=trusted and micro_batch in _BATCHES,
+            )
         trusted = trusted or repeats_agree(graph)
         return graph
 
-    files = {1: _load_or_trace(spec, settings, 1, trace_at, cache)}
+    files = {1: _load_or_trace(spec, settings, 1, trace_at, facts, cache)}
     if not files[1].graphs[0].why_not_tensor_parallel:
         for tp in tp_degrees:
             if tp != 1 and _splits(spec, tp):
                 try:
-                    files[tp] = _load_or_trace(spec, settings, tp, trace_at, cache)
+                    files[tp] = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
                 except ShardwrightError:
                     continue
     return TracedModel(files, trace_at, target, spec.content_hash)
@@ -143,6 +148,7 @@ def _load_or_trace(
     settings: tuple[int, str, str],
     tp: int,
     trace_at: Callable[[int, int], ModelGraph],
+    facts: Callable[[], ExecutorFacts],
     cache: Path | None,
 ) -> TraceFile:
     key = content_hash(
@@ -155,7 +161,7 @@ def _load_or_trace(
         except ShardwrightError as error:
             warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
     graphs = tuple(trace_at(batch, tp) for batch in _BATCHES)
-    rules, tied = _for_executor(spec, settings)
+    rules, tied = facts()
     made = TraceFile(
         key=content_hash(graphs[0]) if spec.factory else key,
         graphs=graphs,
@@ -167,9 +173,19 @@ def _load_or_trace(
     return made
 
 
-def _for_executor(
-    spec: ModelSpec, settings: tuple[int, str, str]
-) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]:
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Tracing makes hundreds of thousands of objects and few cycles: collecting takes a third."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _for_executor(spec: ModelSpec, settings: tuple[int, str, str]) -> ExecutorFacts:
     from profiles.model.trace import rules_and_ties
 
     return rules_and_ties(spec, sequence_length=settings[0], dtype=settings[1])

@@ -14,14 +14,42 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from executor.check import combined, compare_gradients, reference_gradients
-from executor.mesh import make_mesh
+from executor.mesh import Mesh, make_mesh
 from executor.rank import Rank
 from executor.recorder import Recorder
 from profiles.document import decode
-from profiles.model.loaders import resolve_model
+from profiles.model.loaders import ModelSpec, resolve_model
 from simulator.plan import Plan
+
+
+def rounding(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, reference_loss: float, reference: dict[str, Tensor]
+) -> dict[str, object]:
+    """The same step in the plan's own precision: how far rounding takes it, and what is kept."""
+    rank = Rank(plan, spec, mesh, torch.device("cpu"), Recorder())
+    crossing: set[str] = set()
+    for stage in rank.stages.values():
+        stage.register_forward_hook(
+            lambda m, args, out: crossing.update(str(x.dtype) for x in args if x.requires_grad)
+        )
+    loss = rank.forward_backward()
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, compare_gradients(rank, loss, reference_loss, reference))
+    kept = {str(p.dtype) for p in rank.parameters().values()}
+    kept |= {str(p.grad.dtype) for p in rank.parameters().values() if p.grad is not None}
+    rank.update()
+    states = rank.optimizer.state.values()
+    kept |= {str(x.dtype) for s in states for x in s.values() if x.dim() > 0}
+    seen = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, sorted(crossing))
+    return {
+        "worst": combined(parts).worst_relative_error,
+        "kept": sorted(kept),
+        "crossing": sorted({name for names in seen for name in names}),
+    }
 
 
 def main() -> None:
@@ -38,7 +66,7 @@ def main() -> None:
             degrees = (plan.pp, plan.dp, plan.tp)
             if degrees not in meshes:
                 meshes[degrees] = make_mesh(plan, "cpu")
-            rank = Rank(plan, spec, meshes[degrees], device, Recorder())
+            rank = Rank(plan, spec, meshes[degrees], device, Recorder(), exact=True)
             loss = rank.forward_backward()
             reference_loss, reference = reference_gradients(plan, spec, device)
             parts = [None] * dist.get_world_size()
@@ -46,6 +74,9 @@ def main() -> None:
             dist.all_gather_object(parts, mine)
             check = combined(parts)
             rank.update()
+            rounded = None
+            if plan.workload.precision != "fp32":
+                rounded = rounding(plan, spec, meshes[degrees], reference_loss, reference)
             results.append(
                 {
                     "name": case["name"],
@@ -55,6 +86,7 @@ def main() -> None:
                     "checked": check.parameters_checked,
                     "loss": check.loss,
                     "reference_loss": check.reference_loss,
+                    "rounded": rounded,
                 }
             )
         except Exception:

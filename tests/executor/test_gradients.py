@@ -84,3 +84,50 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
         assert result["passed"], result
         assert result["worst"] <= TOLERANCE, result
         assert result["checked"] >= 18, result
+
+
+def bf16_cases(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]:
+    layouts: list[dict[str, object]] = [
+        {"pp": processes, "schedule": "1f1b"},
+        {"dp": processes, "zero_stage": 0},
+        {"dp": processes, "zero_stage": 1},
+        {"dp": processes, "zero_stage": 3},
+        {"tp": 2, "dp": processes // 2},
+    ]
+    if processes == 4:
+        layouts += [{"pp": 2, "dp": 2, "zero_stage": z, "schedule": "1f1b"} for z in (0, 1, 2, 3)]
+        layouts += [{"pp": 2, "tp": 2, "schedule": "gpipe"}]
+    else:
+        layouts += [{"pp": 2, "vpp": 2, "schedule": "interleaved"}]
+    cases = [
+        (f"llama {d}", make_plan(models["llama"], LLAMA_ENTRIES, precision="bf16", **d))  # type: ignore[arg-type] # a mix of keywords
+        for d in layouts
+    ]
+    tied = make_plan(
+        models["gpt2"],
+        GPT2_ENTRIES,
+        precision="bf16",
+        pp=2,
+        dp=processes // 2,
+        schedule="1f1b",
+        recompute=Recompute.FULL,
+    )
+    return [*cases, ("gpt2 tied", tied)]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_bf16_keeps_fp32_weights_and_differs_by_rounding_alone(
+    processes: int, tmp_path: Path
+) -> None:
+    """Exact where the same plan computes in fp32; in bf16 as far off as 8 bits of mantissa take it
+    (2^-8 per rounding, some tens of roundings deep)."""
+    cases = bf16_cases(processes, write_models(tmp_path))
+    results = run_job(cases, processes, tmp_path)
+    assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
+    for result in results:
+        assert result["worst"] <= TOLERANCE, result
+        rounded = result["rounded"]
+        assert 1e-4 < rounded["worst"] < 0.1, result
+        assert rounded["kept"] == ["torch.float32"], result
+        piped = "pp" in result["name"] or "gpt2" in result["name"]
+        assert rounded["crossing"] == (["torch.bfloat16"] if piped else []), result

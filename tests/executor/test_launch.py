@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from executor.launch import command_for, first_failure, run_plan
+from executor.launch import check_machine, command_for, first_failure, run_plan
 from profiles.document import write_document
 from profiles.errors import DocumentError, MismatchError, RunError
+from profiles.hardware.fingerprint import fingerprint_of_machine
 from simulator.plan import PLAN_SCHEMA, Plan
 from simulator.plan_file import PlanFile
 from tests.executor.cases import LLAMA_ENTRIES, make_plan, write_models
@@ -103,10 +104,32 @@ def test_the_command_names_every_choice() -> None:
         assert flag in command
 
 
-def test_a_precision_that_would_train_something_else_is_refused(tmp_path: Path) -> None:
-    plan = make_plan(
-        write_models(tmp_path)["llama"], LLAMA_ENTRIES, pp=2, schedule="1f1b", precision="bf16"
+def test_a_plan_for_another_machine_is_refused_unless_told_otherwise(
+    plan: Plan, tmp_path: Path
+) -> None:
+    answer = PlanFile(
+        status="feasible",
+        search_time_s=0.0,
+        cells_considered=1,
+        plan=plan,
+        machine={"type": "gpu", "cores": "1000000"},
     )
-    path = write_plan(tmp_path / "plan.json", plan)
-    with pytest.raises(MismatchError, match=r"runs fp32 only so far.*--precision fp32"):
+    path = tmp_path / "plan.json"
+    write_document(path, answer, schema=PLAN_SCHEMA)
+    with pytest.raises(
+        MismatchError,
+        match=r"another machine \(cores: planned 1000000, found \d+; type: planned gpu, found cpu\)"
+        r".*--on local.*--any-machine",
+    ):
         run_plan(path, output=tmp_path / "run.json")
+    assert not (tmp_path / "run.json").exists()
+    measured = run_plan(path, steps=1, memory=False, output=tmp_path / "run.json", any_machine=True)
+    assert measured.world_size == 2
+
+
+def test_the_planned_machine_is_recognised() -> None:
+    here = {**fingerprint_of_machine(threads_per_device=1), "type": "cpu"}
+    check_machine("plan.json", here, device="cpu")
+    check_machine("plan.json", {}, device="cuda")
+    with pytest.raises(MismatchError, match="threads_per_device: planned 1, found 2"):
+        check_machine("plan.json", here, device="cpu", threads=2)
