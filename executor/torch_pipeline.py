@@ -1,13 +1,14 @@
 """Running a schedule on torch's pipeline runtime: the only file that touches its private API.
 
 Private names used: `_PipelineScheduleRuntime` and its `_prepare_schedule_with_comms` (torch 2.11 to
-2.13), and `_Action` to parse our actions. They are imported inside functions, so that this file
-can be imported wherever torch can.
+2.13), `_Action` to parse our actions, `_batch_p2p` and the stages' receive buffers to free messages
+early. They are imported inside functions, so that this file can be imported wherever torch can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Pipeline:
         ]
         self._runtime = _runtime(self._stages, schedule)
         self._first = 0 in stages
+        self._messages = Messages(self._stages)
 
     def step(self, model_args: tuple[Tensor, ...], targets: Tensor | None) -> float | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None."""
@@ -53,21 +55,150 @@ class Pipeline:
         losses: list[Tensor] = []
         positional = model_args[:1] if self._first else ()
         target = model_args[0] if self._last else None
-        self._runtime.step(
-            *positional, target=target, losses=losses if self._last else None, **kwargs
-        )
+        with self._messages.freed_early():
+            self._runtime.step(
+                *positional, target=target, losses=losses if self._last else None, **kwargs
+            )
         return float(torch.stack([x.detach().float() for x in losses]).mean()) if losses else None
 
-    def receive_bytes(self) -> int:
-        """Bytes of the buffers that the runtime keeps for what it receives."""
-        total = 0
-        for stage in self._stages:
-            for infos in stage.args_recv_info.values():
-                for info in infos:
-                    buffer = getattr(info, "buffer", None)
-                    if isinstance(buffer, Tensor):
-                        total += buffer.numel() * buffer.element_size()
-        return total
+
+class Messages:
+    """What crosses the cuts, kept no longer than it is needed.
+
+    The runtime keeps a receive buffer per micro-batch for the whole step, and every pending send,
+    with its tensor, to the end of the step: at 64 micro-batches that is more than the activations
+    of a pipeline in flight. Here a buffer lives from its receive to the end of the backward that
+    uses it. An activation's send is finished when its gradient has come back; a gradient's send is
+    waited for when the stage sends its next one (the peer posts each receive in the order of the
+    sends and never waits for a later one first, so this cannot hang).
+    """
+
+    def __init__(self, stages: list[Any]) -> None:
+        self._stages = stages
+        self._own: dict[int, Tensor] = {}
+        self._spare: dict[tuple[torch.Size, torch.dtype, bool], list[Tensor]] = {}
+        self._made: list[Any] = []
+        self._sent: dict[tuple[str, int, int], list[list[Any]]] = {}
+        for stage in stages:
+            self._watch(stage)
+
+    @contextmanager
+    def freed_early(self) -> Iterator[None]:
+        """Around one step of the runtime."""
+        from torch.distributed.pipelining import schedules
+
+        original = schedules._batch_p2p
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            works = original(*args, **kwargs)
+            if self._made:
+                self._sent.setdefault(self._made.pop(), []).append(works)
+            return works
+
+        schedules._batch_p2p = noted
+        try:
+            yield
+        finally:
+            schedules._batch_p2p = original
+            self._sent.clear()
+
+    def _watch(self, stage: Any) -> None:
+        send_forward, send_backward = stage.get_fwd_send_ops, stage.get_bwd_send_ops
+        receive_forward, receive_backward = stage.get_fwd_recv_ops, stage.get_bwd_recv_ops
+        prepare_forward, prepare_backward = (
+            stage._prepare_forward_infra,
+            stage._prepare_backward_infra,
+        )
+        backward, index = stage.backward_one_chunk, stage.stage_index
+
+        def forward_sends(chunk: int) -> Any:
+            self._made = [("F", index, chunk)]
+            return send_forward(chunk)
+
+        def backward_sends(chunk: int) -> Any:
+            self._finish("B", index)
+            self._made = [("B", index, chunk)]
+            return send_backward(chunk)
+
+        def forward_receives(chunk: int) -> Any:
+            self._made = []
+            self._take(stage.args_recv_info[chunk])
+            return receive_forward(chunk)
+
+        def backward_receives(chunk: int) -> Any:
+            self._made = []
+            self._take(stage.grad_recv_info[chunk])
+            return receive_backward(chunk)
+
+        def prepared_forward(*args: Any, **kwargs: Any) -> Any:
+            found = prepare_forward(*args, **kwargs)
+            self._strip(stage.args_recv_info)
+            return found
+
+        def prepared_backward(*args: Any, **kwargs: Any) -> Any:
+            found = prepare_backward(*args, **kwargs)
+            self._strip(stage.grad_recv_info)
+            return found
+
+        def backward_then_free(chunk: int, *args: Any, **kwargs: Any) -> Any:
+            self._finish("F", index, chunk)
+            done = backward(chunk, *args, **kwargs)
+            for infos in (stage.args_recv_info, stage.grad_recv_info):
+                self._release(infos.get(chunk, ()))
+            return done
+
+        stage.get_fwd_send_ops, stage.get_bwd_send_ops = forward_sends, backward_sends
+        stage.get_fwd_recv_ops, stage.get_bwd_recv_ops = forward_receives, backward_receives
+        stage._prepare_forward_infra = prepared_forward
+        stage._prepare_backward_infra = prepared_backward
+        stage.backward_one_chunk = backward_then_free
+
+    def _finish(self, kind: str, stage: int, chunk: int | None = None) -> None:
+        """Wait for the sends of a kind and stage, of one chunk or of all, and let them go."""
+        for key in [k for k in self._sent if k[:2] == (kind, stage) and chunk in (None, k[2])]:
+            for works in self._sent.pop(key):
+                for work in works:
+                    work.wait()
+                works.clear()
+
+    def _strip(self, table: dict[int, Any]) -> None:
+        """Take the buffers away that the runtime has made for every micro-batch."""
+        for infos in table.values():
+            for info in infos:
+                buffer = getattr(info, "buffer", None)
+                if isinstance(buffer, Tensor):
+                    info.shardwright_like = (buffer.shape, buffer.dtype, buffer.requires_grad)
+                    info.buffer = None
+
+    def _take(self, infos: Any) -> None:
+        """Give each message a buffer before its receive is posted."""
+        for info in infos:
+            like = getattr(info, "shardwright_like", None)
+            if like is None:
+                continue
+            spare = self._spare.get(like, [])
+            shape, dtype, requires_grad = like
+            buffer = (
+                spare.pop()
+                if spare
+                else torch.empty(
+                    shape, dtype=dtype, device=self._stages[0].device, requires_grad=requires_grad
+                )
+            )
+            self._own[id(buffer)] = buffer
+            info.buffer = buffer
+
+    def _release(self, infos: Any) -> None:
+        """Take the buffers back, and keep one of a kind for the next receive."""
+        for info in infos:
+            like, buffer = getattr(info, "shardwright_like", None), getattr(info, "buffer", None)
+            if like is None or buffer is None:
+                continue
+            info.buffer = None
+            mine = self._own.pop(id(buffer), None)
+            if mine is not None and not self._spare.get(like):
+                mine.grad = None
+                self._spare[like] = [mine]
 
 
 def _pipeline_stage(

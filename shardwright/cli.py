@@ -68,9 +68,9 @@ def fit(
     json_output: Json = False,
 ) -> None:
     """What a model is made of, and on which devices its training fits."""
-    from shardwright import commands
+    from shardwright.commands.fit import fit as command
 
-    commands.fit(model, seq, micro_batch, precision.value, json_output=json_output)
+    command(model, seq, micro_batch, precision.value, json_output=json_output)
 
 
 @app.command(
@@ -105,9 +105,9 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """The best plan for a model on a cluster, with its bound and its runners-up."""
-    from shardwright import commands
+    from shardwright.commands.plan import plan as command
 
-    commands.plan(
+    command(
         model,
         on,
         global_batch,
@@ -146,12 +146,15 @@ def predict(
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    local: Local = None,
     json_output: Json = False,
 ) -> None:
     """One plan in depth: where the time and the memory go, and what the numbers rest on."""
-    from shardwright import commands
+    from shardwright.commands.predict import predict as command
 
-    commands.predict(plan_file, explain=explain, html=html, trace=trace, json_output=json_output)
+    command(
+        plan_file, explain=explain, html=html, trace=trace, local=local, json_output=json_output
+    )
 
 
 @app.command(
@@ -177,9 +180,9 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """Measure this machine; the result is what `--on local` names."""
-    from shardwright import commands
+    from shardwright.commands.profile import profile as command
 
-    commands.profile(
+    command(
         quick=quick,
         devices=devices,
         threads=threads,
@@ -215,9 +218,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a plan through torchrun on this machine and measure it."""
-    from shardwright import commands
+    from shardwright.commands.run import run as command
 
-    commands.run(
+    command(
         plan_file,
         model=model,
         steps=steps,
@@ -243,20 +246,22 @@ def compare(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    local: Local = None,
     json_output: Json = False,
     fail_over: Annotated[
         str | None, typer.Option("--fail-over", help="15%: exit 4 where the step is further off")
     ] = None,
 ) -> None:
     """Predicted against measured, part by part; or the difference of two plans."""
-    from shardwright import commands
+    from shardwright.commands.compare import compare as command
 
-    commands.compare(
+    command(
         first,
         second,
         markdown=markdown,
         html=html,
         trace=trace,
+        local=local,
         json_output=json_output,
         fail_over=fail_over,
     )
@@ -269,9 +274,9 @@ def catalog(
     json_output: Json = False,
 ) -> None:
     """The devices that are known, with every number's source."""
-    from shardwright import commands
+    from shardwright.commands.catalog import catalog as command
 
-    commands.catalog(action, name, json_output=json_output)
+    command(action, name, json_output=json_output)
 
 
 @app.command(epilog="Examples:\n\n  shardwright demo\n\n  shardwright demo --output /tmp/tour")
@@ -315,11 +320,11 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, width=100, highlight=False)
-    console.print(Text.assemble(("error: ", "bold red"), message))
+    from shardwright.report.terminal import console
+
+    console(stderr=True).print(Text.assemble(("error: ", "bold red"), message))
 
 
 if __name__ == "__main__":

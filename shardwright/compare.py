@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from profiles.document import content_hash
+from profiles.document import content_hash, encode
 from profiles.errors import DocumentError, MismatchError
 from profiles.units import format_bytes, format_percent, format_time, format_usd
+from shardwright.report.breakdown import (
+    critical_rank,
+    measured_bubble_s,
+    measured_parts,
+    predicted_parts,
+)
 from simulator.measurement import Measurement
+from simulator.plan import Plan
 from simulator.plan_file import PlanFile
 from simulator.prediction import Prediction
 
@@ -41,10 +49,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A prediction beside its measurement; the first row is the step."""
+    """A prediction beside its measurement; the first row is the step.
+
+    critical_rank  the one predicted to end last: the rows `step: ...` are parts of its step
+    """
 
     model: str
     cluster: str
+    critical_rank: int
     rows: tuple[Row, ...]
     undisturbed_steps: int
     steps: int
@@ -79,11 +91,13 @@ def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
             f"{content_hash(plan)}; run this plan, or pass the plan that was run"
         )
     rows = [_step_row(prediction, measured)]
+    rows += _part_rows(plan, prediction, measured)
     rows += _stage_rows(prediction, measured)
     rows += _rank_rows(prediction, measured)
     return Comparison(
         model=plan.model,
         cluster=plan.cluster,
+        critical_rank=critical_rank(prediction),
         rows=tuple(rows),
         undisturbed_steps=sum(not step.disturbed for step in measured.steps),
         steps=len(measured.steps),
@@ -99,6 +113,51 @@ def _step_row(prediction: Prediction, measured: Measurement) -> Row:
         predicted=step.value,
         measured=measured.step_wall_s,
         inside=step.low <= measured.step_wall_s <= step.high,
+    )
+
+
+def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> list[Row]:
+    """The parts of the critical rank's step that a run can tell apart.
+
+    Recomputation, launches and communication inside blocks are in `forward and backward` on both
+    sides. The run's bubble is what its own stage times leave idle under the plan's schedule
+    (report/breakdown.py); the rest of its waiting stands against the predicted sends.
+    """
+    rank = critical_rank(prediction)
+    found = {parts.rank: parts for parts in measured_parts(plan, measured)}.get(rank)
+    said = {parts.rank: parts for parts in predicted_parts(plan, prediction)}.get(rank)
+    if found is None or said is None:
+        return []
+    cpu_s = plan.num_microbatches * sum(
+        s.forward_cpu_s + s.backward_cpu_s for s in measured.stages if s.rank == rank
+    )
+    rows = [_seconds("forward and backward", said.busy_s, found.busy_s, cpu_s)]
+    bubble_s = measured_bubble_s(plan, measured, found) if plan.pp > 1 else None
+    if bubble_s is not None:
+        named = {part.name: part.time_s for part in prediction.components}
+        expected_s = min(named.get("bubble", 0.0), said.waiting_s)
+        rest_s = said.waiting_s - expected_s
+        rows.append(_seconds("bubble", expected_s, bubble_s))
+        rows.append(_seconds("sends and other waiting", rest_s, found.waiting_s - bubble_s))
+    else:
+        rows.append(_seconds("waiting", said.waiting_s, found.waiting_s))
+    if said.gradient_exchange_s > 0:
+        rows.append(
+            _seconds("gradient exchange", said.gradient_exchange_s, found.gradient_exchange_s)
+        )
+    rows.append(_seconds("optimizer", said.optimizer_s, found.optimizer_s))
+    return rows
+
+
+def _seconds(
+    part: str, predicted_s: float, measured_s: float, measured_cpu_s: float | None = None
+) -> Row:
+    return Row(
+        name=f"step: {part}",
+        unit="s",
+        predicted=predicted_s,
+        measured=measured_s,
+        measured_cpu=measured_cpu_s,
     )
 
 
@@ -159,6 +218,24 @@ def _rank_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
                 )
             )
     return rows
+
+
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain values for JSON; each row carries its two errors beside its numbers.
+
+    `error` is by wall time, `cpu_error` by CPU time; each is null where nothing was measured, and
+    `measured_cpu` and `inside` are null where they mean nothing.
+    """
+    rows = [
+        {
+            **dict.fromkeys(("measured_cpu", "inside")),
+            **encode(row),
+            "error": row.error if row.measured else None,
+            "cpu_error": row.cpu_error,
+        }
+        for row in comparison.rows
+    ]
+    return {"gradients_passed": None, **encode(comparison), "rows": rows}
 
 
 def compare_plans(before: PlanFile, after: PlanFile) -> tuple[Difference, ...]:

@@ -7,13 +7,13 @@ import json
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from profiles.document import write_document, write_text
-from profiles.errors import RunError
+from profiles.errors import ToleranceError
 from shardwright import api
-from shardwright.commands import Bar, provenance, show
+from shardwright.commands.output import Bar, show
+from shardwright.commands.plan import provenance
 from shardwright.compare import compare_run
 from shardwright.places import trace_cache
 from shardwright.report import terminal
@@ -35,8 +35,10 @@ def tour(folder: Path) -> None:
     from profiles.hardware.probe_blocks import measure_blocks
     from profiles.hardware.profile_file import with_blocks, write_profile
     from profiles.model.loaders import resolve_model
+    from shardwright.report.breakdown import critical_rank
     from shardwright.report.chrome_trace import chrome_trace
     from shardwright.report.html import report_html
+    from shardwright.report.roofline import roofline
 
     begin = time.monotonic()
     today = datetime.date.today().isoformat()
@@ -97,11 +99,20 @@ def tour(folder: Path) -> None:
     with Bar("steps", quiet=False) as progress:
         measured = run_plan(plan_path, steps=STEPS, check=True, output=run_path, progress=progress)
 
-    _step(6, "compare", f"compare {plan_path} {run_path} --html {folder / 'report.html'}")
+    _step(
+        6,
+        "compare",
+        f"compare {plan_path} {run_path} --local {local} --html {folder / 'report.html'}",
+    )
     comparison = compare_run(answer, measured)
 
     _step(7, "report", "")
-    write_text(folder / "report.html", report_html(answer, measured))
+    made = provenance(cluster)
+    assert answer.plan is not None  # a step of this model fits into any machine
+    assert answer.prediction is not None
+    lines = roofline(answer.plan, graph, cluster, measured, rank=critical_rank(answer.prediction))
+    page = report_html(answer, measured, roofline=lines, provenance=made)
+    write_text(folder / "report.html", page)
     trace = chrome_trace(answer.prediction, measured)
     write_text(folder / "trace.json", json.dumps(trace))
     show(Text(""))
@@ -112,18 +123,18 @@ def tour(folder: Path) -> None:
     show(Text(f"Done in {time.monotonic() - begin:.0f} s."))
     check = measured.gradient_check
     if check is not None and not check.passed:
-        raise RunError(
+        raise ToleranceError(
             f"the gradients differ from the unsplit model's: {check.worst_parameter} by "
             f"{check.worst_relative_error:.1e}"
         )
 
 
 def _step(number: int, what: str, command: str) -> None:
-    console = Console(stderr=True, width=terminal.WIDTH, highlight=False)
+    console = terminal.console(stderr=True)
     console.print(Text.assemble((f"{number}/7 ", "bold"), what))
     if command:
         console.print(Text(f"    shardwright {command}", style="dim"))
 
 
 def _say(what: str) -> None:
-    Console(stderr=True, width=terminal.WIDTH, highlight=False).print(Text(f"    {what}"))
+    terminal.console(stderr=True).print(Text(f"    {what}"))

@@ -71,27 +71,34 @@ class StageBytes:
     kept_bytes       from the forward to the backward of a micro-batch
     forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
                      is kept of the other micro-batches
-    receive_bytes    of the buffers for what crosses its cuts, per micro-batch; what it sends over
-                     them is as large: an activation for each gradient and the other way round
+    received_bytes, sent_bytes   of the activations that cross its cuts, per micro-batch; the
+                     gradients that cross the other way are as large
     first_transient_bytes   while the backward of its first block runs, the last of all
     """
 
     kept_bytes: float
     forward_peak_bytes: float
     backward_peak_bytes: float
-    receive_bytes: float
+    received_bytes: float
+    sent_bytes: float
     first_transient_bytes: float = 0.0
 
 
-def stage_bytes(blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool) -> StageBytes:
-    """The bytes of a stage from its blocks' costs, in chain order."""
+def stage_bytes(
+    blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool, buffers_apart: bool
+) -> StageBytes:
+    """The bytes of a stage from its blocks' costs, in chain order.
+
+    buffers_apart  the stack keeps a receive buffer for every micro-batch of the step
+                   (Behaviour.receive_buffers_per_microbatch), so that what a micro-batch receives
+                   is not among what it adds
+    """
     received = 0.0 if is_first else blocks[0].input_bytes
     sent = 0.0 if is_last else blocks[-1].output_bytes
     held = 0.0
     forward_peak = backward_peak = 0.0
     for position, block in enumerate(blocks):
-        # The first block's inputs are the receive buffer, which is counted apart.
-        own_inputs = block.input_bytes if position else 0.0
+        own_inputs = block.input_bytes if position else 0.0 if buffers_apart else received
         before = held + own_inputs
         forward_peak = max(forward_peak, before + block.saved_bytes + block.forward_transient_bytes)
         held = before + block.saved_bytes
@@ -100,9 +107,25 @@ def stage_bytes(blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool) -
         kept_bytes=held + sent,
         forward_peak_bytes=max(forward_peak, held + sent),
         backward_peak_bytes=backward_peak + sent,
-        receive_bytes=received + sent,
-        first_transient_bytes=blocks[0].saved_bytes + blocks[0].backward_transient_bytes,
+        received_bytes=received,
+        sent_bytes=sent,
+        first_transient_bytes=(0.0 if buffers_apart else received)
+        + blocks[0].saved_bytes
+        + blocks[0].backward_transient_bytes,
     )
+
+
+def message_counts(stack: Stack, num_microbatches: int) -> tuple[int, int]:
+    """Messages that a pipeline stage has room for whatever is in flight, of the size of what it
+    receives forward and of what it sends forward.
+
+    A stack that keeps buffers for the whole step has one per micro-batch and direction. Otherwise
+    there are three: an activation received ahead of its forward, a gradient still being sent (both
+    of the size that it receives) and a gradient received (executor/torch_pipeline.py, Messages).
+    """
+    if stack.behaviour.receive_buffers_per_microbatch:
+        return num_microbatches, num_microbatches
+    return 2, 1
 
 
 def rank_memory(
@@ -118,14 +141,17 @@ def rank_memory(
     """Peak and course of a pipeline rank's memory over the step.
 
     Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
-    Receive buffers are counted as communication for the whole step; where the stack keeps none,
-    only those of the micro-batches in flight are, with the activations. Where sent tensors are
-    held to the end of the step, those of each micro-batch count there from its backward on (until
-    then its output is among the activations).
+    Receive buffers of the whole step are counted as communication where the stack keeps them, else
+    those of the micro-batches in flight with the activations, and what is under way as
+    communication. Where sent tensors are held to the end of the step, those of each micro-batch
+    count there from its backward on (until then its output is among the activations).
     """
     communication = 0.0
-    if plan.pp > 1 and stack.behaviour.receive_buffers_per_microbatch:
-        communication = plan.num_microbatches * sum(s.receive_bytes for s in stages.values())
+    if plan.pp > 1:
+        arriving, leaving = message_counts(stack, plan.num_microbatches)
+        communication = sum(
+            arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
+        )
     base = static.parameters + static.optimizer + communication
     share = static.gradients / max(1, len(stages))
     level = base
@@ -154,7 +180,7 @@ def rank_memory(
                 if first > high:
                     high, gradients = first - share, share * len(begun)
             if holds and released:
-                held = sent + stage.receive_bytes
+                held = sent + stage.received_bytes + stage.sent_bytes
         now = level + sent + gradients + high
         samples.append(MemorySample(time_s=timeline.start_s[i], memory_bytes=now))
         if now > peak:

@@ -326,7 +326,12 @@ def _memory(
     last = len(blocks) - 1
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
-            s: stage_bytes(blocks[s], is_first=s == 0, is_last=s == last)
+            s: stage_bytes(
+                blocks[s],
+                is_first=s == 0,
+                is_last=s == last,
+                buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
+            )
             for s in plan.stages_of(rank)
         }
         refs = [

@@ -33,7 +33,28 @@ def chrome_trace(prediction: Prediction | None, measured: Measurement | None) ->
             ]
     if measured is not None:
         events += _group(MEASURED, "measured", measured.events)
+        events += _peaks(measured)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _peaks(measured: Measurement) -> list[dict[str, Any]]:
+    """Counters of the measured peaks: level over the step, since a run keeps no more than the peak.
+
+    They carry the names of the predicted counters, so that a viewer shows the two side by side.
+    """
+    end_s = max((event.end_s for event in measured.events), default=measured.step_wall_s)
+    return [
+        {
+            "ph": "C",
+            "pid": MEASURED,
+            "name": f"memory of rank {sample.rank}",
+            "ts": time_s * 1e6,
+            "args": {"peak bytes": round(sample.peak_memory_bytes)},
+        }
+        for sample in measured.ranks
+        if sample.peak_memory_bytes > 0
+        for time_s in (0.0, end_s)
+    ]
 
 
 def _group(pid: int, name: str, events: tuple[Event, ...]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def cells(row: Row) -> list[str]:
         row.name,
         quantity(row.predicted, row.unit),
         quantity(row.measured, row.unit),
-        signed_percent(row.error),
+        signed_percent(row.error if row.measured else None),
         cpu,
         signed_percent(row.cpu_error) if cpu else "",
     ]

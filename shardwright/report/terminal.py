@@ -5,9 +5,11 @@ Every function gives rich renderables; printing is the command line's.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +31,19 @@ from simulator.plan_file import PlanFile
 from simulator.prediction import Interval, Prediction
 
 WIDTH = 100
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of at most 100 columns; no codes at all when piped or under NO_COLOR.
+
+    Rich itself keeps bold under NO_COLOR (https://no-color.org); whoever sets it wants plain text.
+    """
+    plain = bool(os.environ.get("NO_COLOR"))
+    stream = sys.stderr if stderr else sys.stdout
+    width = min(WIDTH, Console(stderr=stderr).width) if stream.isatty() else WIDTH
+    return Console(
+        stderr=stderr, width=width, highlight=False, color_system=None if plain else "auto"
+    )
 
 
 def table(*columns: tuple[str, str]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,7 +74,8 @@ def one_stage_each(p, kept, forward_peak, backward_peak):
         kept_bytes=kept,
         forward_peak_bytes=forward_peak,
         backward_peak_bytes=backward_peak,
-        receive_bytes=0.0,
+        received_bytes=0.0,
+        sent_bytes=0.0,
     )
 
 
@@ -125,7 +128,25 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
         assert memory.peak_bytes <= planned * (1 + 1e-9)
 
 
-def test_parts_add_up_and_the_course_reaches_the_peak():
+def hoarder():
+    """A stack whose pipeline runtime frees no message before the step ends, as torch's alone."""
+    own = load_stack()
+    habits = replace(
+        own.behaviour, receive_buffers_per_microbatch=True, sent_tensors_held_until_end=True
+    )
+    return replace(own, behaviour=habits)
+
+
+@pytest.mark.parametrize(
+    ("stack", "least", "most"),
+    [
+        # 2 stages x 4 micro-batches x 7 bytes of receive buffers, and as much for what was sent.
+        (hoarder(), 56.0, 112.0),
+        # 2 stages x (2 x 4 received + 1 x 3 sent).
+        (load_stack(), 22.0, 22.0),
+    ],
+)
+def test_parts_add_up_and_the_course_reaches_the_peak(stack, least, most):
     schedule = build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
     times = Durations(
         forward_s=(1.0,) * 4,
@@ -140,7 +161,8 @@ def test_parts_add_up_and_the_course_reaches_the_peak():
                 kept_bytes=100.0,
                 forward_peak_bytes=150.0,
                 backward_peak_bytes=170.0,
-                receive_bytes=7.0,
+                received_bytes=4.0,
+                sent_bytes=3.0,
             )
             for s in the_plan.stages_of(rank)
         }
@@ -151,13 +173,12 @@ def test_parts_add_up_and_the_course_reaches_the_peak():
             static=static(),
             timeline=simulate(schedule, times),
             capacity_bytes=1e6,
-            stack=load_stack(),
+            stack=stack,
         )
-        # 2 stages x 4 micro-batches x 7 bytes of receive buffers, and as much for what was sent.
-        assert 56.0 <= memory.communication_bytes <= 112.0
+        assert least <= memory.communication_bytes <= most
         assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
         assert memory.peak_bytes >= memory.static_bytes
-        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 112.0)
+        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + most)
         stamps = [sample.time_s for sample in memory.timeline]
         assert stamps == sorted(stamps)
         assert memory.fits
@@ -174,7 +195,11 @@ def test_sent_tensors_pile_up_until_the_step_ends():
         send_backward_s=(0.0, 0.0),
     )
     stage = StageBytes(
-        kept_bytes=0.0, forward_peak_bytes=0.0, backward_peak_bytes=0.0, receive_bytes=10.0
+        kept_bytes=0.0,
+        forward_peak_bytes=0.0,
+        backward_peak_bytes=0.0,
+        received_bytes=6.0,
+        sent_bytes=4.0,
     )
     memory = rank_memory(
         plan(pp=2, num_microbatches=4, schedule="gpipe"),
@@ -183,7 +208,7 @@ def test_sent_tensors_pile_up_until_the_step_ends():
         static=static(),
         timeline=simulate(schedule, times),
         capacity_bytes=1e6,
-        stack=load_stack(),
+        stack=hoarder(),
     )
     base = static().parameters + static().optimizer + 40.0
     levels = [sample.memory_bytes - base for sample in memory.timeline[1:]]
@@ -200,29 +225,41 @@ def test_stage_bytes_by_hand():
     # its forward and 4 MiB in its backward.
     cost = price(layer())
     assert (cost.input_bytes, cost.output_bytes, cost.saved_bytes) == (2 * MIB, 2 * MIB, 10 * MIB)
-    stage = stage_bytes([cost, cost], is_first=False, is_last=False)
-    # Kept: both layers' saved, the tensor between them, the one sent on; what was received lies
-    # in its buffer.
-    assert stage.kept_bytes == (10 + 2 + 10 + 2) * MIB
-    assert stage.receive_bytes == (2 + 2) * MIB
+    stage = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=False)
+    # Kept: what was received, both layers' saved, the tensor between them, the one sent on.
+    assert stage.kept_bytes == (2 + 10 + 2 + 10 + 2) * MIB
+    assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
-    assert stage.forward_peak_bytes >= (10 + 2 + 12) * MIB
+    assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
+    # Where buffers for the whole step are counted apart, all but what was received.
+    apart = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=True)
+    for name in ("kept_bytes", "forward_peak_bytes", "backward_peak_bytes"):
+        assert getattr(apart, name) == getattr(stage, name) - 2 * MIB
 
 
 def test_recomputation_lowers_what_a_stage_keeps():
     kept = []
     for kind in Recompute:
         cost = price(layer(), kind)
-        kept.append(stage_bytes([cost] * 4, is_first=False, is_last=False).kept_bytes)
+        stage = stage_bytes([cost] * 4, is_first=False, is_last=False, buffers_apart=False)
+        kept.append(stage.kept_bytes)
     none, attention, full = kept
-    # Full: three tensors between the four layers and the one sent on.
-    assert full == 4 * 2 * MIB
+    # Full: the tensor received, three between the four layers and the one sent on.
+    assert full == 5 * 2 * MIB
     assert none > attention > full
 
 
 def test_the_first_and_last_stage_receive_less():
     cost = price(layer(), on=cluster())
-    middle = stage_bytes([cost], is_first=False, is_last=False)
-    assert stage_bytes([cost], is_first=True, is_last=False).receive_bytes == 2 * MIB
-    assert stage_bytes([cost], is_first=False, is_last=True).receive_bytes == 2 * MIB
-    assert middle.receive_bytes == 4 * MIB
+    crossing = {
+        (first, last): stage_bytes([cost], is_first=first, is_last=last, buffers_apart=False)
+        for first in (True, False)
+        for last in (True, False)
+    }
+    found = {k: (s.received_bytes, s.sent_bytes) for k, s in crossing.items()}
+    assert found == {
+        (True, True): (0.0, 0.0),
+        (True, False): (0.0, 2 * MIB),
+        (False, True): (2 * MIB, 0.0),
+        (False, False): (2 * MIB, 2 * MIB),
+    }

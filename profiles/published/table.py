@@ -1,0 +1,161 @@
+"""Reading a CSV table strictly: the header checked, each row with its line, cells parsed by kind.
+
+UTF-8 with or without a byte order mark, LF or CRLF, quoted commas and line breaks. Every message
+names file, line and column, what is there and what is expected.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.errors import DocumentError, UnknownNameError
+
+# What a spreadsheet or a data frame writes for an empty cell of text.
+_SILENT_TEXT = frozenset({"", "nan", "NaN"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: `number` counts data rows from 1, `line` is where it begins in the file."""
+
+    number: int
+    line: int
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The cells of the wanted columns, in the order of `columns`."""
+
+    path: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def where(self, row: Row, column: str) -> str:
+        """`runs.csv:17:dp`: the place that messages name."""
+        return f"{self.path}:{row.line}:{column}"
+
+
+def read_header(path: str | Path) -> tuple[str, ...]:
+    """The column names of a CSV file; raises DocumentError where there are none."""
+    return _header(_records(path), str(path))
+
+
+def read_table(
+    path: str | Path,
+    wanted: Sequence[str],
+    *,
+    skipped: Collection[str] = (),
+    required: Collection[str] = (),
+) -> Table:
+    """The rows of a CSV file, reduced to the `wanted` columns; nothing of `skipped` is kept.
+
+    A wanted column that the file lacks reads as empty cells unless it is `required`.
+    Raises UnknownNameError for a column that is neither wanted nor skipped, DocumentError for a
+    missing file, a required column that is missing, a column named twice, a row of another length
+    or text that is no UTF-8 CSV.
+    """
+    records = _records(path)
+    header = _header(records, str(path))
+    for name in header:
+        if name not in wanted and name not in skipped:
+            raise UnknownNameError("column", name, wanted, where=f"{path}:1")
+    for name in required:
+        if name not in header:
+            raise DocumentError(
+                f"{path}:1: the column {name!r} is missing; the header has {', '.join(header)}"
+            )
+    places = [header.index(name) if name in header else None for name in wanted]
+    rows: list[Row] = []
+    for line, cells in records:
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise DocumentError(
+                f"{path}:{line}: {len(cells)} cells, but the header names {len(header)} columns; "
+                "quote cells that hold commas"
+            )
+        kept = tuple("" if place is None else cells[place].strip() for place in places)
+        rows.append(Row(number=len(rows) + 1, line=line, cells=kept))
+    return Table(path=str(path), columns=tuple(wanted), rows=tuple(rows))
+
+
+def text_cell(text: str) -> str:
+    """The text of a cell; empty where the table is silent (also where pandas wrote `nan`)."""
+    return "" if text in _SILENT_TEXT else text
+
+
+def count_cell(text: str, where: str, *, least: int = 0) -> int | None:
+    """The whole number of a cell (`8` or `8.0`), None for an empty one.
+
+    Raises DocumentError for text, nan, a fraction or a number below `least`.
+    """
+    number = number_cell(text, where, kind=f"a whole number of {least} or more")
+    if number is None:
+        return None
+    if number != math.floor(number) or number < least:
+        raise DocumentError(f"{where}: {text!r} is not a whole number of {least} or more")
+    return int(number)
+
+
+def flag_cell(text: str, where: str) -> bool | None:
+    """The truth of a cell (`1`, `0`, `1.0`, `0.0`), None for an empty one; else DocumentError."""
+    number = number_cell(text, where, kind="1 or 0")
+    if number is not None and number not in (0.0, 1.0):
+        raise DocumentError(f"{where}: {text!r} is not 1 or 0")
+    return None if number is None else number == 1.0
+
+
+def number_cell(text: str, where: str, *, kind: str = "a number of 0 or more") -> float | None:
+    """The number of a cell, None for an empty one.
+
+    Raises DocumentError for text, nan, an infinity or a negative number; `kind` says in the
+    message what was expected.
+    """
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise DocumentError(
+            f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
+        ) from error
+    if not math.isfinite(number) or number < 0:
+        raise DocumentError(
+            f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
+        )
+    return number
+
+
+def _header(records: Iterator[tuple[int, list[str]]], path: str) -> tuple[str, ...]:
+    _, cells = next(records, (1, []))
+    header = tuple(cell.strip() for cell in cells)
+    if not header:
+        raise DocumentError(f"{path}: the file is empty; its first line must name the columns")
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise DocumentError(f"{path}:1: columns must be separated by commas, not {header[0]!r}")
+    for number, name in enumerate(header):
+        if name in header[:number]:
+            raise DocumentError(f"{path}:1: the column {name!r} is named twice")
+    return header
+
+
+def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Every record of the file with the line on which it begins."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            begins = 1
+            for cells in reader:
+                yield begins, cells
+                begins = reader.line_num + 1
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path}: no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    except csv.Error as error:
+        raise DocumentError(f"{path}:{reader.line_num}: not CSV: {error}") from error

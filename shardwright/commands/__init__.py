@@ -1,0 +1,1 @@
+"""What each command does: one file per command, called by shardwright/cli.py."""

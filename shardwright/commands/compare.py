@@ -1,0 +1,83 @@
+"""`shardwright compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from profiles.document import decode, encode, read_mapping, to_json
+from profiles.errors import DocumentError, InputError, ToleranceError
+from shardwright import api
+from shardwright.commands.output import show, write_or_print
+from shardwright.commands.predict import write_reports
+from shardwright.compare import compare_plans, compare_run, comparison_data
+from shardwright.report import terminal
+from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.plan import PLAN_SCHEMA
+
+
+def compare(
+    first: Path,
+    second: Path,
+    *,
+    markdown: Path | None,
+    html: Path | None,
+    trace: Path | None,
+    local: Path | None,
+    json_output: bool,
+    fail_over: str | None,
+) -> None:
+    """`shardwright compare`."""
+    from shardwright.report.markdown import comparison_markdown, difference_markdown
+
+    answer = api.load_plan(first)
+    data = read_mapping(second)
+    tag = str(data.get("schema", ""))
+    if tag == PLAN_SCHEMA:
+        if html is not None or trace is not None or fail_over is not None:
+            raise InputError(
+                f"--html, --trace and --fail-over need a run, {second} is a plan; pass the "
+                "run.json of a run, or leave them out"
+            )
+        differences = compare_plans(answer, api.load_plan(second))
+        if markdown is not None:
+            write_or_print(markdown, difference_markdown(differences))
+        elif json_output:
+            sys.stdout.write(to_json([encode(d) for d in differences]))
+        else:
+            show(terminal.difference_report(differences))
+        return
+    if tag != MEASUREMENT_SCHEMA:
+        raise DocumentError(
+            f"{second} is neither a plan nor a run: its schema is {tag or 'missing'!r}; pass what "
+            "`shardwright plan -o` or `shardwright run -o` wrote"
+        )
+    data.pop("schema")
+    data.pop("provenance", None)
+    measured: Measurement = decode(Measurement, data, where=str(second))
+    comparison = compare_run(answer, measured)
+    write_reports(first, answer, measured, html=html, trace=trace, local=local)
+    if markdown is not None:
+        write_or_print(markdown, comparison_markdown(comparison))
+    elif json_output:
+        sys.stdout.write(to_json(comparison_data(comparison)))
+    else:
+        show(terminal.comparison_report(comparison))
+    if fail_over is not None:
+        allowed = tolerance(fail_over)
+        if abs(comparison.step.error) > allowed:
+            raise ToleranceError(
+                f"the predicted step is {comparison.step.error:+.1%} off the measured one, "
+                f"--fail-over allows {allowed:.0%}"
+            )
+
+
+def tolerance(text: str) -> float:
+    """`15%` as 0.15; raises InputError."""
+    try:
+        value = float(text.rstrip("% ")) / 100
+    except ValueError:
+        raise InputError(f"--fail-over {text!r} is not a percentage; write 15%") from None
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--fail-over must be 0 or more and finite, got {text!r}; write 15%")
+    return value

@@ -1,0 +1,147 @@
+"""`shardwright plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from profiles.document import encode, to_json, write_document
+from profiles.errors import InfeasibleError
+from profiles.hardware.catalog import get_cluster
+from profiles.hardware.cluster import Cluster
+from profiles.units import format_time, parse_quantity
+from shardwright import api
+from shardwright.commands.asked import import_from_here, sequence_of, space_of
+from shardwright.commands.output import note, show
+from shardwright.places import local_profile
+from shardwright.report import terminal
+from simulator.plan import PLAN_SCHEMA
+from simulator.plan_file import PlanFile
+from simulator.workload import Workload
+
+# Always present in `plan --json`, null where there is no value.
+PLAN_KEYS = (
+    "status",
+    "bound",
+    "gap",
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "mfu",
+    "peak_memory_bytes",
+    "usd_per_million_tokens",
+    "search_time_s",
+    "cells_considered",
+    "plan",
+    "alternatives",
+)
+
+
+def plan(
+    model: str,
+    on: str,
+    global_batch: int,
+    seq: int | None,
+    *,
+    axes: dict[str, str | None],
+    precision: str,
+    optimizer: str,
+    solver: str,
+    output: Path | None,
+    json_output: bool,
+    explain: bool,
+    time_limit: str | None,
+    seed: int,
+    local: Path | None,
+    quiet: bool,
+) -> None:
+    """`shardwright plan`."""
+    import_from_here(model)
+    space = space_of(axes)
+    cluster = get_cluster(on, local=local or local_profile())
+    length, assumed = sequence_of(model, seq)
+    work = Workload(
+        global_batch=global_batch, sequence_length=length, precision=precision, optimizer=optimizer
+    )
+    degrees = api.tp_degrees_for(cluster) if space.tp is None else tuple({1, *space.tp})
+    traced = api.trace(
+        model,
+        sequence_length=length,
+        precision=precision,
+        tp_degrees=tuple(sorted(degrees)),
+        target=api.target_of(cluster),
+    )
+    limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
+    answer = search(traced, cluster, work, space, solver, limit, seed, quiet=quiet or json_output)
+    if assumed:
+        from dataclasses import replace
+
+        answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    if output is not None:
+        write_document(output, answer, schema=PLAN_SCHEMA, provenance=provenance(cluster))
+    if json_output:
+        sys.stdout.write(to_json(plan_json(answer)))
+    else:
+        show(terminal.plan_report(answer))
+        if explain and answer.plan is not None:
+            show(terminal.prediction_report(answer, explain=True))
+        if output is not None and answer.plan is not None:
+            note(f"written: {output}. Next: shardwright predict {output} --html report.html")
+    if answer.plan is None:
+        why = answer.infeasibility
+        what = f"{why.term} of stage {why.stage}" if why else "the pins"
+        raise InfeasibleError(f"no plan of {model} fits on {on}: {what}")
+
+
+def search(
+    traced: Any,
+    cluster: Cluster,
+    work: Workload,
+    space: Any,
+    solver: str,
+    limit: float | None,
+    seed: int,
+    *,
+    quiet: bool,
+) -> PlanFile:
+    """The search with bound, incumbent and gap on a terminal."""
+    live = not quiet and sys.stderr.isatty()
+
+    def progress(bound: float, incumbent: float, gap: float, seconds: float) -> None:
+        if live:
+            best = format_time(incumbent) if incumbent < float("inf") else "none yet"
+            text = f"bound {format_time(bound)}  best {best}  gap {gap:.1%}  {seconds:.1f} s"
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+    answer = api.plan(
+        traced,
+        cluster,
+        work,
+        space=space,
+        solver=solver,
+        seed=seed,
+        time_limit_s=limit,
+        progress=progress,
+    )
+    if live:
+        sys.stderr.write("\r\x1b[K")
+    return answer
+
+
+def plan_json(answer: PlanFile) -> dict[str, Any]:
+    """The plan file as plain values, with every promised key."""
+    data = dict.fromkeys(PLAN_KEYS) | encode(answer)
+    return {"schema": PLAN_SCHEMA, **data}
+
+
+def provenance(cluster: Cluster) -> dict[str, Any]:
+    """How a file came about: version and command."""
+    from shardwright import __version__
+
+    return {
+        "version": __version__,
+        "command": " ".join(["shardwright", *sys.argv[1:]]),
+        "cluster_devices": cluster.num_devices,
+    }

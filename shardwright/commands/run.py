@@ -1,0 +1,86 @@
+"""`shardwright run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.text import Text
+
+from profiles.errors import DocumentError, ToleranceError, UnknownNameError
+from profiles.units import format_time, parse_quantity
+from shardwright import api
+from shardwright.commands.output import Bar, note, show
+
+
+def run(
+    path: Path,
+    *,
+    model: str,
+    steps: int,
+    check: bool,
+    output: Path,
+    processes: int | None,
+    device: str,
+    timeout: str,
+    any_machine: bool,
+    quiet: bool,
+) -> None:
+    """`shardwright run`."""
+    from executor.launch import command_for, run_plan
+
+    answer = api.load_plan(path)
+    if answer.plan is None:
+        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
+    if device not in ("cpu", "cuda"):
+        raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
+    seconds = parse_quantity(timeout, "time", where="--timeout")
+    threads = int(answer.machine.get("threads_per_device", "1"))
+    shown = command_for(
+        path,
+        world_size=answer.plan.world_size,
+        model=model,
+        steps=steps,
+        check=check,
+        output=output,
+        threads=threads,
+        device=device,
+    )
+    note("running: " + " ".join(["torchrun", *shown[3:]]))
+    with Bar("steps", quiet=quiet) as progress:
+        measured = run_plan(
+            path,
+            model=model,
+            steps=steps,
+            check=check,
+            output=output,
+            processes=processes,
+            threads=threads,
+            timeout_s=seconds,
+            device=device,
+            any_machine=any_machine,
+            progress=progress,
+        )
+    quiet_steps = sum(not step.disturbed for step in measured.steps)
+    show(
+        Text(
+            f"{output}: step {format_time(measured.step_wall_s)} (median of {quiet_steps} "
+            f"undisturbed of {len(measured.steps)} steps, {measured.world_size} processes, "
+            f"{measured.backend})"
+        )
+    )
+    done = measured.gradient_check
+    if done is not None:
+        verdict = "equal" if done.passed else "DIFFER FROM"
+        show(
+            Text(
+                f"gradients of {done.parameters_checked} parameters {verdict} the unsplit model's: "
+                f"worst relative error {done.worst_relative_error:.1e} ({done.worst_parameter}), "
+                f"loss {done.loss:.6f} against {done.reference_loss:.6f}"
+            )
+        )
+        if not done.passed:
+            raise ToleranceError(
+                f"the gradients of {done.worst_parameter} are {done.worst_relative_error:.1e} off, "
+                f"{done.tolerance:.0e} is allowed"
+            )
+    note(f"Next: shardwright compare {path} {output} --html report.html")

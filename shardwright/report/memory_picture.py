@@ -1,0 +1,140 @@
+"""The picture of memory over a step: predicted per rank, measured peaks, what the device has."""
+
+from __future__ import annotations
+
+import math
+
+from profiles.units import format_bytes, format_time
+from shardwright.report.picture import (
+    GRID,
+    INK,
+    LEFT,
+    RANK_COLOURS,
+    WIDTH,
+    Entry,
+    Label,
+    Path,
+    Picture,
+    apart,
+    even_ticks,
+    line,
+)
+from simulator.measurement import Measurement
+from simulator.prediction import MemorySample, Prediction, RankMemory
+
+HEIGHT = 260.0
+_TOP, _BOTTOM = 30.0, 24.0
+MOST_RANKS = 7  # as many as there are colours
+_COLUMNS = 600  # of a curve: more would not be seen
+# Above this many times the peak the capacity would press the curves flat: it becomes a text.
+_FAR = 3.0
+
+
+def memory_picture(prediction: Prediction, measured: Measurement | None) -> Picture:
+    """Predicted bytes over the step per rank, with measured peaks as dashed lines.
+
+    The device's capacity is a line where it is near the peaks, and a text above the picture where
+    it is _FAR times as high or more. Of many ranks the fullest are shown.
+    """
+    ranks = _fullest(prediction)
+    peaks = {s.rank: s.peak_memory_bytes for s in measured.ranks} if measured else {}
+    highest = max([r.peak_bytes for r in ranks] + [peaks.get(r.rank, 0.0) for r in ranks])
+    capacities = sorted({rank.capacity_bytes for rank in ranks})
+    drawn = [c for c in capacities if c < _FAR * highest]
+    top = max([highest, *drawn]) * 1.08
+    end_s = max((s.time_s for r in ranks for s in r.timeline), default=0.0)
+    end_s = max(end_s, prediction.step_time_s.value)
+    plot = _Plot(end_s, top)
+    grid, labels = _axes(plot)
+    paths: list[Path] = []
+    named: list[tuple[float, str]] = []
+    entries: list[Entry] = []
+    for number, rank in enumerate(ranks):
+        colour = RANK_COLOURS[number % len(RANK_COLOURS)]
+        said = f"rank {rank.rank}: peak {format_bytes(rank.peak_bytes)} predicted"
+        paths.append(Path(data=_steps(rank.timeline, plot), colour=colour, title=said))
+        if peaks.get(rank.rank):
+            y = plot.y(peaks[rank.rank])
+            found = f"rank {rank.rank} measured peak {format_bytes(peaks[rank.rank])}"
+            paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=colour, dashed=True))
+            named.append((y, found))
+            said += f", {format_bytes(peaks[rank.rank])} measured"
+        entries.append(Entry(name=said, colour=colour, shape="line"))
+    if any(peaks.get(rank.rank) for rank in ranks):
+        entries.append(Entry(name="measured peak", colour=INK, shape="dash"))
+    for capacity in capacities:
+        said = f"the device has {format_bytes(capacity)} for training"
+        if capacity in drawn:
+            y = plot.y(capacity)
+            paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=INK, width=2))
+            named.append((y, said))
+        else:
+            times = f"{said}, {capacity / highest:.0f} times the highest peak: above this picture"
+            labels.append(Label(x=WIDTH, y=12, text=times, anchor="end", strong=True))
+    places = apart([y - 5 for y, _ in named], 13, _TOP, HEIGHT - _BOTTOM)
+    labels += [
+        Label(x=WIDTH, y=round(y, 1), text=text, anchor="end")
+        for y, (_, text) in zip(places, named, strict=True)
+    ]
+    left_out = len(prediction.ranks) - len(ranks)
+    return Picture(
+        name="memory",
+        height=HEIGHT,
+        grid=grid,
+        paths=tuple(paths),
+        labels=tuple(labels),
+        key=tuple(entries),
+        note=f"The {len(ranks)} fullest of {len(prediction.ranks)} ranks." if left_out else "",
+    )
+
+
+def _fullest(prediction: Prediction) -> list[RankMemory]:
+    order = sorted(prediction.ranks, key=lambda r: (-r.peak_bytes / r.capacity_bytes, r.rank))
+    return sorted(order[:MOST_RANKS], key=lambda r: r.rank)
+
+
+class _Plot:
+    """From (seconds, bytes) to SVG units."""
+
+    def __init__(self, end_s: float, top_bytes: float) -> None:
+        self.end_s, self.top_bytes = end_s, top_bytes
+
+    def x(self, time_s: float) -> float:
+        return round(LEFT + time_s / self.end_s * (WIDTH - LEFT), 1)
+
+    def y(self, memory_bytes: float) -> float:
+        return round(
+            HEIGHT - _BOTTOM - memory_bytes / self.top_bytes * (HEIGHT - _BOTTOM - _TOP), 1
+        )
+
+
+def _steps(timeline: tuple[MemorySample, ...], plot: _Plot) -> str:
+    """The curve as steps; of the samples in one column the highest stands for it."""
+    width = (WIDTH - LEFT) / _COLUMNS
+    columns: dict[int, tuple[float, float]] = {}
+    for sample in timeline:
+        x, y = plot.x(sample.time_s), plot.y(sample.memory_bytes)
+        column = int((x - LEFT) / width) if len(timeline) > _COLUMNS else len(columns)
+        known = columns.get(column)
+        columns[column] = (x, y) if known is None else (known[0], min(known[1], y))
+    points = list(columns.values())
+    if not points:
+        return ""
+    drawn = f"M{points[0][0]:g} {points[0][1]:g}"
+    drawn += "".join(f"H{x:g}V{y:g}" for x, y in points[1:])
+    return drawn + f"H{WIDTH:g}"
+
+
+def _axes(plot: _Plot) -> tuple[tuple[Path, ...], list[Label]]:
+    grid, labels = [], []
+    unit = 1024.0 ** max(0, int(math.log(plot.top_bytes, 1024))) if plot.top_bytes > 1 else 1.0
+    for count in even_ticks(plot.top_bytes / unit, 5):
+        y = plot.y(count * unit)
+        grid.append(Path(data=line(LEFT, y, WIDTH, y), colour=GRID, width=1))
+        labels.append(Label(x=LEFT - 8, y=y + 4, text=format_bytes(count * unit), anchor="end"))
+    for time_s in even_ticks(plot.end_s, 10):
+        x = plot.x(time_s)
+        anchor = "end" if x > WIDTH - 20 else "middle"
+        said = format_time(time_s) if time_s else "0"
+        labels.append(Label(x=x, y=HEIGHT - 8, text=said, anchor=anchor))
+    return tuple(grid), labels

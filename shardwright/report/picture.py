@@ -1,0 +1,139 @@
+"""Pictures of the report as plain values: what the template draws as inline SVG.
+
+Coordinates are SVG units; y grows downwards. Nothing here is HTML: texts are escaped by the
+template, which is the only place that writes markup.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+WIDTH = 900.0
+LEFT = 84.0  # where the axis begins: names of lanes and ticks stand before it
+GRID = "#e8ecf1"
+INK = "#333d47"
+
+# Colours that stay apart for the common kinds of colour blindness (Tableau 10, by Maureen Stone).
+COLOURS = {
+    "forward": "#4c78a8",
+    "backward": "#f2a65a",
+    "backward_input": "#e0709b",
+    "backward_weight": "#8e6bbf",
+    "optimizer": "#54a24b",
+    "gradient_exchange": "#d9534f",
+    "send": "#9aa5b1",
+    "waiting": "#d8dde3",
+}
+RANK_COLOURS = ("#4c78a8", "#f2a65a", "#54a24b", "#d9534f", "#8e6bbf", "#72b7b2", "#e0709b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle with its tooltip; label is drawn inside, "" where it does not fit."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    label: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A text; anchor is `start`, `middle` or `end`."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """A drawn path in SVG's own words (`M1 2L3 4`); filled where `filled`, else a line."""
+
+    data: str
+    colour: str
+    title: str = ""
+    filled: bool = False
+    dashed: bool = False
+    width: float = 1.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of a picture's key; shape is `square`, `line`, `dash`, `ring` or `diamond`."""
+
+    name: str
+    colour: str
+    shape: str = "square"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is drawn, back to front: paths that are lines of a grid, boxes, paths, labels.
+
+    note  one sentence under the picture, "" for none
+    """
+
+    name: str
+    width: float = WIDTH
+    height: float
+    left: float = LEFT
+    grid: tuple[Path, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    paths: tuple[Path, ...] = ()
+    labels: tuple[Label, ...] = ()
+    key: tuple[Entry, ...] = ()
+    note: str = ""
+
+
+def line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A straight line as path data."""
+    return f"M{x1:.5g} {y1:.5g}L{x2:.5g} {y2:.5g}"
+
+
+def even_ticks(end: float, most: int = 8) -> list[float]:
+    """0 and multiples of 1, 2 or 5 times a power of ten up to `end`, at most `most` + 1 of them.
+
+    >>> even_ticks(1.66)
+    [0.0, 0.5, 1.0, 1.5]
+    """
+    if not end > 0:
+        return [0.0]
+    least = end / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)
+    return [i * step for i in range(int(end / step * 1.000001) + 1)]
+
+
+def apart(wanted: list[float], least: float, low: float, high: float) -> list[float]:
+    """Positions near the wanted ones, in the same order, at least `least` from each other.
+
+    Labels beside lines that nearly meet stay readable. Where low to high is too short for all, the
+    distance shrinks.
+
+    >>> apart([10.0, 11.0, 50.0], 12, 0, 100)
+    [4.5, 16.5, 50.0]
+    """
+    if not wanted:
+        return []
+    least = min(least, (high - low) / len(wanted))
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    groups: list[list[float]] = []  # [sum of offsets from the first, count, position of the first]
+    for rank, index in enumerate(order):
+        groups.append([wanted[index] - rank * least, 1.0])
+        while len(groups) > 1 and groups[-2][0] / groups[-2][1] > groups[-1][0] / groups[-1][1]:
+            total, count = groups.pop()
+            groups[-1][0] += total
+            groups[-1][1] += count
+    flat = [total / count for total, count in groups for _ in range(int(count))]
+    placed = [0.0] * len(wanted)
+    top = high - (len(wanted) - 1) * least
+    for rank, index in enumerate(order):
+        placed[index] = min(max(flat[rank], low), top) + rank * least
+    return placed

@@ -1,0 +1,119 @@
+"""How to make the same numbers again: commands with every choice pinned, versions and hashes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profiles.document import content_hash
+from simulator.measurement import Measurement
+from simulator.plan import Plan, Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Commands in order, and (name, value) pairs of what they rest on."""
+
+    commands: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    note: str = ""
+
+
+def recipe(
+    plan: Plan,
+    measured: Measurement | None,
+    *,
+    version: str,
+    provenance: Mapping[str, object] | None = None,
+) -> Recipe:
+    """The commands that lead to this plan, its run and their comparison.
+
+    version     of this release;  provenance  that of the plan file, which names the command that
+                wrote it
+
+    Degrees, schedule, micro-batch, ZeRO stage and recompute kinds are pinned to the plan's own, so
+    that the search has the stages' cuts left to find; it is deterministic.
+    """
+    commands = []
+    if plan.cluster == "local":
+        commands.append(_profile_command(plan))
+    commands.append(plan_command(plan))
+    if measured is not None:
+        commands.append(_run_command(measured))
+        commands.append("shardwright compare plan.json run.json --html report.html")
+    else:
+        commands.append("shardwright predict plan.json --html report.html")
+    known = dict(provenance or {})
+    made_by = str(known.get("command", ""))
+    facts = [
+        ("plan made by", made_by),
+        ("plan hash", content_hash(plan)),
+        ("model", f"{plan.model}, hash {plan.model_hash}"),
+        ("cluster", f"{plan.cluster}, hash {plan.cluster_hash}"),
+        ("sequence length", str(plan.workload.sequence_length)),
+        ("optimizer", plan.workload.optimizer),
+        ("seed", str(plan.seed)),
+        ("solver workers", str(plan.solver_workers)),
+        ("shardwright", _versions(version, str(known.get("version", "")))),
+    ]
+    if measured is not None:
+        facts += [(name, text) for name, text in sorted(measured.versions.items())]
+        facts += [
+            ("backend", measured.backend),
+            ("processes", str(measured.world_size)),
+            ("run on", measured.machine),
+            ("run date", measured.date),
+        ]
+    local = (
+        "A new profile measures the machine anew: its hash and the prediction change a little."
+        if plan.cluster == "local"
+        else ""
+    )
+    return Recipe(commands=tuple(commands), facts=tuple((k, v) for k, v in facts if v), note=local)
+
+
+def plan_command(plan: Plan) -> str:
+    """`shardwright plan` with every axis pinned to what the plan chose."""
+    work = plan.workload
+    used = {kind for stage in plan.stages for kind in stage.recompute}
+    flags = {
+        "--on": plan.cluster,
+        "--global-batch": work.global_batch,
+        "--seq": work.sequence_length,
+        "--precision": work.precision,
+        "--optimizer": work.optimizer,
+        "--tp": plan.tp,
+        "--pp": plan.pp,
+        "--dp": plan.dp,
+        "--vpp": plan.vpp,
+        "--zero": plan.zero_stage,
+        "--schedule": plan.schedule,
+        "--micro-batch": plan.micro_batch,
+        "--recompute": ",".join(kind.value for kind in Recompute if kind in used),
+        "--seed": plan.seed,
+        "-o": "plan.json",
+    }
+    words = ["shardwright", "plan", plan.model]
+    for flag, value in flags.items():
+        words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def _profile_command(plan: Plan) -> str:
+    words = ["shardwright", "profile", "--devices", str(plan.world_size), "--model", plan.model]
+    words += ["--seq", str(plan.workload.sequence_length)]
+    words += ["--micro-batch", str(plan.micro_batch), "--precision", plan.workload.precision]
+    return shlex.join(words)
+
+
+def _run_command(measured: Measurement) -> str:
+    words = ["shardwright", "run", "plan.json", "--steps", str(len(measured.steps))]
+    words += ["--check"] if measured.gradient_check is not None else []
+    words += ["--device", "cuda"] if measured.backend == "nccl" else []
+    return shlex.join([*words, "-o", "run.json"])
+
+
+def _versions(now: str, then: str) -> str:
+    """The release that made the plan, and the one that wrote the report where it is another."""
+    return f"{then} (report by {now})" if then and then != now else now

@@ -1,0 +1,261 @@
+"""The roofline of a plan: arithmetic intensity against flop/s, under the device's two ceilings.
+
+    attainable flop/s = min( peak flop/s , bandwidth x intensity )        intensity = flop / bytes
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4),
+2009. The bytes are what the traced ops read and write, each op by itself: a cache that keeps a
+tensor between two ops, or one op that stands for several, lies above that count.
+
+Three kinds of points: every distinct op with its priced time, every distinct block with the time
+that the plan rests on, and every stage with the time that a run took. Each says whether its time is
+measured, interpolated or assumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.device import Device
+from profiles.model.graph import Block, ModelGraph, Op, Phase
+from profiles.sourced import Sourced
+from simulator.block_cost import price_block, recomputed_ops
+from simulator.measurement import Measurement
+from simulator.op_cost import price_op
+from simulator.plan import Plan, Recompute
+
+LEVELS = ("op", "block", "stage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflinePoint:
+    """One op, block or stage.
+
+    level        `op` and `block` are predicted, `stage` was timed by the run
+    flop, moved_bytes, time_s   of one call on one rank
+    count        calls per step on the rank that is shown
+    method       `measured`, `interpolated` or `assumed`;  source  where the time comes from
+    """
+
+    level: str
+    name: str
+    phase: str
+    flop: float
+    moved_bytes: float
+    time_s: float
+    count: int
+    method: str
+    source: str
+
+    @property
+    def intensity(self) -> float:
+        """flop per byte."""
+        return self.flop / self.moved_bytes
+
+    @property
+    def rate_flop_per_s(self) -> float:
+        return self.flop / self.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """The points of one rank and the ceilings of its device.
+
+    rank        whose ops and blocks are shown: the critical one; stages are those of every rank
+                with the same device
+    peaks       dense peak per data type that the ops compute in, flop/s
+    outside_share  share of the rank's priced op time in ops that do no flop, which have no place
+                here
+    missing     why there are no points, "" where there are
+    """
+
+    device: str = ""
+    rank: int = 0
+    peaks: tuple[tuple[str, Sourced], ...] = ()
+    bandwidth_bytes_per_s: Sourced | None = None
+    points: tuple[RooflinePoint, ...] = ()
+    outside_share: float = 0.0
+    missing: str = ""
+
+
+def roofline(
+    plan: Plan, graph: ModelGraph, cluster: Cluster, measured: Measurement | None, *, rank: int
+) -> Roofline:
+    """The roofline of the device of a rank; `graph` is the plan's model at its micro-batch and tp.
+
+    rank  of the first replica; its stages' ops and blocks become points
+    """
+    device = cluster.device_at(rank)
+    counts = _block_counts(plan, graph, rank)
+    ops, outside_share = _op_points(counts, device, plan.num_microbatches)
+    points = [*ops, *_block_points(plan, counts, cluster, rank)]
+    if measured is not None:
+        points += _stage_points(plan, graph, cluster, measured, device)
+    dtypes = sorted({op.dtype for block, _ in counts for op in _ops(block) if op.work_flop > 0})
+    return Roofline(
+        device=device.name,
+        rank=rank,
+        peaks=tuple((d, device.peak_flop_per_s[d]) for d in dtypes if d in device.peak_flop_per_s),
+        bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        points=tuple(points),
+        outside_share=outside_share,
+    )
+
+
+def _block_counts(plan: Plan, graph: ModelGraph, rank: int) -> dict[tuple[Block, Recompute], int]:
+    """The distinct blocks of a rank with their recompute kind, and how often each stands there."""
+    pp_rank = rank // (plan.dp * plan.tp)
+    found: Counter[tuple[Block, Recompute]] = Counter()
+    for stage in plan.stages_of(pp_rank):
+        found.update(_stage_blocks(plan, graph, stage))
+    return dict(found)
+
+
+def _stage_blocks(plan: Plan, graph: ModelGraph, stage: int) -> list[tuple[Block, Recompute]]:
+    cut = plan.stages[stage]
+    refs = graph.chain[cut.first_block : cut.last_block]
+    return [(graph.kinds[ref.kind], kind) for ref, kind in zip(refs, cut.recompute, strict=True)]
+
+
+def _ops(block: Block) -> tuple[Op, ...]:
+    return (*block.forward_ops, *block.backward_ops)
+
+
+def _op_points(
+    counts: dict[tuple[Block, Recompute], int], device: Device, micro: int
+) -> tuple[list[RooflinePoint], float]:
+    """A point per distinct op that does any flop, and the time share of those that do none."""
+    calls: Counter[Op] = Counter()
+    total_s = outside_s = 0.0
+    for (block, kind), count in counts.items():
+        again = [block.forward_ops[index] for index in recomputed_ops(block, kind)]
+        for op in (*_ops(block), *again):
+            time_s = count * price_op(op, device).time_s
+            total_s += time_s
+            if op.work_flop <= 0 or op.read_bytes + op.written_bytes <= 0:
+                outside_s += time_s
+                continue
+            # Ops of one shape cost the same wherever they stand.
+            calls[replace(op, module="")] += count
+    points = []
+    for op, count in calls.items():
+        cost = price_op(op, device)
+        if cost.time_s > 0:
+            points.append(
+                RooflinePoint(
+                    level="op",
+                    name=_op_name(op),
+                    phase=str(op.phase.value),
+                    flop=float(op.work_flop),
+                    moved_bytes=float(op.read_bytes + op.written_bytes),
+                    time_s=cost.time_s,
+                    count=micro * count,
+                    method=cost.method,
+                    source=cost.source,
+                )
+            )
+    return points, outside_s / total_s if total_s else 0.0
+
+
+def _op_name(op: Op) -> str:
+    """The op with the shape that decides its cost: `mm 256x2048x768`."""
+    if op.matmul is not None:
+        shape = op.matmul
+        batch = f"{shape.batch} x " if shape.batch > 1 else ""
+        return f"{op.name} {batch}[{shape.m}, {shape.k}] x [{shape.k}, {shape.n}] {op.dtype}"
+    if op.attention is not None:
+        a = op.attention
+        return f"{op.name} [{a.batch}, {a.heads}, {a.q_len}, {a.head_dim}] {op.dtype}"
+    return f"{op.name} {op.dtype}"
+
+
+def _block_points(
+    plan: Plan, counts: dict[tuple[Block, Recompute], int], cluster: Cluster, rank: int
+) -> list[RooflinePoint]:
+    pp_rank = rank // (plan.dp * plan.tp)
+    points = []
+    for (block, kind), count in counts.items():
+        cost = price_block(block, recompute=kind, devices=plan.tp_group(pp_rank), cluster=cluster)
+        method, source = _mainly(cost.methods)
+        for phase, time_s in (
+            (Phase.FORWARD, cost.forward.value),
+            (Phase.BACKWARD, cost.backward.value),
+        ):
+            flop, moved = _work([(block, kind)], phase)
+            if flop > 0 and moved > 0 and time_s > 0:
+                name = block.label if kind is Recompute.NONE else f"{block.label}, {kind} again"
+                points.append(
+                    RooflinePoint(
+                        level="block",
+                        name=name,
+                        phase=str(phase.value),
+                        flop=flop,
+                        moved_bytes=moved,
+                        time_s=time_s,
+                        count=plan.num_microbatches * count,
+                        method=method,
+                        source=source,
+                    )
+                )
+    return points
+
+
+def _stage_points(
+    plan: Plan, graph: ModelGraph, cluster: Cluster, measured: Measurement, device: Device
+) -> list[RooflinePoint]:
+    points = []
+    for sample in measured.stages:
+        same = cluster.device_at(sample.rank).name == device.name
+        if not same or not 0 <= sample.stage < len(plan.stages):
+            continue
+        blocks = _stage_blocks(plan, graph, sample.stage)
+        for phase, time_s in (
+            (Phase.FORWARD, sample.forward_wall_s),
+            (Phase.BACKWARD, sample.backward_wall_s),
+        ):
+            flop, moved = _work(blocks, phase)
+            if flop > 0 and moved > 0 and time_s > 0:
+                points.append(
+                    RooflinePoint(
+                        level="stage",
+                        name=f"stage {sample.stage} on rank {sample.rank}",
+                        phase=str(phase.value),
+                        flop=flop,
+                        moved_bytes=moved,
+                        time_s=time_s,
+                        count=plan.num_microbatches,
+                        method="measured",
+                        source=f"this run, median of {sample.count} samples",
+                    )
+                )
+    return points
+
+
+def _work(blocks: Iterable[tuple[Block, Recompute]], phase: Phase) -> tuple[float, float]:
+    """(flop, bytes) of one micro-batch; a backward holds the forward that it repeats."""
+    flop = moved = 0.0
+    for block, kind in blocks:
+        ops = list(block.forward_ops)
+        if phase is Phase.BACKWARD:
+            ops = [block.forward_ops[index] for index in recomputed_ops(block, kind)]
+            ops += block.backward_ops
+        flop += sum(op.work_flop for op in ops)
+        moved += sum(op.read_bytes + op.written_bytes for op in ops)
+    return flop, moved
+
+
+def _mainly(methods: tuple[tuple[str, str, str, float], ...]) -> tuple[str, str]:
+    """The method that most of a block's time rests on, with its share where it is not all."""
+    seconds: dict[str, float] = {}
+    sources: dict[str, tuple[float, str]] = {}
+    for _, method, source, time_s in methods:
+        seconds[method] = seconds.get(method, 0.0) + time_s
+        sources[method] = max(sources.get(method, (0.0, "")), (time_s, source))
+    if not seconds:
+        return "assumed", ""
+    best = max(sorted(seconds), key=lambda method: seconds[method])
+    total = sum(seconds.values())
+    share = "" if total <= 0 or seconds[best] >= total else f"{seconds[best] / total:.0%} of it: "
+    return best, share + sources[best][1]

@@ -1,0 +1,1 @@
+"""Predictions of published runs beside what was measured: errors, choices, pages."""

@@ -1,0 +1,105 @@
+"""Which rows are left out together when constants are fitted: four ways, all deterministic.
+
+Each function returns the fold of every run by id. Rows of one fold are predicted by constants that
+were fitted on the other folds. Folds depend on ids and on which rows there are, never on their
+order nor on chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from profiles.errors import InputError
+from profiles.published.run import PublishedRun
+from shardwright.validate.groups import source_of
+
+FOLDS = 5
+
+
+def plain_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str, str]:
+    """`count` folds of single rows: each source is dealt evenly, in the order of its ids' hashes.
+
+    Near-duplicates of a row may stay among those fitted on, so this is the kindest of the four.
+    """
+    return _dealt(runs, lambda run: run.id, count)
+
+
+def grouped_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str, str]:
+    """`count` folds that keep rows of one source, model and number of devices together."""
+    return _dealt(runs, lambda run: f"{run.model}|{run.num_devices}", count)
+
+
+def model_folds(runs: Iterable[PublishedRun], *, batches: int | None = None) -> dict[str, str]:
+    """Leave one model out: a fold per architecture, across sources.
+
+    `batches` deals the architectures into that many folds, where a fit per architecture is too
+    slow: a model is still never among those fitted on when it is predicted.
+    """
+    kept = tuple(runs)
+    keys = {run.id: model_key(run) for run in kept}
+    if batches is None:
+        return keys
+    names = _by_hash(set(keys.values()))
+    place = {name: f"models-{number % _checked(batches)}" for number, name in enumerate(names)}
+    return {run_id: place[key] for run_id, key in keys.items()}
+
+
+def source_folds(runs: Iterable[PublishedRun]) -> dict[str, str]:
+    """Leave one source out: a fold per source (`groups.source_of`)."""
+    return {run.id: source_of(run.id) for run in runs}
+
+
+def model_key(run: PublishedRun) -> str:
+    """What makes two runs runs of one model: its figures where stated, else its name."""
+    if run.num_layers is None or run.hidden_size is None:
+        return run.model.lower()
+    experts = f"x{run.num_experts}" if run.num_experts else ""
+    return f"{run.num_layers}x{run.hidden_size}{experts}"
+
+
+def splits(folds: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each fold with the ids that it leaves out, by name."""
+    members: dict[str, list[str]] = {}
+    for run_id, fold in folds.items():
+        members.setdefault(fold, []).append(run_id)
+    return tuple((fold, tuple(members[fold])) for fold in sorted(members))
+
+
+def _dealt(
+    runs: Iterable[PublishedRun], group_of: Callable[[PublishedRun], str], count: int
+) -> dict[str, str]:
+    """Groups of each source in the order of their hashes, each to the fold that has fewest rows.
+
+    Balanced by rows within each source, so that every fold holds something of every source that
+    has `count` groups or more.
+    """
+    sources: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        groups = sources.setdefault(source_of(run.id), {})
+        groups.setdefault(group_of(run), []).append(run.id)
+    folds: dict[str, str] = {}
+    for source in sorted(sources):
+        # Where a source has few groups, which folds they land in is by hash too.
+        first = _number(source) % _checked(count)
+        sizes = [0] * count
+        for group in _by_hash(sources[source], prefix=source):
+            members = sources[source][group]
+            turn = min(range(count), key=lambda fold: (sizes[fold], (fold - first) % count))
+            sizes[turn] += len(members)
+            folds.update(dict.fromkeys(members, f"fold-{turn}"))
+    return folds
+
+
+def _by_hash(names: Iterable[str], *, prefix: str = "") -> Sequence[str]:
+    return sorted(names, key=lambda name: (_number(f"{prefix}|{name}"), name))
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _checked(count: int) -> int:
+    if count < 2:
+        raise InputError(f"{count} folds leave nothing to fit on; use 2 or more")
+    return count

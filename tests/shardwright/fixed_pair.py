@@ -1,0 +1,276 @@
+"""A plan file, a run of it and a roofline, with values fixed by hand: what golden files show.
+
+Two ranks, 1F1B, four micro-batches; a forward takes 0.1 s, a backward 0.2 s, an optimizer step
+0.1 s, sends nothing. So rank 0 ends its last action after (4 + 2 - 1) x 0.3 s = 1.5 s, of which it
+works 1.2 s, and the step is 1.6 s. In the run forwards and backwards take a tenth longer, sends and
+the host 0.05 s, the optimizer step 0.08 s: 1.65 + 0.05 + 0.08 = 1.78 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiles.document import content_hash
+from profiles.sourced import Sourced
+from shardwright.report.roofline import Roofline, RooflinePoint
+from simulator.measurement import GradientCheck, Measurement, RankSample, StageSample, StepSample
+from simulator.plan import Plan, Recompute, Stage
+from simulator.plan_file import Alternative, PlanFile
+from simulator.prediction import (
+    Component,
+    Event,
+    Interval,
+    MemorySample,
+    Prediction,
+    RankMemory,
+    SourceTag,
+    StagePrediction,
+)
+from simulator.workload import Workload
+
+MIB = 2.0**20
+# (action, start, end) in tenths of a second.
+ORDER = {
+    0: (
+        ("0F0", 0, 1),
+        ("0F1", 1, 2),
+        ("0B0", 4, 6),
+        ("0F2", 6, 7),
+        ("0B1", 7, 9),
+        ("0F3", 9, 10),
+        ("0B2", 10, 12),
+        ("0B3", 13, 15),
+    ),
+    1: (
+        ("1F0", 1, 2),
+        ("1B0", 2, 4),
+        ("1F1", 4, 5),
+        ("1B1", 5, 7),
+        ("1F2", 7, 8),
+        ("1B2", 8, 10),
+        ("1F3", 10, 11),
+        ("1B3", 11, 13),
+    ),
+}
+
+
+def within(value: float) -> Interval:
+    return Interval(value=value, low=0.9 * value, high=1.1 * value)
+
+
+def plan() -> Plan:
+    return Plan(
+        model="fixed",
+        model_hash="0123456789abcdef",
+        block_entries=("", "a", "b", "c"),
+        cluster="2xfixed",
+        cluster_hash="fedcba9876543210",
+        workload=Workload(global_batch=8, sequence_length=16, precision="fp32"),
+        pp=2,
+        dp=1,
+        tp=1,
+        micro_batch=2,
+        schedule="1f1b",
+        stages=(
+            Stage(first_block=0, last_block=2, recompute=(Recompute.NONE,) * 2),
+            Stage(first_block=2, last_block=4, recompute=(Recompute.NONE, Recompute.FULL)),
+        ),
+        seed=3,
+    )
+
+
+def events(scale_s: float, optimizer_s: float) -> tuple[Event, ...]:
+    """Every action and the optimizer steps after them; scale_s is a tenth of a second's length."""
+    found = []
+    for rank, row in ORDER.items():
+        for name, start, end in row:
+            found.append(
+                Event(
+                    rank=rank,
+                    stream="compute",
+                    name=name,
+                    start_s=start * scale_s,
+                    end_s=end * scale_s,
+                )
+            )
+        last = found[-1].end_s
+        found.append(
+            Event(
+                rank=rank,
+                stream="compute",
+                name="optimizer",
+                start_s=last,
+                end_s=last + optimizer_s,
+            )
+        )
+    return tuple(found)
+
+
+def rank_memory(rank: int, capacity_bytes: float) -> RankMemory:
+    parts = {"parameters": 100, "gradients": 100, "optimizer": 200, "activations": 50}
+    parts |= {"transient": 40, "communication": 10}
+    samples = ((0.0, 400.0), (0.1, 450.0), (0.4, 500.0), (1.5, 400.0))
+    return RankMemory(
+        rank=rank,
+        **{f"{name}_bytes": value * MIB for name, value in parts.items()},
+        capacity_bytes=capacity_bytes,
+        peak_time_s=0.4,
+        timeline=tuple(MemorySample(time_s=t, memory_bytes=b * MIB) for t, b in samples),
+    )
+
+
+def prediction(*, capacity_bytes: float = 1000 * MIB) -> Prediction:
+    return Prediction(
+        step_time_s=within(1.6),
+        components=(
+            Component(name="compute", time_s=1.1),
+            Component(name="recompute", time_s=0.1),
+            Component(name="pipeline_communication", time_s=0.0),
+            Component(name="bubble", time_s=0.3),
+            Component(name="optimizer", time_s=0.1),
+        ),
+        mfu=within(0.4),
+        tokens_per_s=within(80.0),
+        peak_memory_bytes=within(500 * MIB),
+        usd_per_million_tokens=within(1.25),
+        kwh_per_million_tokens=within(3.0),
+        bubble_fraction=0.1875,
+        stages=tuple(
+            StagePrediction(
+                stage=s,
+                rank=s,
+                forward_s=0.1,
+                backward_s=0.2,
+                optimizer_s=0.1,
+                data_parallel_s=0.0,
+            )
+            for s in (0, 1)
+        ),
+        ranks=tuple(rank_memory(r, capacity_bytes) for r in (0, 1)),
+        events=events(0.1, 0.1),
+        sources=(
+            SourceTag(name="block A", method="measured", source="10 samples", share=0.75),
+            SourceTag(name="optimizer", method="assumed", source="by hand", share=0.25),
+        ),
+        limit="compute of pipeline rank 0 (69% of the step); memory of rank 0 is 50% full",
+        fits=True,
+    )
+
+
+def answer(*, capacity_bytes: float = 1000 * MIB) -> PlanFile:
+    return PlanFile(
+        status="optimal",
+        bound=1.6,
+        gap=0.0,
+        step_time_s=1.6,
+        step_time_low_s=1.44,
+        step_time_high_s=1.76,
+        mfu=0.4,
+        peak_memory_bytes=500 * MIB,
+        usd_per_million_tokens=1.25,
+        search_time_s=0.5,
+        cells_considered=10,
+        cells_pruned=8,
+        cells_refined=2,
+        solver="dp+ilp",
+        plan=plan(),
+        prediction=prediction(capacity_bytes=capacity_bytes),
+        alternatives=(
+            Alternative(
+                plan=replace(plan(), micro_batch=1),
+                step_time_s=2.0,
+                step_time_low_s=1.8,
+                step_time_high_s=2.2,
+                mfu=0.3,
+                peak_memory_bytes=450 * MIB,
+                usd_per_million_tokens=1.5,
+                why_not_first="25 % slower: smaller kernels",
+            ),
+        ),
+        assumptions=("all 2 devices are used (--on)",),
+    )
+
+
+def run() -> Measurement:
+    return Measurement(
+        plan_hash=content_hash(plan()),
+        backend="gloo",
+        world_size=2,
+        step_wall_s=1.78,
+        step_cpu_s=1.5,
+        steps=tuple(
+            StepSample(wall_s=1.78, cpu_s=1.5, delay_fraction=d, disturbed=d > 0.05)
+            for d in (0.0, 0.01, 0.2)
+        ),
+        stages=tuple(
+            StageSample(
+                stage=s,
+                rank=s,
+                forward_wall_s=0.11,
+                forward_cpu_s=0.1,
+                backward_wall_s=0.22,
+                backward_cpu_s=0.21,
+                count=8,
+            )
+            for s in (0, 1)
+        ),
+        ranks=tuple(
+            RankSample(
+                rank=r,
+                peak_memory_bytes=(480 + 20 * r) * MIB,
+                peak_memory_kind="allocated",
+                optimizer_s=0.08,
+                data_parallel_s=0.0,
+                communication_s=0.38,
+            )
+            for r in (0, 1)
+        ),
+        events=events(0.11, 0.08),
+        delay_limit=0.05,
+        gradient_check=GradientCheck(
+            passed=True,
+            tolerance=1e-5,
+            loss=1.0,
+            reference_loss=1.0,
+            worst_relative_error=1e-7,
+            worst_parameter="a.weight",
+            parameters_checked=4,
+        ),
+        versions={"torch": "2.13.0", "python": "3.11.7"},
+        machine="fixed cpu",
+        date="2026-11-21",
+    )
+
+
+def point(level: str, method: str, *, name: str = "mm", flop: float = 1e9) -> RooflinePoint:
+    """Ten flop per byte, a hundredth of a second."""
+    return RooflinePoint(
+        level=level,
+        name=name,
+        phase="forward",
+        flop=flop,
+        moved_bytes=flop / 10,
+        time_s=0.01,
+        count=4,
+        method=method,
+        source="by hand",
+    )
+
+
+def fixed_roofline() -> Roofline:
+    def said(value: float) -> Sourced:
+        return Sourced(value=value, source="by hand", date="2026-11-21", method="measured")
+
+    return Roofline(
+        device="fixed-device",
+        rank=0,
+        peaks=(("float32", said(200e9)),),
+        bandwidth_bytes_per_s=said(50e9),
+        points=(
+            point("op", "interpolated"),
+            point("op", "assumed", name="attention", flop=5e8),
+            point("block", "measured", name="Layer"),
+            point("stage", "measured", name="stage 0 on rank 0", flop=2e9),
+        ),
+        outside_share=0.1,
+    )

@@ -1,0 +1,113 @@
+"""Folds: what stays together, what is left out, and that nothing depends on order."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import InputError
+from profiles.published.run import PublishedRun, read_runs
+from shardwright.validate.crossvalidate import (
+    grouped_folds,
+    model_folds,
+    model_key,
+    plain_folds,
+    source_folds,
+    splits,
+)
+from shardwright.validate.groups import source_of
+
+TRUTH = Path(__file__).parents[3] / "shared" / "truth"
+
+
+def runs(count: int = 120) -> list[PublishedRun]:
+    """Two sources of six models on two sizes each."""
+    return [
+        PublishedRun(
+            row=i + 1,
+            id=f"{'ultra' if i % 2 else 'llmf'}-{i}",
+            model=f"m{i // 2 % 6}",
+            num_layers=10 + i // 2 % 6,
+            hidden_size=64,
+            num_devices=8 if i % 3 else 16,
+        )
+        for i in range(count)
+    ]
+
+
+def test_folds_do_not_depend_on_order() -> None:
+    rows = runs()
+    mixed = rows.copy()
+    random.Random(1).shuffle(mixed)
+    for folds in (plain_folds, grouped_folds, model_folds, source_folds):
+        assert folds(rows) == folds(mixed)
+
+
+def test_plain_folds_are_even_within_each_source() -> None:
+    rows = runs()
+    folds = plain_folds(rows)
+    sizes = Counter((source_of(run.id), folds[run.id]) for run in rows)
+    assert len(sizes) == 10
+    assert set(sizes.values()) == {12}
+
+
+def test_groups_stay_together() -> None:
+    rows = runs()
+    folds = grouped_folds(rows)
+    together: dict[tuple[str, str, int | None], set[str]] = {}
+    for run in rows:
+        key = (source_of(run.id), run.model, run.num_devices)
+        together.setdefault(key, set()).add(folds[run.id])
+    assert all(len(found) == 1 for found in together.values())
+    assert len(set(folds.values())) == 5
+
+
+def test_a_model_is_left_out_across_sources() -> None:
+    rows = runs()
+    folds = model_folds(rows)
+    assert len(set(folds.values())) == 6
+    assert all(folds[run.id] == model_key(run) for run in rows)
+    batched = model_folds(rows, batches=3)
+    assert len(set(batched.values())) == 3
+    for run in rows:
+        twins = [other for other in rows if model_key(other) == model_key(run)]
+        assert {batched[twin.id] for twin in twins} == {batched[run.id]}
+
+
+def test_models_are_known_by_figures_else_by_name() -> None:
+    one = PublishedRun(row=1, id="a", model="GPT-3", num_layers=96, hidden_size=12288)
+    same = PublishedRun(row=2, id="b", model="gpt3 175B", num_layers=96, hidden_size=12288)
+    moe = PublishedRun(row=3, id="c", num_layers=96, hidden_size=12288, num_experts=8)
+    assert model_key(one) == model_key(same) != model_key(moe)
+    assert model_key(PublishedRun(row=4, id="d", model="Gemma")) == "gemma"
+
+
+def test_splits_cover_every_run_once() -> None:
+    rows = runs()
+    parts = splits(source_folds(rows))
+    assert [name for name, _ in parts] == ["llmf", "ultra"]
+    assert sorted(i for _, ids in parts for i in ids) == sorted(run.id for run in rows)
+
+
+def test_one_fold_is_refused() -> None:
+    with pytest.raises(InputError, match="1 folds leave nothing to fit on"):
+        plain_folds(runs(), count=1)
+
+
+@pytest.mark.skipif(not TRUTH.is_dir(), reason="the folder shared/truth is not beside the checkout")
+def test_folds_of_the_open_rows_are_stable() -> None:
+    """A change here moves every cross-validated figure of the accuracy page."""
+    rows = read_runs(TRUTH / "runs.csv")
+    found = {
+        folds.__name__: hashlib.sha256(repr(sorted(folds(rows).items())).encode()).hexdigest()[:12]
+        for folds in (plain_folds, grouped_folds, model_folds)
+    }
+    assert found == {
+        "plain_folds": "1052f0b95200",
+        "grouped_folds": "ab1cb594ddef",
+        "model_folds": "1bd5c62ff12c",
+    }
