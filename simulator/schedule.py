@@ -4,54 +4,53 @@ An `Action` prints and parses as in torch.distributed.pipelining: `2F0` is the f
 on micro-batch 0, `B` a full backward, `I` the gradient of the inputs alone, `W` that of the
 weights alone. A `Schedule` as CSV has one line per rank and one action per cell; torch reads it.
 
-A schedule is a function (num_ranks, num_microbatches, stages_per_rank) -> Schedule, registered by
-name in `SCHEDULES`.
+A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule under a name, in a
+file of its own in `simulator/schedules/`; every file there is read, no list is kept.
 """
 
 from __future__ import annotations
 
 import functools
-import re
+import importlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from profiles.errors import InputError, UnknownNameError
+from simulator.action import Action as Action
+from simulator.action import ActionKind as ActionKind
+from simulator.action import backward_input, forward
+from simulator.durations import Durations
 
-_ACTION = re.compile(r"^(\d+)([FBIW])(\d+)$")
-
-
-class ActionKind(StrEnum):
-    """F forward, B full backward, I backward of the inputs, W backward of the weights."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-    BACKWARD_INPUT = "I"
-    BACKWARD_WEIGHT = "W"
+Rows = tuple[tuple[Action, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Action:
-    """One action of a rank; prints as torch writes it.
+class Placement(StrEnum):
+    """Which rank holds which virtual stage."""
 
-    >>> str(Action(2, ActionKind.FORWARD, 0)), Action.parse("3B7").microbatch
-    ('2F0', 7)
-    """
+    LOOP = "loop"
+    """Stage s is on rank s % num_ranks (Narayanan et al., arXiv 2104.04473, section 2.2)."""
 
-    stage: int
-    kind: ActionKind
-    microbatch: int
+    V = "v"
+    """Stage s is on rank s, then back again: 2 num_ranks - 1 - s (Qi et al., 2401.10241, sec. 6)"""
 
-    def __str__(self) -> str:
-        return f"{self.stage}{self.kind.value}{self.microbatch}"
+    OTHER = "other"
 
-    @classmethod
-    def parse(cls, text: str) -> Action:
-        """The action that `text` names; raises InputError."""
-        match = _ACTION.match(text.strip())
-        if match is None:
-            raise InputError(f"{text!r} is not an action; write stage, kind, micro-batch: 2F0")
-        return cls(int(match.group(1)), ActionKind(match.group(2)), int(match.group(3)))
+    def ranks_of(self, num_ranks: int, stages_per_rank: int) -> tuple[int, ...]:
+        """The rank of every virtual stage; V turns at each end, OTHER cannot be computed.
+
+        >>> Placement.V.ranks_of(3, 2), Placement.LOOP.ranks_of(3, 2)
+        ((0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2))
+        """
+        there = list(range(num_ranks))
+        if self is Placement.V:
+            turns = [there[:: -1 if turn % 2 else 1] for turn in range(stages_per_rank)]
+        elif self is Placement.LOOP:
+            turns = [there] * stages_per_rank
+        else:
+            raise InputError("only loop and v placements follow from the number of ranks")
+        return tuple(rank for turn in turns for rank in turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +58,16 @@ class Schedule:
     """The actions of every pipeline rank in order.
 
     stage_to_rank  pipeline rank that holds each virtual stage
+    copies         how many times the model's chain of stages is held: with n virtual stages, stage
+                   s is part s % (n / copies) of copy s // (n / copies), and copy c takes the c-th
+                   equal part of the micro-batches. Two in DualPipe, else one.
     """
 
     name: str
     num_microbatches: int
     stage_to_rank: tuple[int, ...]
-    ranks: tuple[tuple[Action, ...], ...]
+    ranks: Rows
+    copies: int = 1
 
     def __post_init__(self) -> None:
         check_schedule(self)
@@ -77,13 +80,40 @@ class Schedule:
     def num_ranks(self) -> int:
         return len(self.ranks)
 
+    @property
+    def stages_per_copy(self) -> int:
+        """Parts that the model is cut into."""
+        return self.num_stages // self.copies
+
+    @property
+    def placement(self) -> Placement:
+        """LOOP, V or, where `stage_to_rank` is neither, OTHER."""
+        per_rank, rest = divmod(self.num_stages, self.num_ranks)
+        for placement in (Placement.LOOP, Placement.V):
+            if not rest and placement.ranks_of(self.num_ranks, per_rank) == self.stage_to_rank:
+                return placement
+        return Placement.OTHER
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Virtual stages that a pipeline rank holds, in order."""
+        return tuple(stage for stage, owner in enumerate(self.stage_to_rank) if owner == rank)
+
+    def microbatches_of(self, stage: int) -> range:
+        """Micro-batches that go through a virtual stage: all, but for its copy's share."""
+        share = self.num_microbatches // self.copies
+        copy = stage // self.stages_per_copy
+        return range(copy * share, (copy + 1) * share)
+
     def to_csv(self) -> str:
         """One line per rank, actions separated by commas, as torch's runtime reads it."""
         return "".join(",".join(str(action) for action in row) + "\n" for row in self.ranks)
 
 
 def schedule_from_csv(text: str, name: str = "csv") -> Schedule:
-    """The schedule in a CSV as torch writes it (idle cells are empty); raises InputError."""
+    """The schedule in a CSV as torch writes it (idle cells are empty); raises InputError.
+
+    Where parts of the stages share no micro-batch with the others, they are copies of the model.
+    """
     rows = tuple(
         tuple(Action.parse(cell) for cell in line.split(",") if cell.strip())
         for line in text.splitlines()
@@ -102,7 +132,17 @@ def schedule_from_csv(text: str, name: str = "csv") -> Schedule:
         num_microbatches=max(action.microbatch for action in actions) + 1,
         stage_to_rank=tuple(owner[stage] for stage in range(count)),
         ranks=rows,
+        copies=_copies(actions, count),
     )
+
+
+def _copies(actions: list[Action], num_stages: int) -> int:
+    """Into how many equal parts the stages fall that share no micro-batch."""
+    taken: list[set[int]] = [set() for _ in range(num_stages)]
+    for action in actions:
+        taken[action.stage].add(action.microbatch)
+    parts = 1 + sum(a.isdisjoint(b) for a, b in itertools.pairwise(taken))
+    return parts if num_stages % parts == 0 else 1
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -111,68 +151,96 @@ def check_schedule(schedule: Schedule) -> None:
     Raises InputError with the first fault: an action missing, twice or on a foreign rank, or a
     deadlock with the actions that wait for each other.
     """
-    wanted = schedule.num_stages * schedule.num_microbatches
+    stages, copies = schedule.num_stages, schedule.copies
+    if stages % copies or schedule.num_microbatches % copies:
+        raise InputError(
+            f"{copies} copies of the model need equal parts of {stages} stages and "
+            f"{schedule.num_microbatches} micro-batches"
+        )
     seen: set[Action] = set()
+    found = dict.fromkeys("FBIW", 0)
+    takes = [schedule.microbatches_of(stage) for stage in range(stages)]
     for rank, row in enumerate(schedule.ranks):
         for action in row:
-            if not 0 <= action.stage < schedule.num_stages:
+            if not 0 <= action.stage < stages:
                 raise InputError(f"{action} is of a stage that does not exist")
             if schedule.stage_to_rank[action.stage] != rank:
                 owner = schedule.stage_to_rank[action.stage]
                 raise InputError(f"{action} stands on rank {rank}, its stage is on rank {owner}")
+            if action.microbatch not in takes[action.stage]:
+                raise InputError(f"{action} is of a micro-batch that its stage does not take")
             if action in seen:
                 raise InputError(f"{action} stands twice in the schedule")
             seen.add(action)
-    for kind, halves in (("F", {"F"}), ("B", {"B", "I"})):
-        found = sum(action.kind.value in halves for action in seen)
-        if found != wanted:
-            raise InputError(f"the schedule has {found} {kind} actions, {wanted} are needed")
+            found[action.kind.value] += 1
+    wanted = stages * schedule.num_microbatches // copies
+    for kind, count in (("F", found["F"]), ("B", found["B"] + found["I"])):
+        if count != wanted:
+            raise InputError(f"the schedule has {count} {kind} actions, {wanted} are needed")
+    if found["W"] != found["I"]:
+        raise InputError(
+            f"the schedule has {found['W']} W actions for {found['I']} I actions; each I needs one"
+        )
     _check_order(schedule)
 
 
 def _check_order(schedule: Schedule) -> None:
-    done: set[Action] = set()
+    """Run the rows against each other; raises InputError where all that is left waits."""
+    micro, per_copy = schedule.num_microbatches, schedule.stages_per_copy
+    gone = bytearray(schedule.num_stages * micro)  # forwards that are done
+    back = bytearray(schedule.num_stages * micro)  # 1 after an I, 2 after a B or a W
     position = [0] * schedule.num_ranks
     moved = True
     while moved:
         moved = False
         for rank, row in enumerate(schedule.ranks):
-            while position[rank] < len(row) and _ready(row[position[rank]], done, schedule):
-                done.add(row[position[rank]])
-                position[rank] += 1
+            place = position[rank]
+            while place < len(row) and _run(row[place], gone, back, micro, per_copy):
+                place += 1
                 moved = True
+            position[rank] = place
     waiting = [str(row[p]) for row, p in zip(schedule.ranks, position, strict=True) if p < len(row)]
     if waiting:
         raise InputError(f"the schedule never ends: {', '.join(waiting)} wait for each other")
 
 
-def dependencies(action: Action, num_stages: int) -> tuple[Action, ...]:
+def _run(action: Action, gone: bytearray, back: bytearray, micro: int, per_copy: int) -> bool:
+    """Whether the action can run now; if so, it is noted as done."""
+    stage, kind = action.stage, action.kind
+    at = stage * micro + action.microbatch
+    if kind is ActionKind.FORWARD:
+        if stage % per_copy and not gone[at - micro]:
+            return False
+        gone[at] = 1
+        return True
+    if kind is ActionKind.BACKWARD_WEIGHT:
+        if back[at] != 1:
+            return False
+        back[at] = 2
+        return True
+    last = stage % per_copy == per_copy - 1
+    if back[at] or not gone[at] or not (last or back[at + micro]):
+        return False
+    back[at] = 1 if kind is ActionKind.BACKWARD_INPUT else 2
+    return True
+
+
+def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Action, ...]:
     """Actions whose results an action needs (its own stage's forward, its neighbour's output).
 
     For a backward the neighbour's may be `B` or `I`: the one of the same letter is named, and
     whichever of the two is in the schedule counts.
     """
     stage, mb = action.stage, action.microbatch
+    per_copy = num_stages // copies
     if action.kind is ActionKind.FORWARD:
-        return (Action(stage - 1, ActionKind.FORWARD, mb),) if stage else ()
+        return (forward(stage - 1, mb),) if stage % per_copy else ()
     if action.kind is ActionKind.BACKWARD_WEIGHT:
-        return (Action(stage, ActionKind.BACKWARD_INPUT, mb),)
-    own = Action(stage, ActionKind.FORWARD, mb)
-    if stage == num_stages - 1:
+        return (backward_input(stage, mb),)
+    own = forward(stage, mb)
+    if stage % per_copy == per_copy - 1:
         return (own,)
     return (own, Action(stage + 1, action.kind, mb))
-
-
-def _ready(action: Action, done: set[Action], schedule: Schedule) -> bool:
-    swap = {
-        ActionKind.BACKWARD: ActionKind.BACKWARD_INPUT,
-        ActionKind.BACKWARD_INPUT: ActionKind.BACKWARD,
-    }
-    for need in dependencies(action, schedule.num_stages):
-        other = Action(need.stage, swap.get(need.kind, need.kind), need.microbatch)
-        if need not in done and other not in done:
-            return False
-    return True
 
 
 def in_flight(schedule: Schedule) -> tuple[int, ...]:
@@ -198,33 +266,75 @@ def picture(schedule: Schedule) -> str:
     )
 
 
-Rows = tuple[tuple[Action, ...], ...]
-SCHEDULES: dict[str, Callable[[int, int, int], Rows]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """What a schedule may depend on beside its ranks and micro-batches.
+
+    stages_per_rank   parts of the model per rank
+    durations         seconds per virtual stage, for schedules that are searched for them (zb-1p,
+                      zb-2p); None: F, I and W take equally long and sends nothing
+    kept_for_weights  part of a micro-batch's activations that is kept from I to W, M_W / M_B of
+                      Qi et al. (arXiv 2401.10241, section 2.3); 1 keeps all of them
+    """
+
+    stages_per_rank: int = 1
+    durations: Durations | None = None
+    kept_for_weights: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.kept_for_weights <= 1.0:
+            raise InputError(f"kept_for_weights is a part of 1, got {self.kept_for_weights}")
+
+    def require_stages_per_rank(self, name: str, count: int, *, hint: str) -> None:
+        """Raises InputError unless there are `count` stages per rank."""
+        if self.stages_per_rank != count:
+            number = {1: "one stage", 2: "two stages"}[count]
+            raise InputError(f"{name} has {number} per rank, got {self.stages_per_rank}; {hint}")
+
+
+ScheduleFunction = Callable[[int, int, ScheduleOptions], Schedule]
+
+# Filled by the files in simulator/schedules when the first schedule is asked for.
+SCHEDULES: dict[str, ScheduleFunction] = {}
+
+
+def register(name: str) -> Callable[[ScheduleFunction], ScheduleFunction]:
+    """Decorator: the function makes the schedule `name`."""
+
+    def put(function: ScheduleFunction) -> ScheduleFunction:
+        SCHEDULES[name] = function
+        return function
+
+    return put
+
+
+@functools.cache
+def _read_all() -> None:
+    # Late, as those files import this one.
+    importlib.import_module("simulator.schedules")
 
 
 def schedule_names() -> tuple[str, ...]:
     """Names that `build_schedule` knows."""
+    _read_all()
     return tuple(sorted(SCHEDULES))
-
-
-def _registered(
-    name: str,
-) -> Callable[[Callable[[int, int, int], Rows]], Callable[[int, int, int], Rows]]:
-    def register(function: Callable[[int, int, int], Rows]) -> Callable[[int, int, int], Rows]:
-        SCHEDULES[name] = function
-        return function
-
-    return register
 
 
 @functools.lru_cache(maxsize=256)
 def build_schedule(
-    name: str, *, num_ranks: int, num_microbatches: int, stages_per_rank: int = 1
+    name: str,
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    stages_per_rank: int = 1,
+    durations: Durations | None = None,
+    kept_for_weights: float = 1.0,
 ) -> Schedule:
-    """The schedule `name`; virtual stage s runs on rank s % num_ranks.
+    """The schedule `name`; `ScheduleOptions` says what the last three are.
 
     Raises UnknownNameError for another name, InputError for counts that the schedule cannot take.
     """
+    _read_all()
     if name not in SCHEDULES:
         raise UnknownNameError("schedule", name, SCHEDULES)
     if num_ranks < 1 or num_microbatches < 1 or stages_per_rank < 1:
@@ -232,109 +342,7 @@ def build_schedule(
             f"a schedule needs at least one rank, micro-batch and stage per rank, got {num_ranks}, "
             f"{num_microbatches} and {stages_per_rank}"
         )
-    rows = SCHEDULES[name](num_ranks, num_microbatches, stages_per_rank)
-    return Schedule(
-        name=name,
-        num_microbatches=num_microbatches,
-        stage_to_rank=tuple(s % num_ranks for s in range(num_ranks * stages_per_rank)),
-        ranks=rows,
+    options = ScheduleOptions(
+        stages_per_rank=stages_per_rank, durations=durations, kept_for_weights=kept_for_weights
     )
-
-
-def _forward(stage: int, mb: int) -> Action:
-    return Action(stage, ActionKind.FORWARD, mb)
-
-
-def _backward(stage: int, mb: int) -> Action:
-    return Action(stage, ActionKind.BACKWARD, mb)
-
-
-def _one_stage_per_rank(name: str, stages_per_rank: int) -> None:
-    if stages_per_rank != 1:
-        raise InputError(f"{name} has one stage per rank, got {stages_per_rank}; use interleaved")
-
-
-@_registered("none")
-def _none(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Rows:
-    """No pipeline: gradient accumulation on one rank, one micro-batch after the other."""
-    _one_stage_per_rank("none", stages_per_rank)
-    if num_ranks != 1:
-        raise InputError(f"the schedule 'none' is for one pipeline rank, got {num_ranks}")
-    return (tuple(f(0, m) for m in range(num_microbatches) for f in (_forward, _backward)),)
-
-
-@_registered("gpipe")
-def _gpipe(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Rows:
-    """All forwards, then all backwards (Huang et al., arXiv 1811.06965, figure 2c)."""
-    _one_stage_per_rank("gpipe", stages_per_rank)
-    micro_batches = range(num_microbatches)
-    return tuple(
-        tuple([_forward(r, m) for m in micro_batches] + [_backward(r, m) for m in micro_batches])
-        for r in range(num_ranks)
-    )
-
-
-@_registered("1f1b")
-def _one_forward_one_backward(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Rows:
-    """After num_ranks - rank forwards, a backward and a forward in turn.
-
-    PipeDream-Flush (Narayanan et al., arXiv 2104.04473, figure 3 bottom); keeps at most
-    num_ranks - rank micro-batches.
-    """
-    _one_stage_per_rank("1f1b", stages_per_rank)
-    rows = []
-    for rank in range(num_ranks):
-        warm_up = min(num_microbatches, num_ranks - rank)
-        row = [_forward(rank, m) for m in range(warm_up)]
-        for m in range(num_microbatches):
-            row.append(_backward(rank, m))
-            if warm_up + m < num_microbatches:
-                row.append(_forward(rank, warm_up + m))
-        rows.append(tuple(row))
-    return tuple(rows)
-
-
-@_registered("interleaved")
-def _interleaved(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Rows:
-    """1F1B over several stages per rank (Narayanan et al., arXiv 2104.04473, section 2.2).
-
-    Micro-batches go in rounds of m / max(1, m // ranks), as torch's ScheduleInterleaved1F1B orders
-    them; the number of micro-batches must be a multiple of the number of rounds.
-    """
-    if stages_per_rank < 2:
-        raise InputError("interleaved needs two or more stages per rank (--vpp 2)")
-    rounds = max(1, num_microbatches // num_ranks)
-    if num_microbatches % rounds:
-        raise InputError(
-            f"interleaved runs {num_microbatches} micro-batches in {rounds} rounds, which does not "
-            f"divide them; use a multiple of {num_ranks} micro-batches"
-        )
-    per_round = num_microbatches // rounds
-    total = stages_per_rank * num_microbatches
-    rows = []
-    for rank in range(num_ranks):
-        warm_up = (stages_per_rank - 1) * per_round + 2 * (num_ranks - 1 - rank)
-        warm_up = min(warm_up, total)
-        forwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=False)
-        backwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=True)
-        row = [_forward(*turn) for turn in forwards[:warm_up]]
-        for i in range(total - warm_up):
-            row += [_forward(*forwards[warm_up + i]), _backward(*backwards[i])]
-        row += [_backward(*turn) for turn in backwards[total - warm_up :]]
-        rows.append(tuple(row))
-    return tuple(rows)
-
-
-def _turns(
-    rank: int, num_ranks: int, local_stages: int, per_round: int, total: int, *, reverse: bool
-) -> list[tuple[int, int]]:
-    """(stage, micro-batch) in the order in which a rank takes its forwards or backwards."""
-    counts = [0] * local_stages
-    turns = []
-    for step in range(total):
-        local = step // per_round % local_stages
-        if reverse:
-            local = local_stages - 1 - local
-        turns.append((local * num_ranks + rank, counts[local]))
-        counts[local] += 1
-    return turns
+    return SCHEDULES[name](num_ranks, num_microbatches, options)

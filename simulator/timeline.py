@@ -11,37 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from profiles.errors import InputError
+from simulator.durations import Durations as Durations
 from simulator.schedule import Action, ActionKind, Schedule, dependencies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
-    """Seconds per virtual stage: forward, backward (I and W split it), and sends.
-
-    send_forward_s[s], send_backward_s[s]   for the tensors that cross the cut before stage s, down
-    and up; entry 0 is not used
-    weight_share   part of a backward that its W is, where a schedule splits it
-    """
-
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    send_forward_s: tuple[float, ...]
-    send_backward_s: tuple[float, ...]
-    weight_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        counts = {
-            len(x)
-            for x in (self.forward_s, self.backward_s, self.send_forward_s, self.send_backward_s)
-        }
-        if len(counts) != 1:
-            raise InputError(f"durations are needed for the same stages, got {sorted(counts)}")
-
-    def lengths(self) -> list[float]:
-        """[4 x stages]: forwards, backwards, their I parts, their W parts."""
-        inputs = [b * (1 - self.weight_share) for b in self.backward_s]
-        weights = [b * self.weight_share for b in self.backward_s]
-        return [*self.forward_s, *self.backward_s, *inputs, *weights]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +36,10 @@ class Timeline:
     def rank_end_s(self, rank: int) -> float:
         """When a rank ends its last action."""
         return self.end_s[self.lasts[rank]]
+
+    def rank_start_s(self, rank: int) -> float:
+        """When a rank starts its first action."""
+        return self.start_s[self.lasts[rank - 1] + 1 if rank else 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +126,7 @@ def _wait(
     action: Action, index: dict[tuple[int, str, int], int], schedule: Schedule
 ) -> tuple[int, int]:
     """(the neighbour's action that is waited for, the message that brings its result)."""
-    for need in dependencies(action, schedule.num_stages):
+    for need in dependencies(action, schedule.num_stages, schedule.copies):
         if need.stage == action.stage:
             continue
         number = index[(need.stage, need.kind.value, need.microbatch)]

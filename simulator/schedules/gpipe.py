@@ -1,0 +1,22 @@
+"""GPipe: all forwards, then all backwards."""
+
+from __future__ import annotations
+
+from simulator.action import backward, forward
+from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+
+
+@register("gpipe")
+def gpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    """Huang et al., arXiv 1811.06965, figure 2c; keeps every micro-batch."""
+    options.require_stages_per_rank("gpipe", 1, hint="use interleaved")
+    micro_batches = range(num_microbatches)
+    return Schedule(
+        name="gpipe",
+        num_microbatches=num_microbatches,
+        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
+        ranks=tuple(
+            tuple([forward(r, m) for m in micro_batches] + [backward(r, m) for m in micro_batches])
+            for r in range(num_ranks)
+        ),
+    )

@@ -1,0 +1,22 @@
+"""No pipeline: gradient accumulation on one rank."""
+
+from __future__ import annotations
+
+from profiles.errors import InputError
+from simulator.action import backward, forward
+from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+
+
+@register("none")
+def no_pipeline(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    """One micro-batch after the other, forward and backward."""
+    options.require_stages_per_rank("none", 1, hint="use interleaved")
+    if num_ranks != 1:
+        raise InputError(f"the schedule 'none' is for one pipeline rank, got {num_ranks}")
+    row = tuple(f(0, m) for m in range(num_microbatches) for f in (forward, backward))
+    return Schedule(
+        name="none",
+        num_microbatches=num_microbatches,
+        stage_to_rank=Placement.LOOP.ranks_of(1, 1),
+        ranks=(row,),
+    )

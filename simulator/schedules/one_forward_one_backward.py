@@ -1,0 +1,33 @@
+"""1F1B: a forward and a backward in turn."""
+
+from __future__ import annotations
+
+from simulator.action import backward, forward
+from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+
+
+@register("1f1b")
+def one_forward_one_backward(
+    num_ranks: int, num_microbatches: int, options: ScheduleOptions
+) -> Schedule:
+    """After num_ranks - rank forwards, a backward and a forward in turn.
+
+    PipeDream-Flush (Narayanan et al., arXiv 2104.04473, figure 3 bottom); keeps at most
+    num_ranks - rank micro-batches.
+    """
+    options.require_stages_per_rank("1f1b", 1, hint="use interleaved")
+    rows = []
+    for rank in range(num_ranks):
+        warm_up = min(num_microbatches, num_ranks - rank)
+        row = [forward(rank, m) for m in range(warm_up)]
+        for m in range(num_microbatches):
+            row.append(backward(rank, m))
+            if warm_up + m < num_microbatches:
+                row.append(forward(rank, warm_up + m))
+        rows.append(tuple(row))
+    return Schedule(
+        name="1f1b",
+        num_microbatches=num_microbatches,
+        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
+        ranks=tuple(rows),
+    )

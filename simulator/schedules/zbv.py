@@ -1,0 +1,66 @@
+"""ZB-V: zero bubble in the memory of 1F1B, on two stages per rank in the shape of a V.
+
+Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6 and figure 8. No bubble
+where F, I and W take equally long and there are 2 p - 1 micro-batches or more; every rank keeps at
+most 2 p halves of a micro-batch, a half being one of its two stages.
+"""
+
+from __future__ import annotations
+
+from simulator.action import Action, ActionKind
+from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+
+_F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
+
+
+@register("zbv")
+def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    """The order of figure 8, which is that of torch's ScheduleZBVZeroBubble."""
+    options.require_stages_per_rank("zbv", 2, hint="use --vpp 2")
+    # The pattern is one of 2 p - 1 micro-batches or more: those that are not there are left out.
+    micro = max(num_microbatches, 2 * num_ranks - 1)
+    rows = (_row(rank, num_ranks, micro) for rank in range(num_ranks))
+    return Schedule(
+        name="zbv",
+        num_microbatches=num_microbatches,
+        stage_to_rank=Placement.V.ranks_of(num_ranks, 2),
+        ranks=tuple(
+            tuple(action for action in row if action.microbatch < num_microbatches) for row in rows
+        ),
+    )
+
+
+def _row(rank: int, num_ranks: int, micro: int) -> list[Action]:
+    """The rank's actions, in the words of section 6: warm-up, steady phase and the end."""
+    down, up = rank, 2 * num_ranks - 1 - rank  # its stages on the way there and back
+    below = num_ranks - 1 - rank
+    done: dict[tuple[int, ActionKind], int] = {}
+    row: list[Action] = []
+
+    def run(stage: int, *kinds: ActionKind) -> None:
+        for kind in kinds:
+            number = done.get((stage, kind), 0)
+            row.append(Action(stage, kind, number))
+            done[stage, kind] = number + 1
+
+    for _ in range(2 * below + 1):
+        run(down, _F)
+    for _ in range(rank):
+        run(up, _F)
+        run(down, _F)
+    for _ in range(below + 1):
+        run(up, _F, _I, _W)
+    for _ in range(micro - num_ranks):
+        if done[down, _F] < micro:
+            run(down, _F)
+        run(down, _I, _W)
+        run(up, _F, _I, _W)
+    for _ in range(rank):
+        run(down, _I)
+        run(up, _I)
+    for _ in range(below + 1):
+        run(down, _I, _W)
+    for stage in (up, down):
+        while done.get((stage, _W), 0) < micro:
+            run(stage, _W)
+    return row

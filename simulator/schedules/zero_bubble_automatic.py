@@ -1,0 +1,239 @@
+"""ZB-1p and ZB-2p: the schedule that a greedy search finds for given times and memory.
+
+Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1. The search runs the
+pipeline in its head, round by round, and decides at every rank between F, I and W; three choices
+that the paper leaves open are tried both ways and the shortest outcome is kept. With the times of
+their table 9 it gives all 24 bubble rates of their table 5 for ZB-1p and ZB-2p to the last digit
+printed (tests/simulator/test_schedule_published.py).
+
+Memory is counted as they do: F takes 1, I gives back all but `kept_for_weights`, W the rest, in
+units of a micro-batch's activations on a rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from profiles.errors import InputError
+from simulator.action import Action, ActionKind
+from simulator.durations import Durations
+from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+
+_ROUNDING = 1e-9  # of memory sums of fractions
+
+
+@register("zb-1p")
+def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    """Searched within the memory of 1F1B: p micro-batches on every rank."""
+    return automatic("zb-1p", num_ranks, num_microbatches, options, memory_limit=num_ranks)
+
+
+@register("zb-2p")
+def zb_2p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    """Searched within twice the memory of 1F1B, enough for close to no bubble (section 5.4)."""
+    return automatic("zb-2p", num_ranks, num_microbatches, options, memory_limit=2 * num_ranks)
+
+
+def automatic(
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    options: ScheduleOptions,
+    *,
+    memory_limit: float,
+) -> Schedule:
+    """The shortest schedule found for `options.durations` within the memory limit.
+
+    memory_limit  of every rank, in micro-batches' activations; no less than num_ranks
+    """
+    options.require_stages_per_rank(name, 1, hint="use zb-h1 or zbv")
+    durations = options.durations or Durations.even(num_ranks)
+    if durations.num_stages != num_ranks:
+        raise InputError(
+            f"{name} over {num_ranks} ranks needs durations of as many stages, got "
+            f"{durations.num_stages}"
+        )
+    if memory_limit < num_ranks:
+        raise InputError(
+            f"{name} needs memory for {num_ranks} micro-batches on {num_ranks} ranks, the limit is "
+            f"{memory_limit:g}; use v-half or v-min for less"
+        )
+    tried = []
+    for fit, yields, small in itertools.product((True, False), repeat=3):
+        search = _Search(num_microbatches, durations, memory_limit, options.kept_for_weights)
+        search.first_round(only_what_fits=fit)
+        for _ in range(1, num_microbatches):
+            search.forwards(may_yield=yields, fill_small_gaps=small)
+            search.backwards(fill_small_gaps=small)
+        tried.append(search.finish())
+    _, rows = min(tried, key=lambda outcome: outcome[0])
+    return Schedule(
+        name=name,
+        num_microbatches=num_microbatches,
+        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
+        ranks=rows,
+    )
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What a rank has done so far; `done` counts F, I and W, of which each takes `seconds`."""
+
+    stage: int
+    seconds: dict[ActionKind, float]
+    clock_s: float = 0.0
+    idle_s: float = 0.0
+    held: float = 0.0
+    done: dict[ActionKind, int] = field(default_factory=dict)
+    ends_s: dict[ActionKind, list[float]] = field(default_factory=dict)
+    row: list[Action] = field(default_factory=list)
+
+    @property
+    def owes_weights(self) -> bool:
+        return self.done[_W] < self.done[_I]
+
+
+_F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
+
+
+class _Search:
+    def __init__(
+        self, num_microbatches: int, durations: Durations, limit: float, kept: float
+    ) -> None:
+        self._micro, self._limit = num_microbatches, limit + _ROUNDING
+        self._change = {_F: 1.0, _I: kept - 1.0, _W: -kept}
+        self._down, self._up = durations.send_forward_s, durations.send_backward_s
+        times = zip(durations.forward_s, durations.input_s(), durations.weight_s(), strict=True)
+        self._ranks = [
+            _Rank(
+                stage=stage,
+                seconds={_F: forward_s, _I: input_s, _W: weight_s},
+                done=dict.fromkeys((_F, _I, _W), 0),
+                ends_s={_F: [], _I: [], _W: []},
+            )
+            for stage, (forward_s, input_s, weight_s) in enumerate(times)
+        ]
+
+    def first_round(self, *, only_what_fits: bool) -> None:
+        """Warm-up: the first F and I of every rank, and between them as many F as memory lets.
+
+        only_what_fits  no F that would delay the first I: leaves a gap of less than an F
+        """
+        for rank in self._ranks:
+            self._run(rank, _F, self._arrival(rank, _F))
+        more = self._fitting_forwards(only_what_fits)
+        for before, rank in itertools.pairwise(self._ranks):
+            # Every rank takes up at least one more than the next, as long as there are any left.
+            taken = before.done[_F] + more[before.stage]
+            most = taken if taken == self._micro else taken - 1
+            more[rank.stage] = min(more[rank.stage], max(0, most - rank.done[_F]))
+        for rank in self._ranks:
+            for _ in range(more[rank.stage]):
+                self._run(rank, _F, self._arrival(rank, _F))
+        for rank in reversed(self._ranks):
+            self._run(rank, _I, self._arrival(rank, _I))
+
+    def _fitting_forwards(self, only_what_fits: bool) -> list[int]:
+        """Per rank the F that it can run before its first gradient comes, within its memory."""
+        more = [0] * len(self._ranks)
+        last = self._ranks[-1]
+        gradient_s = last.clock_s + last.seconds[_I]
+        for rank in reversed(self._ranks[:-1]):
+            arrival_s = gradient_s + self._up[rank.stage + 1]
+            clock_s, count = rank.clock_s, rank.done[_F]
+            room = min(self._micro, int(self._limit - rank.held) + count)
+            while count < room and clock_s < arrival_s:
+                if only_what_fits and clock_s + rank.seconds[_F] > arrival_s:
+                    break
+                clock_s += rank.seconds[_F]
+                count += 1
+            more[rank.stage] = count - rank.done[_F]
+            gradient_s = max(clock_s, arrival_s) + rank.seconds[_I]
+        return more
+
+    def forwards(self, *, may_yield: bool, fill_small_gaps: bool) -> None:
+        """One F at every rank that has one left, but for those that let the next rank catch up."""
+        runs = [rank.done[_F] < self._micro for rank in self._ranks]
+        for rank, after in itertools.pairwise(self._ranks):
+            if may_yield and runs[rank.stage] and self._yields(rank, after):
+                runs[rank.stage] = False
+        for rank in reversed(self._ranks[:-1]):
+            runs[rank.stage] = runs[rank.stage] and runs[rank.stage + 1]
+        for rank in self._ranks:
+            if not runs[rank.stage]:
+                continue
+            while rank.held + self._change[_F] > self._limit:
+                self._run(rank, _W)
+            self._place(rank, _F, fill_small_gaps)
+
+    def _yields(self, rank: _Rank, after: _Rank) -> bool:
+        """Whether a rank two F ahead of the next skips one without making the bubble larger."""
+        if rank.done[_F] < after.done[_F] + 2:
+            return False
+        # When the gradient of the next rank's coming round is here.
+        due_s = after.clock_s + after.seconds[_F] + after.seconds[_I] + self._up[after.stage]
+        if rank.clock_s >= due_s:
+            return True
+        first_s, held, owed = 0.0, rank.held, rank.done[_I] - rank.done[_W]
+        while held + self._change[_F] > self._limit and owed:
+            first_s, held, owed = first_s + rank.seconds[_W], held + self._change[_W], owed - 1
+        if rank.clock_s + first_s + rank.seconds[_F] <= due_s:
+            return False
+        return due_s - rank.clock_s <= self._most_idle_s() - rank.idle_s
+
+    def backwards(self, *, fill_small_gaps: bool) -> None:
+        """One I at every rank, last rank first."""
+        for rank in reversed(self._ranks):
+            if rank.stage == 0 and rank.done[_F] == self._micro:
+                # No rank waits for the first one's gradient, so it can give its memory back first.
+                while rank.owes_weights:
+                    self._run(rank, _W)
+            self._place(rank, _I, fill_small_gaps)
+
+    def finish(self) -> tuple[float, tuple[tuple[Action, ...], ...]]:
+        """(seconds of the longest rank, the rows), after the W that are left."""
+        for rank in self._ranks:
+            while rank.owes_weights:
+                self._run(rank, _W)
+        starts = [rank.ends_s[_F][0] - rank.seconds[_F] for rank in self._ranks]
+        longest = max(r.clock_s - start for r, start in zip(self._ranks, starts, strict=True))
+        return longest, tuple(tuple(rank.row) for rank in self._ranks)
+
+    def _place(self, rank: _Rank, kind: ActionKind, fill_small_gaps: bool) -> None:
+        """Run F or I when its input has come, with W in the wait before.
+
+        A last W that ends after the input has come delays the action. It is run if the wait would
+        make this rank the one that idles most, and otherwise only with `fill_small_gaps`.
+        """
+        arrival_s = self._arrival(rank, kind)
+        while rank.owes_weights and rank.clock_s + rank.seconds[_W] <= arrival_s:
+            self._run(rank, _W)
+        gap_s = arrival_s - rank.clock_s
+        if rank.owes_weights and gap_s > 0.0:
+            longer = gap_s > self._most_idle_s() - rank.idle_s
+            if longer or fill_small_gaps:
+                self._run(rank, _W)
+        self._run(rank, kind, arrival_s)
+
+    def _arrival(self, rank: _Rank, kind: ActionKind) -> float:
+        """When the neighbour's result for the rank's next F or I is here; 0 at the ends."""
+        number, stage = rank.done[kind], rank.stage
+        if kind is _F:
+            return self._ranks[stage - 1].ends_s[_F][number] + self._down[stage] if stage else 0.0
+        if stage == len(self._ranks) - 1:
+            return 0.0
+        return self._ranks[stage + 1].ends_s[_I][number] + self._up[stage + 1]
+
+    def _most_idle_s(self) -> float:
+        return max(rank.idle_s for rank in self._ranks)
+
+    def _run(self, rank: _Rank, kind: ActionKind, arrival_s: float = 0.0) -> None:
+        start_s = max(rank.clock_s, arrival_s)
+        if rank.done[_F]:
+            rank.idle_s += start_s - rank.clock_s
+        rank.clock_s = start_s + rank.seconds[kind]
+        rank.held += self._change[kind]
+        rank.row.append(Action(rank.stage, kind, rank.done[kind]))
+        rank.ends_s[kind].append(rank.clock_s)
+        rank.done[kind] += 1
