@@ -99,7 +99,7 @@ def price_block(
         input_bytes=inputs,
         output_bytes=outputs,
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
-        backward_transient_bytes=block.backward_peak_bytes + back + inputs + outputs,
+        backward_transient_bytes=block.backward_peak_bytes + back,
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
         largest_parameter=max((p.spec.num_elements for p in block.parameters), default=0),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),

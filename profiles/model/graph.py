@@ -171,7 +171,8 @@ class Block:
     attention_input_bytes   bytes of that submodule's inputs, kept when it is recomputed
     forward_peak_bytes, backward_peak_bytes   highest bytes alive inside the block beyond what was
                       alive at its start, in forward and in backward (parameters, parameter
-                      gradients and the boundary tensors left out)
+                      gradients and the boundary tensors left out; the gradients of the outputs,
+                      with which the backward begins, and of the inputs are in)
     forward_changes, backward_changes   bytes allocated (freed: negative) one after the other, in
                       each pass, from which those two peaks follow
     expected_shapes   True where data-dependent routing was traced by its expected shapes

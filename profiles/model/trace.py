@@ -557,11 +557,12 @@ class _Run:
         cut = self.cuts[index]
         segment = self.recorder.segments[index]
         after = self.cuts[index + 1] if index + 1 < len(self.cuts) else _Cut(entry="")
-        boundary = {n for other in self.cuts for n in (*other.numbers, *other.gradients)}
+        crossing = {n for other in self.cuts for n in other.numbers}
+        boundary = crossing | {n for other in self.cuts for n in other.gradients}
         ops = [op_relative(op, cut.entry) for op in segment.ops]
         attention, attention_bytes = self._attention(index, boundary)
         forward = changes(segment.forward_events, boundary)
-        backward = changes(segment.backward_events, boundary)
+        backward = changes(self._arriving(index, after) + segment.backward_events, crossing)
         used = set(segment.parameters) | {p for p, owner in owners.items() if owner == index}
         return with_kind(
             Block(
@@ -585,6 +586,11 @@ class _Run:
                 expected_shapes=any("grouped" in op.name for op in ops),
             )
         )
+
+    def _arriving(self, index: int, after: _Cut) -> list[tuple[int, int]]:
+        """The gradients that a block's backward begins with: those of its outputs."""
+        records = [self.recorder.storages[n] for n in sorted(after.gradients)]
+        return [(r.number, r.memory_bytes) for r in records if r.segment != index]
 
     def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
         name, tensor = self.fakes.names[index], self.fakes.tensors[index]
