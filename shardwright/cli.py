@@ -168,7 +168,9 @@ def profile(
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads per device")] = 1,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads per device [1]")
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="measure this model's blocks into the profile")
     ] = None,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from profiles.errors import MismatchError
+from profiles.hardware.cluster import Cluster
 from shardwright.commands.asked import import_from_here, sequence_of
 from shardwright.commands.output import Bar, show
 from shardwright.commands.plan import provenance
@@ -18,7 +20,7 @@ def profile(
     *,
     quick: bool,
     devices: int | None,
-    threads: int,
+    threads: int | None,
     model: str | None,
     seq: int | None,
     micro_batch: str,
@@ -33,14 +35,16 @@ def profile(
     from profiles.hardware.profile_file import read_profile, with_blocks, write_profile
 
     path = output or local_profile()
-    count = devices or max(1, num_cores() // threads)
+    per_device = threads or 1
+    count = devices or max(1, num_cores() // per_device)
     today = datetime.date.today().isoformat()
     if model is None or not path.is_file() or quick:
         with Bar("measuring this machine", quiet=quiet) as progress:
-            cluster = measure_machine(count, threads, date=today, quick=quick, progress=progress)
+            cluster = measure_machine(count, per_device, date=today, quick=quick, progress=progress)
         write_profile(path, cluster, provenance=provenance(cluster))
     cluster = read_profile(path)
     if model is not None:
+        _check_same(path, cluster, devices, threads)
         from profiles.hardware.probe_blocks import measure_blocks
         from profiles.model.loaders import resolve_model
 
@@ -54,7 +58,7 @@ def profile(
                 sequence_length=length,
                 dtype=work.compute_dtype,
                 num_processes=cluster.num_devices,
-                threads_per_device=threads,
+                threads_per_device=_threads(cluster),
                 cache=trace_cache(),
                 progress=progress,
             )
@@ -70,3 +74,19 @@ def profile(
             f"{blocks} measured blocks. {device.notes}"
         )
     )
+
+
+def _threads(cluster: Cluster) -> int:
+    return int(cluster.machine.get("threads_per_device", "1"))
+
+
+def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int | None) -> None:
+    """Blocks are measured into a profile only as the devices that it holds."""
+    held = (cluster.num_devices, _threads(cluster))
+    asked = (devices or held[0], threads or held[1])
+    if asked != held:
+        raise MismatchError(
+            f"{path} holds {held[0]} devices of {held[1]} threads, --devices and --threads ask for "
+            f"{asked[0]} of {asked[1]}; leave them out, or measure the machine anew first: "
+            f"shardwright profile --devices {asked[0]} --threads {asked[1]} -o {path}"
+        )

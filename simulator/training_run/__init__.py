@@ -1,0 +1,1 @@
+"""Predicting a training run that is described by figures: architecture, cluster and degrees."""

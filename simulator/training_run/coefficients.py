@@ -1,0 +1,251 @@
+"""The fitted coefficients of described runs: what each means, its value, and where it came from.
+
+A coefficient belongs to something physical: a device, a framework of a generation, a kind of link.
+There is none per model, per run or per table. One that a run needs and the file lacks takes the
+value of its kind (`matmul.*`), which is what the fit pulls all of a kind towards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.document import read_document
+from simulator.training_run.network_text import network_of
+from simulator.training_run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+
+COEFFICIENTS_SCHEMA = "shardwright/run-coefficients@1"
+COEFFICIENTS_FILE = Path(__file__).parents[2] / "profiles" / "data" / "calibration" / "runs.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of coefficient.
+
+    owner   what has one each: `device`, `stack`, `network` (the outer link), or "" for one in all
+    start, spread   where the fit begins, and how far (in log) it believes its members may lie
+    meaning  in words; source  of the start
+    """
+
+    name: str
+    owner: str
+    start: float
+    spread: float
+    meaning: str
+    source: str
+
+
+KINDS = (
+    Kind(
+        name="matmul",
+        owner="device",
+        start=1.08,
+        spread=0.10,
+        meaning="matmul time in a training step over that of the kernel surface (power limit, "
+        "layouts of gradients, neighbours in the cache)",
+        source="kernels of 3 ms run 7 to 18 % slower than bursts (gemm_surface.py)",
+    ),
+    Kind(
+        name="attention",
+        owner="stack",
+        start=1.1,
+        spread=0.25,
+        meaning="time of the attention core over that of the surface",
+        source="attention_surface.py: the backward is derived",
+    ),
+    Kind(
+        name="passes",
+        owner="stack",
+        start=1.2,
+        spread=0.35,
+        meaning="bytes that elementwise work moves over those counted, at the full bandwidth",
+        source="memory_rates.toml: 0.78 to 0.96 of the bandwidth is reached",
+    ),
+    Kind(
+        name="launch_us",
+        owner="stack",
+        start=6.0,
+        spread=0.6,
+        meaning="host microseconds per kernel",
+        source="4 to 10 us per kernel of an eager step (device files, launch_us)",
+    ),
+    Kind(
+        name="inner",
+        owner="device",
+        start=1.35,
+        spread=0.2,
+        meaning="time of messages inside a node over that at the datasheet's rate",
+        source="collectives reach 0.7 to 0.8 of a link's rate",
+    ),
+    Kind(
+        name="outer",
+        owner="network",
+        start=1.5,
+        spread=0.5,
+        meaning="time of messages between nodes over that at the adapters' rate",
+        source="assumed",
+    ),
+    Kind(
+        name="inner_step_us",
+        owner="",
+        start=12.0,
+        spread=0.5,
+        meaning="latency of a collective step inside a node",
+        source="small collectives of 8 GPUs take 20 to 40 us (collectives.csv.gz)",
+    ),
+    Kind(
+        name="outer_step_us",
+        owner="",
+        start=25.0,
+        spread=0.7,
+        meaning="latency of a collective step between nodes",
+        source="assumed",
+    ),
+    Kind(
+        name="reduce_exposed",
+        owner="stack",
+        start=0.6,
+        spread=0.6,
+        meaning="share of the gradients' exchange that does not hide under the backward",
+        source="assumed",
+    ),
+    Kind(
+        name="tensor_exposed",
+        owner="stack",
+        start=0.95,
+        spread=0.15,
+        meaning="share of tensor-parallel messages that does not hide",
+        source="blocking calls of Megatron-LM",
+    ),
+    Kind(
+        name="gather_exposed",
+        owner="stack",
+        start=0.15,
+        spread=0.6,
+        meaning="share of ZeRO-3's messages that costs time although they fit under the compute",
+        source="assumed",
+    ),
+    Kind(
+        name="cut_exposed",
+        owner="stack",
+        start=0.7,
+        spread=0.6,
+        meaning="share of sends between stages that does not hide in the steady state",
+        source="assumed",
+    ),
+    Kind(
+        name="optimizer",
+        owner="stack",
+        start=1.3,
+        spread=0.4,
+        meaning="time of the optimizer over that of its bytes at the full bandwidth",
+        source="assumed",
+    ),
+    Kind(
+        name="step_ms",
+        owner="stack",
+        start=10.0,
+        spread=0.8,
+        meaning="milliseconds per step whatever its size: gradient norm, loss scale, data, logging",
+        source="assumed",
+    ),
+    Kind(
+        name="microbatch_ms",
+        owner="stack",
+        start=1.0,
+        spread=0.8,
+        meaning="milliseconds per micro-batch and rank of host work outside the layers",
+        source="assumed",
+    ),
+    Kind(
+        name="spread",
+        owner="",
+        start=0.004,
+        spread=0.7,
+        meaning="what the slowest of many nodes costs, per doubling of the nodes",
+        source="assumed",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoefficientFile:
+    """profiles/data/calibration/runs.toml."""
+
+    source: str
+    method: str
+    date: str
+    runs: int
+    residual: float
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@functools.cache
+def shipped_coefficients() -> CoefficientFile:
+    """The coefficients that the project ships."""
+    return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
+
+
+def owner_of(kind: Kind, run: TrainingRun) -> str:
+    """Whose coefficient of a kind a run takes."""
+    if kind.owner == "device":
+        return run.device
+    if kind.owner == "stack":
+        return run.stack
+    return network_kind(run) if kind.owner == "network" else "*"
+
+
+def network_kind(run: TrainingRun) -> str:
+    """The kind of the network between nodes: `infiniband`, `roce`, ..."""
+    return network_of(run.outer_link, run.device, run.node_devices).kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Which coefficient each run takes: names, and per kind an index into them for every run."""
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]
+    index: Mapping[str, NDArray[np.intp]]
+
+    def of(self, values: Array) -> dict[str, Array]:
+        """Per kind the value of every run."""
+        return {kind: values[index] for kind, index in self.index.items()}
+
+    def starts(self) -> Array:
+        return np.asarray([KINDS[k].start for k in self.kinds])
+
+    def spreads(self) -> Array:
+        return np.asarray([KINDS[k].spread for k in self.kinds])
+
+    def from_file(self, file: CoefficientFile) -> Array:
+        """The values of a file: a coefficient's own, else its kind's, else where fits begin."""
+        found = []
+        for name, k in zip(self.names, self.kinds, strict=True):
+            kind = KINDS[k]
+            found.append(file.values.get(name, file.values.get(f"{kind.name}.*", kind.start)))
+        return np.asarray(found)
+
+
+def assign(runs: Sequence[TrainingRun]) -> Assigned:
+    """The coefficients that runs take."""
+    names: dict[str, int] = {}
+    kinds: list[int] = []
+    index: dict[str, NDArray[np.intp]] = {}
+    for k, kind in enumerate(KINDS):
+        rows = []
+        for run in runs:
+            name = f"{kind.name}.{owner_of(kind, run)}"
+            if name not in names:
+                names[name] = len(names)
+                kinds.append(k)
+            rows.append(names[name])
+        index[kind.name] = np.asarray(rows, dtype=np.intp)
+    return Assigned(names=tuple(names), kinds=tuple(kinds), index=index)

@@ -1,0 +1,122 @@
+"""The words of published runs in ours: recompute, precision and schedule, and what was assumed."""
+
+from __future__ import annotations
+
+import re
+
+from profiles.published.run import PublishedRun
+from simulator.training_run.unsupported import UnsupportedRunError
+
+PRECISIONS = {
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "bf16-mixed": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp16-mixed": "fp16",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "tf32": "tf32",
+    "fp8": "fp8",
+    "fp8_cs": "fp8",
+    "fp8-cs": "fp8",
+    "fp8-ds": "fp8",
+    "fp8_full": "fp8",
+    "mxfp8": "mxfp8",
+    "fp8-mx": "mxfp8",
+    "fp8_mx": "mxfp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "nvfp4",
+}
+# The words that mean that everything in a layer is computed again.
+_FULL = ("full", "rematerialization", "re-materialization", "activation checkpoint", "uniform")
+# Parts of a layer whose activations a fused attention does not keep anyway, or that are small.
+_MLP_MODULES = ("mlp", "moe", "layernorm", "norm", "shared_experts", "act")
+
+
+def recompute_of(run: PublishedRun, said: list[str]) -> str:
+    """The run's recompute as one of TrainingRun's words; raises UnsupportedRunError."""
+    text = run.recompute.strip().lower()
+    if not text:
+        said.append("no recompute")
+        return "none"
+    if "offload" in text:
+        said.append(f"what {run.recompute!r} offloads to the host is not modelled")
+    if text.startswith("selective modules"):
+        modules = [m.strip() for m in text.partition(":")[2].split(",") if m.strip()]
+        inner = all(any(word in m for word in _MLP_MODULES) for m in modules)
+        kind = "mlp" if inner and modules else "selective"
+        said.append(f"recompute of {', '.join(modules)} taken as {kind!r}")
+        return kind
+    for start, kind in (("none", "none"), ("no", "none"), ("minimal", "minimal")):
+        if text.startswith(start):
+            return kind
+    if "qkv_proj" in text or "save_" in text:
+        said.append(f"recompute {run.recompute!r} taken as 'minimal'")
+        return "minimal"
+    if text.startswith("selective"):
+        return "selective"
+    if text == "mlp":
+        return "mlp"
+    if any(word in text for word in _FULL):
+        if text != "full":
+            said.append(f"recompute {run.recompute!r} taken as 'full'")
+        return "full"
+    raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
+
+
+def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) -> str:
+    """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, else bf16.
+
+    Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
+    chronicles switch late). Raises UnsupportedRunError for an unknown word.
+    """
+    text = re.sub(r"\s+", "-", run.precision.strip().lower())
+    if text:
+        if text not in PRECISIONS:
+            raise UnsupportedRunError(run.id, f"the precision {run.precision!r} is not known")
+        return PRECISIONS[text]
+    old = device.startswith("v100") or (device.startswith("a100") and stack == "megatron-2021")
+    precision = "fp16" if old else "bf16"
+    said.append(precision)
+    return precision
+
+
+def vpp_of(run: PublishedRun, pp: int, num_layers: int, said: list[str]) -> int:
+    """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
+    that divide a rank's layers (Megatron-LM splits evenly), with a V-shaped one 2."""
+    if pp == 1:
+        return 1
+    if run.vpp is not None:
+        return run.vpp
+    text = run.schedule.strip().lower()
+    if "interleav" in text:
+        per_rank = num_layers // pp
+        chunks = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
+        said.append(f"{chunks} chunks per pipeline rank")
+        return chunks
+    if text in ("zbv", "zb-v", "dualpipev", "v-half", "v-min"):
+        return 2
+    said.append("1 chunk per pipeline rank")
+    return 1
+
+
+def schedule_of(run: PublishedRun, pp: int, vpp: int, said: list[str]) -> str:
+    """The run's schedule in our words; `none` without a pipeline. Raises UnsupportedRunError."""
+    if pp == 1:
+        return "none"
+    text = run.schedule.strip().lower().replace("_", "-").replace(" ", "-")
+    if text in ("", "none"):
+        schedule = "interleaved" if vpp > 1 else "1f1b"
+        said.append(f"schedule {schedule}")
+        return schedule
+    if text in ("1f1b", "pipedream-flush", "1f1b-i") or "interleav" in text:
+        return "interleaved" if vpp > 1 else "1f1b"
+    if text in ("zb", "zb-v", "zbv"):
+        return "zbv" if vpp == 2 or "v" in text else "zb-h1"
+    if text in ("zb-1p", "zb-2p", "zb-h1", "zb-h2", "gpipe", "dualpipe", "dualpipev"):
+        return text
+    if text in ("v-half", "v-min"):
+        return text
+    raise UnsupportedRunError(run.id, f"the schedule {run.schedule!r} is not known")

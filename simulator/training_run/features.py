@@ -1,0 +1,312 @@
+"""The physical quantities of described runs that a step time is made of, as arrays over the runs.
+
+Nothing here is fitted: seconds at the surfaces' and datasheets' speeds, bytes, kernels and counts.
+`step_time.py` puts them together with the coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.hardware.catalog import get_device, get_link, node_design
+from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
+from simulator.training_run.message_seconds import Links, Messages, collective, send
+from simulator.training_run.network_text import network_of
+from simulator.training_run.run_stack import RunStack, load_run_stack
+from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.work_seconds import WorkSeconds, work_seconds
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """[runs] each; per layer and micro-batch where not said otherwise.
+
+    layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
+    matmul_*, attention_*  seconds; frozen_* the same with frozen weights
+    pass_*, score_*       bytes over the device's bandwidth, in seconds
+    kernels_*             launched by the host
+    recomputed_*          share of the forward's matmuls, attention and passes that the backward
+                          does again
+    head_*                of the logits and the loss, per micro-batch
+    tensor_*              collectives of tensor parallelism; forward ones, backward as many;
+    expert_*              all-to-alls of experts, forward (backward as many)
+    context_*             of context parallelism, forward (backward twice)
+    cut_*                 one send between stages, one direction
+    gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
+    reduce_*              exchanging gradients and weights once per step
+    *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
+    optimizer_s           streaming the optimizer's bytes at the device's bandwidth
+    """
+
+    microbatches: Array
+    pp: Array
+    vpp: Array
+    dp: Array
+    devices: Array
+    nodes: Array
+    layers: Array
+    last_layers: Array
+    all_layers: Array
+    matmul_forward: Array
+    matmul_backward: Array
+    attention_forward: Array
+    attention_backward: Array
+    pass_forward: Array
+    pass_backward: Array
+    score_forward: Array
+    kernels_forward: Array
+    kernels_backward: Array
+    recomputed_matmul: Array
+    recomputed_attention: Array
+    recomputed_pass: Array
+    head_matmul: Array
+    head_pass: Array
+    tensor_inner: Array
+    tensor_outer: Array
+    tensor_inner_steps: Array
+    tensor_outer_steps: Array
+    expert_inner: Array
+    expert_outer: Array
+    context_inner: Array
+    context_outer: Array
+    cut_inner: Array
+    cut_outer: Array
+    cut_steps: Array
+    gather_inner: Array
+    gather_outer: Array
+    gather_steps: Array
+    reduce_inner: Array
+    reduce_outer: Array
+    reduce_steps: Array
+    optimizer_s: Array
+
+    def rows(self, index: NDArray[np.intp]) -> Features:
+        """The features of some of the runs."""
+        return Features(**{f.name: getattr(self, f.name)[index] for f in fields(Features)})
+
+
+def features(runs: Sequence[TrainingRun]) -> Features:
+    """The features of runs, in their order."""
+    stacks = [load_run_stack(run.stack) for run in runs]
+    works: list[tuple[str, LayerWork]] = []
+    for run, stack in zip(runs, stacks, strict=True):
+        works.append((run.device, layer_work(run, stack, experts=False)))
+        works.append((run.device, layer_work(run, stack, experts=run.model.num_experts > 0)))
+        works.append((run.device, head_work(run, stack)))
+    seconds = work_seconds(works)
+    table = [
+        _row(
+            run,
+            stack,
+            tuple(work for _, work in works[3 * i : 3 * i + 3]),
+            tuple(seconds[3 * i : 3 * i + 3]),
+        )
+        for i, (run, stack) in enumerate(zip(runs, stacks, strict=True))
+    ]
+    names = [f.name for f in fields(Features)]
+    return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
+
+
+def stage_layers(run: TrainingRun) -> tuple[float, float]:
+    """Layers of the fullest stage and of the last one.
+
+    Even where pp divides them. Otherwise, where embedding and head count as a layer each
+    (Zero Bubble paper, arXiv 2401.10241, section 5.1) and that divides evenly, so; else the first
+    stages take one more.
+    """
+    layers, stages = run.model.num_layers, run.pp
+    if layers % stages == 0 or stages == 1:
+        return layers / stages, layers / stages
+    if (layers + 2) % stages == 0:
+        full = (layers + 2) / stages
+        return full, full - 1
+    return float(math.ceil(layers / stages)), float(layers // stages)
+
+
+def links_of(run: TrainingRun) -> Links:
+    """The datasheet rates of a run's links."""
+    device = get_device(run.device)
+    inner = get_link(node_design(run.device).inner_link)
+    network = network_of(run.outer_link, device.name, run.node_devices)
+    return Links(
+        inner_bytes_per_s=inner.bandwidth_bytes_per_s.value,
+        outer_bytes_per_s=network.bytes_per_s_per_node / run.node_devices,
+        node_devices=run.node_devices,
+    )
+
+
+def _row(
+    run: TrainingRun,
+    stack: RunStack,
+    works: tuple[LayerWork, ...],
+    seconds: tuple[WorkSeconds, ...],
+) -> dict[str, float]:
+    model = run.model
+    expert_share = model.num_expert_layers / model.num_layers
+    bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
+
+    def mixed(dense: float, expert: float) -> float:
+        return dense * (1 - expert_share) + expert * expert_share
+
+    dense, expert, head = seconds
+    dense_work, expert_work, head_load = works
+    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
+    full, last = stage_layers(run)
+    again = _recomputed(run, stack)
+    links = links_of(run)
+    row = {
+        "microbatches": float(run.num_microbatches),
+        "pp": float(run.pp),
+        "vpp": float(run.vpp),
+        "dp": float(run.dp),
+        "devices": float(run.num_devices),
+        "nodes": float(run.num_nodes),
+        "layers": full,
+        "last_layers": last,
+        "all_layers": float(model.num_layers),
+        "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
+        "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
+        "attention_forward": dense.attention_forward_s,
+        "attention_backward": dense.attention_backward_s,
+        "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
+        / bandwidth,
+        "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+        / bandwidth,
+        "score_forward": dense_work.score_bytes / bandwidth,
+        "kernels_forward": mixed(stack.kernels_forward, 2 * stack.kernels_forward),
+        "kernels_backward": mixed(stack.kernels_backward, 2 * stack.kernels_backward),
+        "recomputed_matmul": again[0],
+        "recomputed_attention": again[1],
+        "recomputed_pass": again[2],
+        "head_matmul": head.matmul_forward_s + getattr(head, backward),
+        "head_pass": (head_load.forward_pass_bytes + head_load.backward_pass_bytes) / bandwidth,
+    }
+    row |= _messages(run, stack, links)
+    updated = _updated_parameters(run, stack)
+    row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    return row
+
+
+def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]:
+    """Shares of the forward's matmuls, attention core and passes that are done again."""
+    if run.recompute == "full":
+        return 1.0, 1.0, 1.0
+    if run.recompute == "selective":
+        return 0.0, 1.0 if stack.attention == "unfused" else 0.0, 0.0
+    if run.recompute == "mlp":
+        return 0.5, 0.0, 0.5
+    if run.recompute == "minimal":
+        return 0.0, 0.0, 1.0
+    return 0.0, 0.0, 0.0
+
+
+def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, float]:
+    h, width = run.model.hidden_size, 2.0
+    boundary = run.tokens * h * width
+    tensor = Messages()
+    if run.tp > 1:
+        # Two all-reduces, or as many pairs of all-gather and reduce-scatter, per pass.
+        tensor = collective("all_reduce", boundary, run.tp, links) * 2.0
+    expert = Messages()
+    if run.expert_parallel > 1 and run.model.num_experts:
+        share = run.model.num_expert_layers / run.model.num_layers
+        routed = boundary * run.model.top_k / (run.tp if run.sequence_parallel else 1)
+        expert = collective(
+            "all_to_all", routed, run.expert_parallel, links, stride=_expert_stride(run)
+        ) * (2.0 * share)
+    context = Messages()
+    if run.cp > 1:
+        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp
+        context = collective("all_gather", kv * run.cp, run.cp, links, stride=run.tp)
+    cut = Messages()
+    if run.pp > 1:
+        share = run.tp if run.sequence_parallel else 1
+        beside = run.num_devices // run.pp
+        cut = send(
+            boundary / share,
+            crosses_nodes=beside >= links.node_devices or run.num_devices > links.node_devices,
+            links=links,
+        )
+    gather, reduce = _data_messages(run, stack, links)
+    return {
+        "tensor_inner": tensor.inner_s,
+        "tensor_outer": tensor.outer_s,
+        "tensor_inner_steps": tensor.inner_steps,
+        "tensor_outer_steps": tensor.outer_steps,
+        "expert_inner": expert.inner_s,
+        "expert_outer": expert.outer_s,
+        "context_inner": context.inner_s,
+        "context_outer": context.outer_s,
+        "cut_inner": cut.inner_s,
+        "cut_outer": cut.outer_s,
+        "cut_steps": cut.inner_steps + cut.outer_steps,
+        "gather_inner": gather.inner_s,
+        "gather_outer": gather.outer_s,
+        "gather_steps": gather.inner_steps + gather.outer_steps,
+        "reduce_inner": reduce.inner_s,
+        "reduce_outer": reduce.outer_s,
+        "reduce_steps": reduce.inner_steps + reduce.outer_steps,
+    }
+
+
+def _expert_stride(run: TrainingRun) -> int:
+    # Experts are spread over data-parallel ranks, tp apart, unless they take the tp ranks too.
+    return run.tp if run.expert_parallel <= run.dp * run.cp else 1
+
+
+def _layer_parameters(run: TrainingRun) -> float:
+    """Weights of an average layer on one tp (and expert) rank."""
+    model = run.model
+    layer = (model.attention_parameters + model.small_parameters) / run.tp
+    expert_share = model.num_expert_layers / model.num_layers
+    layer += (1 - expert_share) * model.dense_parameters / run.tp
+    held = model.num_experts * model.expert_parameters / max(1, run.expert_parallel)
+    shared = model.num_shared_experts * model.expert_parameters / run.tp
+    return layer + expert_share * (held + shared + model.router_parameters)
+
+
+def _rank_parameters(run: TrainingRun, stack: RunStack) -> float:
+    """Weights of the pipeline rank that holds most: its layers, and one vocabulary table."""
+    full, _ = stage_layers(run)
+    table = padded_vocabulary(run, stack) * run.model.hidden_size / run.tp
+    tables = 1 if run.pp > 1 or run.model.tied_embeddings else 2
+    return full * _layer_parameters(run) + tables * table
+
+
+def _updated_parameters(run: TrainingRun, stack: RunStack) -> float:
+    if run.lora:
+        return 0.0
+    count = _rank_parameters(run, stack)
+    return count / (run.dp * run.cp) if run.zero_stage >= 1 else count
+
+
+def _data_messages(
+    run: TrainingRun, stack: RunStack, links: Links
+) -> tuple[Messages, Messages]:
+    """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
+    ranks, stride = run.dp * run.cp, run.tp
+    if ranks < 2 or run.lora:
+        return Messages(), Messages()
+    if run.zero_stage == 3:
+        layer = _layer_parameters(run)
+        gather = collective("all_gather", layer * stack.weight_bytes, ranks, links, stride=stride)
+        reduce = collective(
+            "reduce_scatter", layer * stack.gradient_bytes, ranks, links, stride=stride
+        )
+        return gather * 2.0 + reduce, Messages()
+    count = _rank_parameters(run, stack)
+    # fp16 training of 2021 reduced its 16-bit gradients; bf16 is reduced in fp32.
+    gradient = 2.0 if run.precision == "fp16" else stack.gradient_bytes
+    if run.zero_stage >= 1:
+        reduce = collective("reduce_scatter", count * gradient, ranks, links, stride=stride)
+        reduce += collective("all_gather", count * stack.weight_bytes, ranks, links, stride=stride)
+    else:
+        reduce = collective("all_reduce", count * gradient, ranks, links, stride=stride)
+    return Messages(), reduce

@@ -1,0 +1,208 @@
+"""What one device computes in a micro-batch of a described run: matmuls, attention and passes.
+
+The forward matmuls of a layer on one of tp ranks are those of Megatron-LM (Shoeybi et al., arXiv
+1909.08053, section 3): queries, keys and values together, the output projection, and the
+feed-forward's two (three weights where gated). Each has two in the backward, for its input and for
+its weights. Experts: every rank holds num_experts / ep of them and runs each on its share of the
+tokens that ep ranks send to it, balanced (a load imbalance multiplies the tokens of the fullest).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profiles.model.transformer import Transformer
+from simulator.training_run.run_stack import RunStack
+from simulator.training_run.training_run import TrainingRun
+
+# Data types that the matmuls of a layer run in; attention and head stay in 16 bits
+# (Transformer Engine's recipes leave both in bf16).
+_MATMUL_TYPES = {
+    "fp32": "tf32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8": "float8_e4m3fn",
+    "mxfp8": "float8_e4m3fn",
+    "nvfp4": "float4_e2m1fn_x2",
+}
+_WIDE_TYPES = {"fp32": "tf32", "fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """`count` products [m, k] x [k, n] in data type `dtype`."""
+
+    m: float
+    n: float
+    k: float
+    dtype: str
+    count: float = 1.0
+
+    def gradients(self, *, weights: bool = True) -> Iterator[Matmul]:
+        """The two products of its backward; the input's alone where the weights are frozen."""
+        yield Matmul(m=self.m, n=self.k, k=self.n, dtype=self.dtype, count=self.count)
+        if weights:
+            yield Matmul(m=self.k, n=self.n, k=self.m, dtype=self.dtype, count=self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One call of a fused attention kernel; `count` of them (rings of context parallelism)."""
+
+    batch: float
+    seq: float
+    heads: float
+    kv_heads: float
+    head_size: int
+    dtype: str
+    count: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """One layer, or the head, on one device and micro-batch.
+
+    matmuls       forward; attention  fused, or None
+    score_matmuls  products of unfused attention, each with two in the backward
+    forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
+    score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
+    """
+
+    matmuls: tuple[Matmul, ...]
+    attention: Attention | None = None
+    score_matmuls: tuple[Matmul, ...] = ()
+    forward_pass_bytes: float = 0.0
+    backward_pass_bytes: float = 0.0
+    score_bytes: float = 0.0
+
+    def backward_matmuls(self, *, weights: bool = True) -> tuple[Matmul, ...]:
+        return tuple(g for x in self.matmuls for g in x.gradients(weights=weights))
+
+
+def matmul_type(run: TrainingRun) -> str:
+    """torch's name of the data type of a run's layer matmuls."""
+    return _MATMUL_TYPES[run.precision]
+
+
+def wide_type(run: TrainingRun) -> str:
+    """The 16-bit type beside it (tf32 for fp32 runs)."""
+    return _WIDE_TYPES.get(run.precision, "bfloat16")
+
+
+def padded_vocabulary(run: TrainingRun, stack: RunStack) -> int:
+    """The vocabulary as the stack stores it (Megatron-LM pads to 128 x tp)."""
+    multiple = stack.vocabulary_multiple * run.tp if stack.vocabulary_multiple > 1 else 1
+    return math.ceil(run.model.vocab_size / multiple) * multiple
+
+
+def layer_work(
+    run: TrainingRun, stack: RunStack, *, experts: bool, imbalance: float = 1.0
+) -> LayerWork:
+    """One transformer layer; `experts` chooses the feed-forward, imbalance >= 1 loads the fullest
+    expert rank."""
+    model, tokens, dtype = run.model, run.tokens, matmul_type(run)
+    width = 2.0 if run.precision != "fp32" else 4.0
+    h = model.hidden_size
+    matmuls = [*_projections(model, tokens, run.tp, dtype)]
+    inner = 0.0
+    if experts:
+        routed = tokens * model.top_k * imbalance
+        ranks = max(1, run.expert_parallel)
+        local = model.num_experts / ranks
+        # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
+        per_expert = max(1.0, routed * ranks / model.num_experts)
+        matmuls += _feed_forward(model, per_expert, h, model.expert_size, 1, dtype, local)
+        inner += routed * model.expert_size
+        matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
+        if model.num_shared_experts:
+            size = model.expert_size * model.num_shared_experts
+            matmuls += _feed_forward(model, tokens, h, size, run.tp, dtype, 1.0)
+            inner += tokens * size / run.tp
+    else:
+        matmuls += _feed_forward(model, tokens, h, model.ffn_size, run.tp, dtype, 1.0)
+        inner += tokens * model.ffn_size / run.tp
+    # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
+    rows = tokens / run.tp if run.sequence_parallel else tokens
+    passes = width * (stack.norm_passes * rows * h + stack.activation_passes * inner)
+    if experts:
+        # Sorting tokens by expert and back: read and write, twice.
+        passes += width * 4 * tokens * model.top_k * h
+    attention, scores, score_bytes = _attention(run, stack)
+    return LayerWork(
+        matmuls=tuple(matmuls),
+        attention=attention,
+        score_matmuls=scores,
+        forward_pass_bytes=passes,
+        backward_pass_bytes=passes * stack.backward_passes,
+        score_bytes=score_bytes,
+    )
+
+
+def head_work(run: TrainingRun, stack: RunStack) -> LayerWork:
+    """The logits and their loss."""
+    vocabulary = padded_vocabulary(run, stack) / run.tp
+    logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
+    moved = stack.loss_bytes * run.tokens * vocabulary
+    return LayerWork(
+        matmuls=(logits,), forward_pass_bytes=0.5 * moved, backward_pass_bytes=0.5 * moved
+    )
+
+
+def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iterator[Matmul]:
+    h, heads = model.hidden_size, model.num_heads
+    if model.latent is None:
+        kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
+        size = model.head_size * (heads + 2 * kv) / tp
+        yield Matmul(m=tokens, n=size, k=h, dtype=dtype)
+        yield Matmul(m=tokens, n=h, k=model.head_size * heads / tp, dtype=dtype)
+        return
+    x = model.latent
+    if x.query_rank:
+        yield Matmul(m=tokens, n=x.query_rank, k=h, dtype=dtype)
+    key = x.nope_size + x.rope_size
+    yield Matmul(m=tokens, n=heads * key / tp, k=x.query_rank or h, dtype=dtype)
+    yield Matmul(m=tokens, n=x.key_value_rank + x.rope_size, k=h, dtype=dtype)
+    size = heads * (x.nope_size + x.value_size) / tp
+    yield Matmul(m=tokens, n=size, k=x.key_value_rank, dtype=dtype)
+    yield Matmul(m=tokens, n=h, k=heads * x.value_size / tp, dtype=dtype)
+
+
+def _feed_forward(
+    model: Transformer, tokens: float, h: int, inner: float, tp: int, dtype: str, count: float
+) -> list[Matmul]:
+    ways = 2 if model.gated else 1
+    return [
+        Matmul(m=tokens, n=ways * inner / tp, k=h, dtype=dtype, count=count),
+        Matmul(m=tokens, n=h, k=inner / tp, dtype=dtype, count=count),
+    ]
+
+
+def _attention(
+    run: TrainingRun, stack: RunStack
+) -> tuple[Attention | None, tuple[Matmul, ...], float]:
+    model, dtype = run.model, wide_type(run)
+    heads = model.num_heads / run.tp
+    size = model.head_size
+    if model.latent is not None:
+        size = model.latent.nope_size + model.latent.rope_size
+    if stack.attention == "fused":
+        call = Attention(
+            batch=run.micro_batch,
+            seq=run.seq_len,
+            heads=heads,
+            kv_heads=max(1.0, model.num_kv_heads / run.tp),
+            head_size=size,
+            dtype=dtype,
+            # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
+            count=1.0 / run.cp,
+        )
+        return call, (), 0.0
+    count = run.micro_batch * heads / run.cp
+    scores = Matmul(m=run.seq_len, n=run.seq_len, k=size, dtype=dtype, count=count)
+    values = Matmul(m=run.seq_len, n=size, k=run.seq_len, dtype=dtype, count=count)
+    # Scores: written, read and written by mask and softmax, read and written with a byte of mask
+    # by dropout, read again (arXiv 2205.05198, section 4.1: 5 a s^2 b bytes of them are kept).
+    moved = count * run.seq_len**2 * (2 * 4 + 2 * 2 + 1)
+    return None, (scores, values), moved

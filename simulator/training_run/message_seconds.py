@@ -1,0 +1,94 @@
+"""Seconds of a run's collectives at the datasheets' link rates, before any coefficient.
+
+A group's ranks lie side by side in nodes, `per_node` of them in each. Within nodes a ring moves
+(n - 1) / n of the data over each device's own link; between nodes every node sends as much as one
+rank of its ring, and a group has the network adapters of the devices that it occupies (rails; NCCL
+builds one ring per adapter). All-reduce is a reduce-scatter and an all-gather (Thakur et al.,
+IJHPCA 19(1), 2005, sections 4.1 to 4.4). Both parts are kept apart, because each kind of link has a
+coefficient of its own, and so are the latency steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """One direction's rate of a device's inner link, and of its share of the node's adapters."""
+
+    inner_bytes_per_s: float
+    outer_bytes_per_s: float
+    node_devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Seconds over inner and outer links, and the latency steps of each."""
+
+    inner_s: float = 0.0
+    outer_s: float = 0.0
+    inner_steps: float = 0.0
+    outer_steps: float = 0.0
+
+    def __add__(self, other: Messages) -> Messages:
+        return Messages(
+            inner_s=self.inner_s + other.inner_s,
+            outer_s=self.outer_s + other.outer_s,
+            inner_steps=self.inner_steps + other.inner_steps,
+            outer_steps=self.outer_steps + other.outer_steps,
+        )
+
+    def __mul__(self, factor: float) -> Messages:
+        return Messages(
+            inner_s=self.inner_s * factor,
+            outer_s=self.outer_s * factor,
+            inner_steps=self.inner_steps * factor,
+            outer_steps=self.outer_steps * factor,
+        )
+
+
+def collective(
+    operation: str, size_bytes: float, ranks: int, links: Links, *, stride: int = 1
+) -> Messages:
+    """One collective of `ranks` ranks that are `stride` devices apart.
+
+    size_bytes  the whole tensor of an all-reduce, all-gather or reduce-scatter; what one rank
+                sends in all of an all-to-all
+    """
+    if ranks < 2 or size_bytes <= 0:
+        return Messages()
+    per_node = max(1, min(ranks, links.node_devices // max(1, stride)))
+    passes = _PASSES[operation]
+    nodes = -(-ranks // per_node)
+    moved = passes * size_bytes * (ranks - 1) / ranks
+    if operation == "all_to_all":
+        outside = size_bytes * (ranks - per_node) / ranks
+        inside = size_bytes * (per_node - 1) / ranks
+        return Messages(
+            inner_s=inside / links.inner_bytes_per_s,
+            outer_s=outside / links.outer_bytes_per_s,
+            inner_steps=1.0 if per_node > 1 else 0.0,
+            outer_steps=1.0 if nodes > 1 else 0.0,
+        )
+    if nodes == 1:
+        return Messages(
+            inner_s=moved / links.inner_bytes_per_s, inner_steps=passes * (ranks - 1) ** 0.5
+        )
+    # A ring through every node leaves it with `per_node` adapters side by side.
+    outer = moved / (per_node * links.outer_bytes_per_s)
+    inner = moved / links.inner_bytes_per_s if per_node > 1 else 0.0
+    return Messages(
+        inner_s=max(0.0, inner - outer) if inner > outer else 0.0,
+        outer_s=outer,
+        outer_steps=passes * nodes**0.5,
+    )
+
+
+def send(size_bytes: float, *, crosses_nodes: bool, links: Links) -> Messages:
+    """One message from device to device."""
+    if crosses_nodes:
+        return Messages(outer_s=size_bytes / links.outer_bytes_per_s, outer_steps=1.0)
+    return Messages(inner_s=size_bytes / links.inner_bytes_per_s, inner_steps=1.0)

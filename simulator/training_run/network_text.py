@@ -1,0 +1,182 @@
+"""`network_of`: what a source's words about its network mean, as bytes per second and node.
+
+Sources print a list of cards (`8x200Gb/s HDR IB per node`), a total (`800 Gbps/node`), cards by
+purpose (MLPerf system files: `Storage: 2x ..., Compute: 8x ConnectX-7 IB NDR 400Gb/s`) or no number
+at all (`Infiniband, Ethernet`). The compute cards are what training uses. Where the words hold no
+number, the usual network of the device's node is taken (profiles/data/devices/*.toml).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from profiles.hardware.catalog import get_device, get_link, node_design
+
+# One unit of a list: an optional count, words, then a rate in bits (`Gb/s`, `Gbps`, `GbE`).
+_COUNT = re.compile(r"(?<![\w.-])(\d+)\s*x\s*", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(G|T)(?:b/s|bps|bit/s|bE\b|BASE)", re.IGNORECASE)
+_PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
+# What each generation's name says where no rate is printed: infinibandta.org roadmap, 4 lanes.
+_GENERATIONS = {"XDR": 800e9, "NDR": 400e9, "HDR": 200e9, "EDR": 100e9, "FDR": 56e9}
+_KINDS = (
+    ("infiniband", re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\b", re.IGNORECASE)),
+    ("roce", re.compile(r"roce", re.IGNORECASE)),
+    ("omni-path", re.compile(r"omni-?path|\bOPA\b", re.IGNORECASE)),
+    ("efa", re.compile(r"\befa\b", re.IGNORECASE)),
+    ("slingshot", re.compile(r"slingshot", re.IGNORECASE)),
+    ("data-centre network", re.compile(r"\bdcn\b", re.IGNORECASE)),
+    ("ethernet", re.compile(r"ethernet|GbE\b|GBASE", re.IGNORECASE)),
+)
+_COMPUTE = re.compile(r"compute", re.IGNORECASE)
+_PURPOSES = re.compile(r"storage|management|\bNIC\b.*\bmanage", re.IGNORECASE)
+_NONE = ("", "none", "n/a", "nan", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNetwork:
+    """What leaves one node, that is one group of devices that the inner link joins.
+
+    bytes_per_s_per_node  all compute cards together, one direction, as printed (no efficiency)
+    nics                  cards, 0 where the source prints a total only
+    kind                  `infiniband`, `roce`, `ethernet`, ... or the name of a catalogue link
+    source                the words that were read, or the file that was used in their place
+    assumed               the words hold no number: this is the device's usual network
+    """
+
+    bytes_per_s_per_node: float
+    nics: int
+    kind: str
+    source: str
+    assumed: bool
+
+    def bytes_per_s_per_device(self, node_devices: int) -> float:
+        """An even share of the node's network."""
+        return self.bytes_per_s_per_node / node_devices
+
+    @property
+    def words(self) -> str:
+        """The network in words, for a list of defaults."""
+        cards = f"{self.nics} cards, " if self.nics else ""
+        return f"network {self.kind}: {cards}{self.bytes_per_s_per_node / 1e9:g} GB/s per node"
+
+
+@functools.lru_cache(maxsize=1024)
+def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
+    """The network of a node of `devices_per_node` devices, from a source's words.
+
+    Words count the cards of a host; where hosts share one inner link (a tray of an NVL72 rack, a
+    host of a TPU pod) a "node" of several hosts has as many times the cards. An Ethernet of less
+    than 25 Gb/s per host beside accelerators is its management network, not what it trains over:
+    then too the device's usual network is taken.
+
+    Raises UnknownNameError for an unknown device.
+
+    >>> network_of("Omni-Path 4x100Gb/s per node", "a100-sxm-80gb", 8).bytes_per_s_per_node
+    50000000000.0
+    """
+    usual = usual_network(device, devices_per_node)
+    if text.strip().lower() in _NONE:
+        return usual
+    found = _parsed(text)
+    if found is None:
+        kind = _kind(text)
+        # DCN and the like name no rate; they say which network the device's usual one is.
+        if kind == "network" or usual.kind.startswith("dcn"):
+            return usual
+        return NodeNetwork(
+            bytes_per_s_per_node=usual.bytes_per_s_per_node,
+            nics=usual.nics,
+            kind=kind,
+            source=f"{text!r} prints no rate; {usual.source}",
+            assumed=True,
+        )
+    bits_per_s, nics = found
+    kind = _kind(text)
+    if kind == "ethernet" and bits_per_s < 25e9:
+        return usual
+    hosts = max(1, devices_per_node // _host_devices(device, devices_per_node))
+    return NodeNetwork(
+        bytes_per_s_per_node=bits_per_s / 8 * hosts,
+        nics=nics * hosts,
+        kind=kind,
+        source=text,
+        assumed=False,
+    )
+
+
+def usual_network(device: str, devices_per_node: int) -> NodeNetwork:
+    """The device's usual outer link: one card per device, or per `outer_shared_by` devices."""
+    name = get_device(device).name
+    design = node_design(name)
+    link = get_link(design.outer_link)
+    nics = max(1, devices_per_node // design.outer_shared_by)
+    return NodeNetwork(
+        bytes_per_s_per_node=link.bandwidth_bytes_per_s.value * nics,
+        nics=nics,
+        kind=link.name,
+        source=f"profiles/data/devices/{name}.toml: node.outer_link",
+        assumed=True,
+    )
+
+
+def _host_devices(device: str, devices_per_node: int) -> int:
+    design = node_design(get_device(device).name)
+    if design.host_devices:
+        return design.host_devices
+    # A TPU pod's hosts hold as many chips as share their card.
+    if get_device(device).type == "tpu":
+        return design.outer_shared_by
+    return devices_per_node
+
+
+def _parsed(text: str) -> tuple[float, int] | None:
+    """Bits per second of a node's compute cards, and their number (0: a total)."""
+    cards = []
+    for part in _compute_parts(text):
+        rate = _rate(part)
+        if rate is None:
+            continue
+        count = _COUNT.search(part)
+        if count is None and _PER_NODE.search(part):
+            return rate, 0
+        cards.append((int(count.group(1)) if count else 1, rate))
+    if not cards:
+        return None
+    # Several kinds of card without a purpose: training takes the fastest set.
+    count, rate = max(cards, key=lambda card: card[0] * card[1])
+    return count * rate, count
+
+
+def _compute_parts(text: str) -> list[str]:
+    """The parts of a list that are for compute; all parts where none says so."""
+    parts = [part for part in re.split(r"[,;+]\s*", _join_purposes(text)) if part.strip()]
+    compute = [part for part in parts if _COMPUTE.search(part)]
+    if compute:
+        return compute
+    others = [part for part in parts if not _PURPOSES.search(part)]
+    return others or parts
+
+
+def _join_purposes(text: str) -> str:
+    """`Storage+Management` and `Storage&Compute` are one purpose each, not a list."""
+    return re.sub(r"(?<=[A-Za-z])\s*[+&]\s*(?=[A-Z][a-z])", "&", text)
+
+
+def _rate(part: str) -> float | None:
+    found = _RATE.search(part)
+    if found is not None:
+        return float(found.group(1)) * (1e12 if found.group(2).upper() == "T" else 1e9)
+    for name, rate in _GENERATIONS.items():
+        if re.search(rf"\b{name}\b", part, re.IGNORECASE):
+            return rate
+    return None
+
+
+def _kind(text: str) -> str:
+    parts = " ".join(_compute_parts(text))
+    for name, pattern in _KINDS:
+        if pattern.search(parts):
+            return name
+    return "network"

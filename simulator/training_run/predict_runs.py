@@ -1,0 +1,86 @@
+"""Predicting many described runs at once: step time, memory, whether they fit, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiles.errors import ShardwrightError
+from profiles.published.run import PublishedRun
+from simulator.prediction import Interval
+from simulator.training_run.coefficients import assign, shipped_coefficients
+from simulator.training_run.complete import UnsupportedRunError, complete_run
+from simulator.training_run.features import features
+from simulator.training_run.footprint import footprint
+from simulator.training_run.interval import memory_interval, step_interval
+from simulator.training_run.step_time import StepParts, filled_passes, step_parts
+from simulator.training_run.training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """What is predicted of one described run.
+
+    run       the completed run, or None where it is unsupported
+    parts     seconds of each part of the step, by StepParts' names
+    why_not   why there is no prediction, or ""
+    """
+
+    id: str
+    run: TrainingRun | None = None
+    step_time_s: Interval | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+    peak_memory_bytes: Interval | None = None
+    fits: bool | None = None
+    why_not: str = ""
+
+
+def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
+    """A prediction per run, in their order, with the coefficients that the project ships."""
+    completed: list[TrainingRun | None] = []
+    why_not: list[str] = []
+    for run in runs:
+        try:
+            completed.append(complete_run(run))
+            why_not.append("")
+        except (UnsupportedRunError, ShardwrightError) as error:
+            completed.append(None)
+            why_not.append(str(error))
+    known = [run for run in completed if run is not None]
+    steps: dict[str, tuple[Interval, tuple[tuple[str, float], ...]]] = {}
+    if known:
+        parts = predicted_parts(known)
+        totals = parts.total_s
+        for i, run in enumerate(known):
+            split = tuple(
+                (name, float(getattr(parts, name)[i])) for name in StepParts.__dataclass_fields__
+            )
+            steps[run.id] = (step_interval(run, float(totals[i])), split)
+    found = []
+    for asked, run, reason in zip(runs, completed, why_not, strict=True):
+        if run is None:
+            found.append(RunPrediction(id=asked.id, why_not=reason))
+            continue
+        interval, split = steps[run.id]
+        memory = footprint(run)
+        found.append(
+            RunPrediction(
+                id=asked.id,
+                run=run,
+                step_time_s=interval,
+                parts=split,
+                peak_memory_bytes=memory_interval(run, memory.allocated_bytes),
+                fits=memory.fits,
+            )
+        )
+    return tuple(found)
+
+
+def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:
+    """The parts of each run's step with the shipped coefficients."""
+    assigned = assign(runs)
+    values = assigned.from_file(shipped_coefficients())
+    schedules = np.asarray([filled_passes(run.schedule) for run in runs])
+    return step_parts(features(runs), schedules, assigned.of(values))

@@ -1,0 +1,80 @@
+"""`RunStack`: what a training framework runs and keeps, for runs that are described by figures."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import UnknownNameError
+
+RUN_STACK_SCHEMA = "shardwright/run-stack@1"
+RUN_STACK_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "run_stacks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStack:
+    """A framework of a generation, as data; every file says where each entry is read off.
+
+    frameworks       beginnings of the framework names that mean this stack, lower case
+    attention        `fused` (FlashAttention and its successors) or `unfused` (scores in memory)
+    vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
+    norm_passes, activation_passes   how often the elementwise work of a layer reads or writes a
+                     token's activations, forward, in units of the hidden size (norms, residuals,
+                     dropout) and of the feed-forward's inner width; backward does the same again
+                     with the gradients (`backward_passes` times as many)
+    loss_bytes       bytes moved per logit by the cross-entropy, forward and backward
+    kernels_forward, kernels_backward   kernels that one layer launches in each pass
+    weight_bytes, gradient_bytes   per parameter, as computed with and as summed
+    optimizer_traffic_bytes   read and written per parameter by one optimizer step
+    overlaps_data_parallel, overlaps_tensor_parallel, overlaps_pipeline   what hides under compute
+    """
+
+    name: str
+    source: str
+    date: str
+    frameworks: tuple[str, ...]
+    attention: str
+    vocabulary_multiple: int
+    norm_passes: float
+    activation_passes: float
+    backward_passes: float
+    loss_bytes: float
+    kernels_forward: float
+    kernels_backward: float
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_traffic_bytes: float
+    overlaps_data_parallel: bool
+    overlaps_tensor_parallel: bool
+    overlaps_pipeline: bool
+
+
+def run_stack_names() -> tuple[str, ...]:
+    """All stacks that there are files of."""
+    return tuple(sorted(path.stem for path in RUN_STACK_FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def load_run_stack(name: str) -> RunStack:
+    """The stack of a file in profiles/data/run_stacks; raises UnknownNameError."""
+    if name not in run_stack_names():
+        raise UnknownNameError("run stack", name, run_stack_names())
+    return read_document(RUN_STACK_FOLDER / f"{name}.toml", RunStack, schema=RUN_STACK_SCHEMA)
+
+
+def stack_of_framework(framework: str) -> str:
+    """The stack that a framework's name means, or "" for none: the longest matching beginning.
+
+    >>> stack_of_framework("Megatron-Bridge 26.04")
+    'megatron-core'
+    """
+    asked = framework.strip().lower()
+    found = [
+        (len(start), name)
+        for name in run_stack_names()
+        for start in load_run_stack(name).frameworks
+        if asked.startswith(start)
+    ]
+    return max(found)[1] if found else ""

@@ -1,0 +1,144 @@
+"""The step time of described runs from their features and coefficients, as arrays over the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training_run.features import Features
+
+Array = NDArray[np.float64]
+
+# How gently one bound takes over from another: exponent of the norm that joins two times of which
+# the larger counts (queues between host and device, and between streams, are not perfect).
+_SHARP = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """[runs] seconds of a step; `total_s` is their sum.
+
+    compute_s     matmuls, attention, passes and what waits for the host, of the busiest stage
+    tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
+    cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
+    """
+
+    compute_s: Array
+    tensor_s: Array
+    expert_s: Array
+    context_s: Array
+    gather_s: Array
+    cut_s: Array
+    bubble_s: Array
+    reduce_s: Array
+    optimizer_s: Array
+    overhead_s: Array
+
+    @property
+    def total_s(self) -> Array:
+        return np.asarray(
+            self.compute_s
+            + self.tensor_s
+            + self.expert_s
+            + self.context_s
+            + self.gather_s
+            + self.cut_s
+            + self.bubble_s
+            + self.reduce_s
+            + self.optimizer_s
+            + self.overhead_s
+        )
+
+
+def larger(a: Array, b: Array) -> Array:
+    """The larger of two times, joined by a 6-norm where they are alike."""
+    top = np.maximum(np.maximum(a, b), 1e-30)
+    return np.asarray(top * ((a / top) ** _SHARP + (b / top) ** _SHARP) ** (1 / _SHARP))
+
+
+def step_parts(x: Features, schedules: Array, c: Mapping[str, Array]) -> StepParts:
+    """The parts of each run's step.
+
+    schedules  [runs] how many weight-gradient passes fill each bubble (`filled_passes`): 0 for
+               1f1b, gpipe and interleaved, 1 for ZB-H1 and ZB-1p, 2 for ZB-H2, ZB-2p and ZB-V
+    c          per kind of coefficient the value of every run (coefficients.Assigned.of)
+
+    A stage's time per micro-batch is the larger of device and host time. The pipeline is 1f1b's
+    (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided by the
+    chunks per rank where interleaved, and shortened by the weight passes that zero-bubble
+    schedules move into it (arXiv 2401.10241, section 2.2: (p - 1)(F + I - k W)).
+    """
+    launch = c["launch_us"] * 1e-6
+    attention = c["attention"]
+    forward = c["matmul"] * x.matmul_forward + attention * x.attention_forward
+    forward = forward + c["passes"] * (x.pass_forward + x.score_forward)
+    backward = c["matmul"] * x.matmul_backward + attention * x.attention_backward
+    backward = backward + c["passes"] * (x.pass_backward + 1.5 * x.score_forward)
+    again = c["matmul"] * x.recomputed_matmul * x.matmul_forward
+    again = again + x.recomputed_attention * (
+        attention * x.attention_forward + c["passes"] * x.score_forward
+    )
+    again = again + c["passes"] * x.recomputed_pass * x.pass_forward
+    tensor = (x.tensor_inner * c["inner"] + x.tensor_outer * c["outer"]) + 1e-6 * (
+        x.tensor_inner_steps * c["inner_step_us"] + x.tensor_outer_steps * c["outer_step_us"]
+    )
+    # Two in each direction, and the forward's once more where the layer is run again.
+    tensor = tensor * (2.0 + x.recomputed_matmul) * c["tensor_exposed"]
+    expert = (x.expert_inner * c["inner"] + x.expert_outer * c["outer"]) * (
+        2.0 + x.recomputed_matmul
+    )
+    context = (x.context_inner * c["inner"] + x.context_outer * c["outer"]) * 3.0
+    device = forward + backward + again + tensor + expert + context
+    kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
+    layer = larger(device, kernels * launch)
+    gather = x.gather_inner * c["inner"] + x.gather_outer * c["outer"]
+    gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
+    hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
+    gather_layer = hidden + c["gather_exposed"] * np.minimum(gather, layer)
+    head = c["matmul"] * x.head_matmul + c["passes"] * x.head_pass
+    whole = layer + gather_layer
+    micro = c["microbatch_ms"] * 1e-3
+    full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro
+    last = x.last_layers * whole + head + micro
+    busiest = np.maximum(full, last)
+    others = (x.pp - 1) * full + last - busiest
+    # Weight passes that fill the bubble: a third of the work, at the layers' own ratio.
+    weights = c["matmul"] * 0.5 * x.matmul_backward * x.layers
+    fill = np.maximum(0.0, others - (x.pp - 1) * schedules * weights)
+    bubble = np.where(x.pp > 1, fill / x.vpp, 0.0)
+    cut = (x.cut_inner * c["inner"] + x.cut_outer * c["outer"]) + (
+        1e-6 * x.cut_steps * c["outer_step_us"]
+    )
+    cuts = 2 * cut * (x.microbatches * x.vpp * c["cut_exposed"] + (x.pp - 1))
+    reduce = x.reduce_inner * c["inner"] + x.reduce_outer * c["outer"]
+    reduce = (reduce + 1e-6 * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
+    optimizer = c["optimizer"] * x.optimizer_s
+    m = x.microbatches
+    share = m * np.where(full >= last, x.layers, x.last_layers)
+    parts = StepParts(
+        compute_s=m * busiest - share * (tensor + expert + context + gather_layer),
+        tensor_s=share * tensor,
+        expert_s=share * expert,
+        context_s=share * context,
+        gather_s=share * gather_layer,
+        cut_s=np.where(x.pp > 1, cuts, 0.0),
+        bubble_s=bubble,
+        reduce_s=reduce,
+        optimizer_s=optimizer,
+        overhead_s=c["step_ms"] * 1e-3,
+    )
+    slowest = c["spread"] * np.log2(np.maximum(x.nodes, 1.0)) * parts.total_s
+    return StepParts(
+        **{
+            name: getattr(parts, name) + (slowest if name == "overhead_s" else 0.0)
+            for name in StepParts.__dataclass_fields__
+        }
+    )
+
+
+def filled_passes(schedule: str) -> float:
+    """Weight-gradient passes per bubble that a schedule fills it with."""
+    return {"zb-h1": 1.0, "zb-1p": 1.0, "zb-h2": 2.0, "zb-2p": 2.0, "zbv": 2.0}.get(schedule, 0.0)

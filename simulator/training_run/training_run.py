@@ -1,0 +1,61 @@
+"""`TrainingRun`: a described run with every question answered, and which answers were assumed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from profiles.model.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """What a prediction is made from.
+
+    device        name in the catalogue; node_devices  devices that the inner link joins
+    expert_parallel  ranks over which experts are spread (a part of dp x tp)
+    recompute     `none`, `selective` (the attention core), `mlp`, `full`, or `minimal` (all that is
+                  cheap; MaxText's word)
+    vpp           model chunks per pipeline rank
+    stack         name of a run stack (simulator/training_run/run_stack.py)
+    lora          only low-rank adapters are trained
+    defaults      what was assumed because the source is silent, in words
+    """
+
+    id: str
+    model: Transformer
+    device: str
+    num_devices: int
+    node_devices: int
+    outer_link: str
+    dp: int
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    expert_parallel: int
+    sequence_parallel: bool
+    zero_stage: int
+    recompute: str
+    micro_batch: int
+    global_batch: int
+    seq_len: int
+    precision: str
+    schedule: str
+    stack: str
+    lora: bool = False
+    defaults: tuple[str, ...] = ()
+
+    @property
+    def num_microbatches(self) -> int:
+        """Passes per optimizer step and data-parallel rank, at least 1."""
+        return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one micro-batch on one rank of the context-parallel group."""
+        return self.micro_batch * self.seq_len / self.cp
+
+    @property
+    def num_nodes(self) -> int:
+        return max(1, math.ceil(self.num_devices / self.node_devices))

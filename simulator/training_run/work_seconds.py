@@ -1,0 +1,106 @@
+"""Seconds of many layers' matmuls and attention at once, from the kernels' surfaces."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.hardware.attention_surface import load_attention_surface
+from profiles.hardware.catalog import get_device
+from profiles.hardware.gemm_surface import load_surface
+from simulator.training_run.layer_work import LayerWork, Matmul
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSeconds:
+    """Seconds of a LayerWork on its device at the surfaces' speed, before any coefficient.
+
+    matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
+    frozen_backward_s   the backward matmuls where the weights are frozen
+    """
+
+    matmul_forward_s: float
+    matmul_backward_s: float
+    frozen_backward_s: float
+    attention_forward_s: float
+    attention_backward_s: float
+
+
+def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
+    """The seconds of each (device name, work); equal shapes are priced together."""
+    sums = np.zeros((len(works), 5))
+    products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    calls: dict[tuple[str, str, int], list[tuple[float, ...]]] = defaultdict(list)
+
+    def add(device: str, matmul: Matmul, row: int, slot: int) -> None:
+        sizes = (matmul.m, matmul.n, matmul.k)
+        if min(sizes) > 0:  # a model all of experts has no dense feed-forward
+            shape = (*(max(1.0, size) for size in sizes), matmul.count, row, slot)
+            products[device, matmul.dtype].append(shape)
+
+    for row, (device, work) in enumerate(works):
+        for matmul in work.matmuls:
+            add(device, matmul, row, 0)
+        for matmul in work.backward_matmuls():
+            add(device, matmul, row, 1)
+        for matmul in work.backward_matmuls(weights=False):
+            add(device, matmul, row, 2)
+        for matmul in work.score_matmuls:
+            add(device, matmul, row, 3)
+            for gradient in matmul.gradients():
+                add(device, gradient, row, 4)
+        if work.attention is not None:
+            x = work.attention
+            calls[device, x.dtype, x.head_size].append(
+                (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
+            )
+    for (device, dtype), shapes in products.items():
+        m, n, k, count, rows, slots = np.asarray(shapes).T
+        each = _matmul_s(device, dtype, m, n, k) * count
+        np.add.at(sums, (rows.astype(int), slots.astype(int)), each)
+    for (device, dtype, head_size), asked in calls.items():
+        batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
+        forward, backward = _attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)
+        np.add.at(sums, (rows.astype(int), 3), forward * count)
+        np.add.at(sums, (rows.astype(int), 4), backward * count)
+    return [
+        WorkSeconds(
+            matmul_forward_s=row[0],
+            matmul_backward_s=row[1],
+            frozen_backward_s=row[2],
+            attention_forward_s=row[3],
+            attention_backward_s=row[4],
+        )
+        for row in sums.tolist()
+    ]
+
+
+
+
+def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
+    """A data type that the device's surface lacks has the shape of bf16's, at the ratio of the
+    datasheet's peaks (assumed)."""
+    surface = load_surface(device)
+    if dtype in surface.tables:
+        return surface.time_s(dtype, m, n, k, casts=False)
+    peaks = get_device(device).peak_flop_per_s
+    wide = "bfloat16" if "bfloat16" in surface.tables else "float16"
+    ratio = peaks[wide].value / peaks[dtype].value if {dtype, wide} <= set(peaks) else 1.0
+    return surface.time_s(wide, m, n, k) * ratio
+
+
+def _attention_s(
+    device: str, dtype: str, head_size: int, batch: Array, seq: Array, heads: Array, kv: Array
+) -> tuple[Array, Array]:
+    surface = load_attention_surface(device)
+    # fp16 and bf16 run at one rate; wider types are not run through fused kernels in practice.
+    known = "bfloat16" if dtype not in surface.tables else dtype
+    forward = surface.forward_s(known, batch, seq, heads, kv, head_size)
+    backward = surface.backward_s(known, batch, seq, heads, kv, head_size)
+    return np.asarray(forward), np.asarray(backward)
