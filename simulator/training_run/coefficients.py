@@ -29,7 +29,8 @@ COEFFICIENTS_FILE = Path(__file__).parents[2] / "profiles" / "data" / "calibrati
 class Kind:
     """A kind of coefficient.
 
-    owner   what has one each: `device`, `stack`, `network` (the outer link), or "" for one in all
+    owner   what has one each: `device`, `device and bits` (of the matmuls' data type), `stack`,
+            `network` (the outer link), or "" for one in all
     start, spread   where the fit begins, and how far (in log) it believes its members may lie
     meaning  in words; source  of the start
     """
@@ -46,17 +47,36 @@ KINDS = (
     Kind(
         name="matmul",
         owner="device",
-        start=1.08,
-        spread=0.10,
+        start=1.0,
+        spread=0.06,
         meaning="matmul time in a training step over that of the kernel surface (power limit, "
         "layouts of gradients, neighbours in the cache)",
         source="kernels of 3 ms run 7 to 18 % slower than bursts (gemm_surface.py)",
     ),
     Kind(
+        name="power",
+        owner="device and bits",
+        start=1.40,
+        spread=0.20,
+        meaning="matmul time over that at the datasheet's peak when matmuls run back to back, under "
+        "the power limit",
+        source="kernels of 3 ms and more: 0.87 of the peak on A100, 0.73 on H100, 0.58 on GB200 "
+        "(gemm_surface.py)",
+    ),
+    Kind(
+        name="grouped",
+        owner="stack",
+        start=1.3,
+        spread=0.3,
+        meaning="time of experts' matmuls over that of equal shares one after the other: uneven "
+        "routing, padding, launches",
+        source="assumed",
+    ),
+    Kind(
         name="attention",
         owner="stack",
         start=1.1,
-        spread=0.25,
+        spread=0.12,
         meaning="time of the attention core over that of the surface",
         source="attention_surface.py: the backward is derived",
     ),
@@ -106,6 +126,15 @@ KINDS = (
         start=25.0,
         spread=0.7,
         meaning="latency of a collective step between nodes",
+        source="assumed",
+    ),
+    Kind(
+        name="cut_step_us",
+        owner="stack",
+        start=60.0,
+        spread=0.6,
+        meaning="microseconds that a send between stages takes beyond its bytes: launch, "
+        "synchronisation, waiting for the peer's host",
         source="assumed",
     ),
     Kind(
@@ -175,6 +204,9 @@ KINDS = (
 )
 
 
+_BITS = {"fp32": 32, "fp8": 8, "mxfp8": 8, "nvfp4": 4}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientFile:
     """profiles/data/calibration/runs.toml."""
@@ -197,6 +229,8 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     """Whose coefficient of a kind a run takes."""
     if kind.owner == "device":
         return run.device
+    if kind.owner == "device and bits":
+        return f"{run.device}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack":
         return run.stack
     return network_kind(run) if kind.owner == "network" else "*"

@@ -23,6 +23,7 @@ from simulator.training_run.complete_words import (
     schedule_of,
     vpp_of,
 )
+from simulator.training_run.network_text import network_of
 from simulator.training_run.run_stack import stack_of_framework
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.unsupported import UnsupportedRunError
@@ -239,6 +240,10 @@ def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
 def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
     if done.model.num_layers < done.pp:
         said.append(f"pp={done.pp} stages for {done.model.num_layers} layers: some hold none")
+    if done.num_nodes > 1:
+        network = network_of(done.outer_link, done.device, done.node_devices)
+        if network.assumed:
+            said.append(f"{network.words} ({network.source})")
     rest = done.global_batch % (done.dp * done.micro_batch)
     if rest:
         said.append(

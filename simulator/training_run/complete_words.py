@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.training_run.unsupported import UnsupportedRunError
 
@@ -66,8 +67,15 @@ def recompute_of(run: PublishedRun, said: list[str]) -> str:
     raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
 
 
+def _is_fp8_gpu(name: str) -> bool:
+    device = get_device(name)
+    return device.type == "gpu" and "float8_e4m3fn" in device.peak_flop_per_s
+
+
 def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) -> str:
-    """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, else bf16.
+    """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, fp8 in a submission
+    to MLPerf Training on a device that has it (all of NVIDIA's and AMD's language models from v3.1
+    on, by their published configurations), else bf16.
 
     Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
     chronicles switch late). Raises UnsupportedRunError for an unknown word.
@@ -77,6 +85,9 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
         if text not in PRECISIONS:
             raise UnsupportedRunError(run.id, f"the precision {run.precision!r} is not known")
         return PRECISIONS[text]
+    if "mlperf" in f"{run.id} {run.source}".lower() and _is_fp8_gpu(device):
+        said.append("fp8, in which MLPerf's language models are trained where there is fp8")
+        return "fp8"
     old = device.startswith("v100") or (device.startswith("a100") and stack == "megatron-2021")
     precision = "fp16" if old else "bf16"
     said.append(precision)

@@ -14,6 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.hardware.catalog import get_device, get_link, node_design
+from simulator.bubble import longest_rank_s
+from simulator.durations import Durations
+from simulator.schedule import build_schedule
+from simulator.timeline import simulate
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
 from simulator.training_run.network_text import network_of
@@ -29,7 +33,8 @@ class Features:
     """[runs] each; per layer and micro-batch where not said otherwise.
 
     layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
-    matmul_*, attention_*  seconds; frozen_* the same with frozen weights
+    matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
+                          datasheet's peak
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
@@ -43,6 +48,9 @@ class Features:
     reduce_*              exchanging gradients and weights once per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
+    accumulation_s        adding a layer's gradients to their sums, per micro-batch
+    idle_share            of zero-bubble schedules: idle time of the step over a stage's time per
+                          micro-batch (0 for other schedules, which have a closed form)
     """
 
     microbatches: Array
@@ -56,6 +64,10 @@ class Features:
     all_layers: Array
     matmul_forward: Array
     matmul_backward: Array
+    peak_forward: Array
+    peak_backward: Array
+    grouped_forward: Array
+    grouped_backward: Array
     attention_forward: Array
     attention_backward: Array
     pass_forward: Array
@@ -86,6 +98,8 @@ class Features:
     reduce_outer: Array
     reduce_steps: Array
     optimizer_s: Array
+    accumulation_s: Array
+    idle_share: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""
@@ -158,6 +172,7 @@ def _row(
     dense, expert, head = seconds
     dense_work, expert_work, head_load = works
     backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
+    ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
     full, last = stage_layers(run)
     again = _recomputed(run, stack)
     links = links_of(run)
@@ -173,6 +188,10 @@ def _row(
         "all_layers": float(model.num_layers),
         "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
         "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
+        "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
+        "peak_backward": mixed(getattr(dense, ideal), getattr(expert, ideal)),
+        "grouped_forward": expert_share * expert.grouped_forward_s,
+        "grouped_backward": expert_share * expert.grouped_backward_s,
         "attention_forward": dense.attention_forward_s,
         "attention_backward": dense.attention_backward_s,
         "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
@@ -180,8 +199,10 @@ def _row(
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
-        "kernels_forward": mixed(stack.kernels_forward, 2 * stack.kernels_forward),
-        "kernels_backward": mixed(stack.kernels_backward, 2 * stack.kernels_backward),
+        "kernels_forward": mixed(stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)),
+        "kernels_backward": mixed(
+            stack.kernels_backward, _expert_kernels(run, stack.kernels_backward)
+        ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],
         "recomputed_pass": again[2],
@@ -191,7 +212,53 @@ def _row(
     row |= _messages(run, stack, links)
     updated = _updated_parameters(run, stack)
     row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    layer_gradients = 0.0 if run.lora else _layer_parameters(run)
+    row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
+    row["idle_share"] = _idle_share(run, row)
     return row
+
+
+def _idle_share(run: TrainingRun, row: dict[str, float]) -> float:
+    """From the schedule itself, with passes in the proportions of the surfaces.
+
+    Weight passes are the products for the weights, about half of the backward's matmuls.
+    """
+    if not run.schedule.startswith("zb") or run.pp < 2:
+        return 0.0
+    weight = 0.5 * row["matmul_backward"]
+    forward = row["matmul_forward"] + row["attention_forward"] + row["pass_forward"]
+    forward += row["score_forward"]
+    backward = row["matmul_backward"] - weight + row["attention_backward"] + row["pass_backward"]
+    backward += 1.5 * row["score_forward"]
+    chunks = 2 if run.schedule == "zbv" else 1
+    each = row["layers"] / chunks
+    durations = Durations.even(
+        run.pp * chunks,
+        forward_s=forward * each,
+        backward_input_s=backward * each,
+        backward_weight_s=weight * each,
+        send_s=row["cut_inner"] + row["cut_outer"],
+    )
+    # Longer steps only repeat their middle.
+    count = min(run.num_microbatches, 4 * run.pp)
+    schedule = build_schedule(
+        run.schedule,
+        num_ranks=run.pp,
+        num_microbatches=count,
+        stages_per_rank=chunks,
+        durations=durations,
+    )
+    timeline = simulate(schedule, durations)
+    busy = (forward + backward + weight) * row["layers"]
+    # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
+    return max(0.0, longest_rank_s(timeline) / busy - count)
+
+
+def _expert_kernels(run: TrainingRun, dense: float) -> float:
+    """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
+    and grouped matmuls are two launches per local expert (Megatron-Core before cuBLAS had them
+    grouped; assumed of all)."""
+    return 2 * dense + 2 * run.model.num_experts / max(1, run.expert_parallel)
 
 
 def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]:

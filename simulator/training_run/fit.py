@@ -35,7 +35,6 @@ class Fitted:
 
 def fit_coefficients(
     x: Features,
-    schedules: Array,
     assigned: Assigned,
     measured_s: Array,
     *,
@@ -60,12 +59,11 @@ def fit_coefficients(
     index = {kind: found[used] for kind, found in assigned.index.items()}
     target = np.log(measured_s[used])
     root = np.sqrt(weights[used])
-    some = schedules[used]
     given = None if prior is None else np.log(prior)
 
     def residuals(theta: Array) -> Array:
         values = np.exp(theta[:count])
-        predicted = step_parts(rows, some, {kind: values[i] for kind, i in index.items()}).total_s
+        predicted = step_parts(rows, {kind: values[i] for kind, i in index.items()}).total_s
         miss = (np.log(predicted) - target) / _NOISE
         # Soft-L1 by hand, so that the prior stays quadratic.
         soft = np.sign(miss) * np.sqrt(2 * (np.sqrt(1 + miss**2) - 1))
@@ -78,7 +76,7 @@ def fit_coefficients(
     theta = np.concatenate([begin, kind_start])
     found = least_squares(residuals, theta, method="trf", x_scale="jac", max_nfev=40)
     values = np.exp(found.x[:count])
-    predicted = step_parts(rows, some, {kind: values[i] for kind, i in index.items()}).total_s
+    predicted = step_parts(rows, {kind: values[i] for kind, i in index.items()}).total_s
     return Fitted(
         values=values,
         kind_values={kind.name: float(np.exp(found.x[count + i])) for i, kind in enumerate(KINDS)},

@@ -49,7 +49,10 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """One call of a fused attention kernel; `count` of them (rings of context parallelism)."""
+    """One call of a fused attention kernel; `count` of them (rings of context parallelism).
+
+    newest   False for FlashAttention-2, which uses nothing newer than Ampere's instructions
+    """
 
     batch: float
     seq: float
@@ -58,6 +61,7 @@ class Attention:
     head_size: int
     dtype: str
     count: float = 1.0
+    newest: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +69,14 @@ class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
     matmuls       forward; attention  fused, or None
+    grouped       forward matmuls of experts, which run as a group
     score_matmuls  products of unfused attention, each with two in the backward
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
     """
 
     matmuls: tuple[Matmul, ...]
+    grouped: tuple[Matmul, ...] = ()
     attention: Attention | None = None
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
@@ -78,7 +84,12 @@ class LayerWork:
     score_bytes: float = 0.0
 
     def backward_matmuls(self, *, weights: bool = True) -> tuple[Matmul, ...]:
+        """The gradients of `matmuls`; those of the inputs alone where the weights are frozen."""
         return tuple(g for x in self.matmuls for g in x.gradients(weights=weights))
+
+    def backward_grouped(self) -> tuple[Matmul, ...]:
+        """The gradients of `grouped`."""
+        return tuple(g for x in self.grouped for g in x.gradients())
 
 
 def matmul_type(run: TrainingRun) -> str:
@@ -107,13 +118,14 @@ def layer_work(
     h = model.hidden_size
     matmuls = [*_projections(model, tokens, run.tp, dtype)]
     inner = 0.0
+    grouped: list[Matmul] = []
     if experts:
         routed = tokens * model.top_k * imbalance
         ranks = max(1, run.expert_parallel)
         local = model.num_experts / ranks
         # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
         per_expert = max(1.0, routed * ranks / model.num_experts)
-        matmuls += _feed_forward(model, per_expert, h, model.expert_size, 1, dtype, local)
+        grouped = _feed_forward(model, per_expert, h, model.expert_size, 1, dtype, local)
         inner += routed * model.expert_size
         matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
         if model.num_shared_experts:
@@ -132,6 +144,7 @@ def layer_work(
     attention, scores, score_bytes = _attention(run, stack)
     return LayerWork(
         matmuls=tuple(matmuls),
+        grouped=tuple(grouped),
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,
@@ -187,7 +200,7 @@ def _attention(
     size = model.head_size
     if model.latent is not None:
         size = model.latent.nope_size + model.latent.rope_size
-    if stack.attention == "fused":
+    if stack.attention != "unfused":
         call = Attention(
             batch=run.micro_batch,
             seq=run.seq_len,
@@ -197,6 +210,7 @@ def _attention(
             dtype=dtype,
             # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
             count=1.0 / run.cp,
+            newest=stack.attention == "fused",
         )
         return call, (), 0.0
     count = run.micro_batch * heads / run.cp

@@ -27,6 +27,11 @@ CONDITIONS = (
     "expert-parallel",
     "data-parallel",
     "several-microbatches",
+    "unsharded-states",
+    "sharded-states",
+    "dense-layers-here",
+    "expert-layers-here",
+    "later-rank",
 )
 
 
@@ -86,6 +91,7 @@ class MemoryStack:
 
     weight_bytes, gradient_bytes   per parameter, held by every data-parallel rank below the ZeRO
                        stage that shards them (3 and 2)
+    fp16_gradient_bytes   the same in fp16 runs
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
     stage_split        `even`, `cost` (nanotron: whole layers by matmul cost, the head counts) or
                        `ends` (embedding and head count as a layer each)
@@ -101,6 +107,7 @@ class MemoryStack:
     date: str
     weight_bytes: float
     gradient_bytes: float
+    fp16_gradient_bytes: float
     state_bytes: float
     vocabulary_multiple: int
     stage_split: str

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device, get_link, node_design
 
-# One unit of a list: an optional count, words, then a rate in bits (`Gb/s`, `Gbps`, `GbE`).
-_COUNT = re.compile(r"(?<![\w.-])(\d+)\s*x\s*", re.IGNORECASE)
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(G|T)(?:b/s|bps|bit/s|bE\b|BASE)", re.IGNORECASE)
+# One unit of a list: an optional count, words, then a rate in bits (`Gb/s`, `Gbps`, `GbE`). The
+# case matters: `PCIe-NIC: 500 GB/s` (bytes) is the host's bus, not its network.
+_COUNT = re.compile(r"(?<![\w.-])(\d+)\s*[xX]\s*")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b/s|bps|bit/s|bE\b|BASE)")
 _PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
 # What each generation's name says where no rate is printed: infinibandta.org roadmap, 4 lanes.
 _GENERATIONS = {"XDR": 800e9, "NDR": 400e9, "HDR": 200e9, "EDR": 100e9, "FDR": 56e9}
+_INFINIBAND = re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\b", re.IGNORECASE)
 _KINDS = (
-    ("infiniband", re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\b", re.IGNORECASE)),
+    ("infiniband", _INFINIBAND),
     ("roce", re.compile(r"roce", re.IGNORECASE)),
     ("omni-path", re.compile(r"omni-?path|\bOPA\b", re.IGNORECASE)),
     ("efa", re.compile(r"\befa\b", re.IGNORECASE)),
@@ -82,8 +84,8 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
     found = _parsed(text)
     if found is None:
         kind = _kind(text)
-        # DCN and the like name no rate; they say which network the device's usual one is.
-        if kind == "network" or usual.kind.startswith("dcn"):
+        # DCN names the device's usual network; plain Ethernet beside accelerators is management.
+        if kind in ("network", "ethernet") or usual.kind.startswith("dcn"):
             return usual
         return NodeNetwork(
             bytes_per_s_per_node=usual.bytes_per_s_per_node,
@@ -138,10 +140,10 @@ def _parsed(text: str) -> tuple[float, int] | None:
         rate = _rate(part)
         if rate is None:
             continue
-        count = _COUNT.search(part)
-        if count is None and _PER_NODE.search(part):
+        counted = _COUNT.search(part)
+        if counted is None and _PER_NODE.search(part):
             return rate, 0
-        cards.append((int(count.group(1)) if count else 1, rate))
+        cards.append((int(counted.group(1)) if counted else 1, rate))
     if not cards:
         return None
     # Several kinds of card without a purpose: training takes the fastest set.
@@ -166,8 +168,10 @@ def _join_purposes(text: str) -> str:
 
 def _rate(part: str) -> float | None:
     found = _RATE.search(part)
-    if found is not None:
-        return float(found.group(1)) * (1e12 if found.group(2).upper() == "T" else 1e9)
+    # "100GbE InfiniBand" is two networks; the Ethernet's rate is not the other's.
+    beside = found is not None and found.group(3) in ("bE", "BASE") and _INFINIBAND.search(part)
+    if found is not None and not beside:
+        return float(found.group(1)) * (1e12 if found.group(2) == "T" else 1e9)
     for name, rate in _GENERATIONS.items():
         if re.search(rf"\b{name}\b", part, re.IGNORECASE):
             return rate

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from profiles.errors import ShardwrightError
 from profiles.published.run import PublishedRun
 from simulator.prediction import Interval
@@ -15,7 +13,7 @@ from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.features import features
 from simulator.training_run.footprint import footprint
 from simulator.training_run.interval import memory_interval, step_interval
-from simulator.training_run.step_time import StepParts, filled_passes, step_parts
+from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -82,5 +80,4 @@ def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:
     """The parts of each run's step with the shipped coefficients."""
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
-    schedules = np.asarray([filled_passes(run.schedule) for run in runs])
-    return step_parts(features(runs), schedules, assigned.of(values))
+    return step_parts(features(runs), assigned.of(values))

@@ -18,7 +18,8 @@ class RunStack:
     """A framework of a generation, as data; every file says where each entry is read off.
 
     frameworks       beginnings of the framework names that mean this stack, lower case
-    attention        `fused` (FlashAttention and its successors) or `unfused` (scores in memory)
+    attention        `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
+                     uses nothing newer than Ampere's) or `unfused` (scores in memory)
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
     norm_passes, activation_passes   how often the elementwise work of a layer reads or writes a
                      token's activations, forward, in units of the hidden size (norms, residuals,
@@ -28,6 +29,8 @@ class RunStack:
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
     weight_bytes, gradient_bytes   per parameter, as computed with and as summed
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
+    accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
+                     beyond writing a 16-bit gradient
     overlaps_data_parallel, overlaps_tensor_parallel, overlaps_pipeline   what hides under compute
     """
 
@@ -46,6 +49,7 @@ class RunStack:
     weight_bytes: float
     gradient_bytes: float
     optimizer_traffic_bytes: float
+    accumulation_bytes: float
     overlaps_data_parallel: bool
     overlaps_tensor_parallel: bool
     overlaps_pipeline: bool

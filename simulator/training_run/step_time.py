@@ -59,25 +59,30 @@ def larger(a: Array, b: Array) -> Array:
     return np.asarray(top * ((a / top) ** _SHARP + (b / top) ** _SHARP) ** (1 / _SHARP))
 
 
-def step_parts(x: Features, schedules: Array, c: Mapping[str, Array]) -> StepParts:
+def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     """The parts of each run's step.
 
-    schedules  [runs] how many weight-gradient passes fill each bubble (`filled_passes`): 0 for
-               1f1b, gpipe and interleaved, 1 for ZB-H1 and ZB-1p, 2 for ZB-H2, ZB-2p and ZB-V
-    c          per kind of coefficient the value of every run (coefficients.Assigned.of)
+    c  per kind of coefficient the value of every run (coefficients.Assigned.of)
 
     A stage's time per micro-batch is the larger of device and host time. The pipeline is 1f1b's
     (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided by the
-    chunks per rank where interleaved, and shortened by the weight passes that zero-bubble
-    schedules move into it (arXiv 2401.10241, section 2.2: (p - 1)(F + I - k W)).
+    chunks per rank where interleaved; zero-bubble schedules idle as their own timeline says.
     """
     launch = c["launch_us"] * 1e-6
     attention = c["attention"]
-    forward = c["matmul"] * x.matmul_forward + attention * x.attention_forward
+    forward_matmul = larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward)
+    backward_matmul = larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward)
+    forward = forward_matmul + attention * x.attention_forward
+    grouped = c["grouped"] * c["matmul"]
+    forward = forward + grouped * x.grouped_forward
     forward = forward + c["passes"] * (x.pass_forward + x.score_forward)
-    backward = c["matmul"] * x.matmul_backward + attention * x.attention_backward
+    backward = backward_matmul + attention * x.attention_backward
+    backward = backward + grouped * x.grouped_backward
     backward = backward + c["passes"] * (x.pass_backward + 1.5 * x.score_forward)
-    again = c["matmul"] * x.recomputed_matmul * x.matmul_forward
+    backward = backward + c["optimizer"] * x.accumulation_s
+    again = x.recomputed_matmul * (
+        forward_matmul + grouped * x.grouped_forward
+    )
     again = again + x.recomputed_attention * (
         attention * x.attention_forward + c["passes"] * x.score_forward
     )
@@ -105,12 +110,10 @@ def step_parts(x: Features, schedules: Array, c: Mapping[str, Array]) -> StepPar
     last = x.last_layers * whole + head + micro
     busiest = np.maximum(full, last)
     others = (x.pp - 1) * full + last - busiest
-    # Weight passes that fill the bubble: a third of the work, at the layers' own ratio.
-    weights = c["matmul"] * 0.5 * x.matmul_backward * x.layers
-    fill = np.maximum(0.0, others - (x.pp - 1) * schedules * weights)
-    bubble = np.where(x.pp > 1, fill / x.vpp, 0.0)
+    idle = np.where(x.idle_share > 0, x.idle_share * busiest, others / x.vpp)
+    bubble = np.where(x.pp > 1, idle, 0.0)
     cut = (x.cut_inner * c["inner"] + x.cut_outer * c["outer"]) + (
-        1e-6 * x.cut_steps * c["outer_step_us"]
+        1e-6 * x.cut_steps * c["cut_step_us"]
     )
     cuts = 2 * cut * (x.microbatches * x.vpp * c["cut_exposed"] + (x.pp - 1))
     reduce = x.reduce_inner * c["inner"] + x.reduce_outer * c["outer"]
@@ -138,7 +141,3 @@ def step_parts(x: Features, schedules: Array, c: Mapping[str, Array]) -> StepPar
         }
     )
 
-
-def filled_passes(schedule: str) -> float:
-    """Weight-gradient passes per bubble that a schedule fills it with."""
-    return {"zb-h1": 1.0, "zb-1p": 1.0, "zb-h2": 2.0, "zb-2p": 2.0, "zbv": 2.0}.get(schedule, 0.0)

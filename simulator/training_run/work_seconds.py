@@ -16,12 +16,20 @@ from simulator.training_run.layer_work import LayerWork, Matmul
 
 Array = NDArray[np.float64]
 
+# FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
+# section 4.1), because it uses no instruction that Ampere lacks.
+_AMPERE = "a100-sxm-80gb"
+_FLASH_2_GAIN = 335 / 225
+_NEWER = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSeconds:
     """Seconds of a LayerWork on its device at the surfaces' speed, before any coefficient.
 
     matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
+    grouped_*     matmuls of experts
+    peak_*        `matmul_*` at the datasheet's peak
     frozen_backward_s   the backward matmuls where the weights are frozen
     """
 
@@ -30,13 +38,18 @@ class WorkSeconds:
     frozen_backward_s: float
     attention_forward_s: float
     attention_backward_s: float
+    grouped_forward_s: float
+    grouped_backward_s: float
+    peak_forward_s: float
+    peak_backward_s: float
+    frozen_peak_backward_s: float
 
 
 def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     """The seconds of each (device name, work); equal shapes are priced together."""
-    sums = np.zeros((len(works), 5))
+    sums = np.zeros((len(works), 10))
     products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
-    calls: dict[tuple[str, str, int], list[tuple[float, ...]]] = defaultdict(list)
+    calls: dict[tuple[str, str, int, bool], list[tuple[float, ...]]] = defaultdict(list)
 
     def add(device: str, matmul: Matmul, row: int, slot: int) -> None:
         sizes = (matmul.m, matmul.n, matmul.k)
@@ -51,22 +64,33 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             add(device, matmul, row, 1)
         for matmul in work.backward_matmuls(weights=False):
             add(device, matmul, row, 2)
+        for matmul in work.grouped:
+            add(device, matmul, row, 5)
+        for matmul in work.backward_grouped():
+            add(device, matmul, row, 6)
         for matmul in work.score_matmuls:
             add(device, matmul, row, 3)
             for gradient in matmul.gradients():
                 add(device, gradient, row, 4)
         if work.attention is not None:
             x = work.attention
-            calls[device, x.dtype, x.head_size].append(
+            calls[device, x.dtype, x.head_size, x.newest].append(
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
     for (device, dtype), shapes in products.items():
         m, n, k, count, rows, slots = np.asarray(shapes).T
         each = _matmul_s(device, dtype, m, n, k) * count
         np.add.at(sums, (rows.astype(int), slots.astype(int)), each)
-    for (device, dtype, head_size), asked in calls.items():
+        main = slots < 3
+        ideal = 2 * m * n * k * count / _peak_flop_per_s(device, dtype)
+        np.add.at(sums, (rows[main].astype(int), 7 + slots[main].astype(int)), ideal[main])
+    for (device, dtype, head_size, newest), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
+        factor = 1.0
+        if not newest and device.startswith(_NEWER):
+            device, factor = _AMPERE, 1.0 / _FLASH_2_GAIN
         forward, backward = _attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)
+        forward, backward = factor * forward, factor * backward
         np.add.at(sums, (rows.astype(int), 3), forward * count)
         np.add.at(sums, (rows.astype(int), 4), backward * count)
     return [
@@ -76,6 +100,11 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             frozen_backward_s=row[2],
             attention_forward_s=row[3],
             attention_backward_s=row[4],
+            grouped_forward_s=row[5],
+            grouped_backward_s=row[6],
+            peak_forward_s=row[7],
+            peak_backward_s=row[8],
+            frozen_peak_backward_s=row[9],
         )
         for row in sums.tolist()
     ]
@@ -93,6 +122,15 @@ def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
     wide = "bfloat16" if "bfloat16" in surface.tables else "float16"
     ratio = peaks[wide].value / peaks[dtype].value if {dtype, wide} <= set(peaks) else 1.0
     return surface.time_s(wide, m, n, k) * ratio
+
+
+def _peak_flop_per_s(device: str, dtype: str) -> float:
+    """The datasheet's rate; fp16 and bf16 stand for each other, and for a type that is not there."""
+    peaks = get_device(device).peak_flop_per_s
+    for name in (dtype, "bfloat16", "float16"):
+        if name in peaks:
+            return float(peaks[name].value)
+    return float(max(peak.value for peak in peaks.values()))
 
 
 def _attention_s(

@@ -1,0 +1,91 @@
+"""What a rank keeps for the whole step: parameters, gradients and the optimizer's states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.training_run.memory_stack import MemoryStack
+from simulator.training_run.stage_share import StageShare
+from simulator.training_run.training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticBytes:
+    """Bytes on one device; `num_parameters` are those that it computes with, before ZeRO."""
+
+    num_parameters: float
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def static_bytes(
+    run: TrainingRun, stack: MemoryStack, shares: Sequence[StageShare], vocabulary: int
+) -> StaticBytes:
+    """Of a rank that holds the virtual stages `shares`.
+
+    Matrices are divided by tp; experts by the expert-parallel ranks, which are a part of dp x tp x
+    cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
+    Norms and the router are whole on each rank.
+    """
+    dense, experts = _rank_parameters(run, shares, vocabulary)
+    ranks = run.dp * run.cp
+    expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
+    if run.expert_parallel == 1:
+        # Experts are then divided by tp as the other matrices are.
+        expert_ranks = ranks
+    stage = run.zero_stage
+    trained = 0.0 if run.lora else 1.0
+
+    def held(bytes_each: float, sharded: bool) -> float:
+        if not sharded:
+            return bytes_each * (dense + experts)
+        return bytes_each * (dense / ranks + experts / expert_ranks)
+
+    return StaticBytes(
+        num_parameters=dense + experts,
+        parameters=held(stack.weight_bytes, stage >= 3),
+        gradients=trained * held(_gradient_bytes(run, stack), stage >= 2),
+        optimizer=trained * held(stack.state_bytes, stage >= 1),
+    )
+
+
+def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    return stack.fp16_gradient_bytes if run.precision == "fp16" else stack.gradient_bytes
+
+
+def _rank_parameters(
+    run: TrainingRun, shares: Sequence[StageShare], vocabulary: int
+) -> tuple[float, float]:
+    """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
+    model, tp = run.model, run.tp
+    dense = experts = 0.0
+    for share in shares:
+        dense += share.num_layers * (model.attention_parameters / tp + model.small_parameters)
+        dense += share.dense_layers * model.dense_parameters / tp
+        dense += share.expert_layers * (
+            model.num_shared_experts * model.expert_parameters / tp + model.router_parameters
+        )
+        split = run.expert_parallel if run.expert_parallel > 1 else tp
+        experts += share.expert_layers * model.num_experts * model.expert_parameters / split
+        if share.has_embedding:
+            dense += model.hidden_size * (vocabulary / tp + model.learned_positions)
+        if share.has_head:
+            dense += model.hidden_size
+            if not (model.tied_embeddings and share.has_embedding):
+                dense += model.hidden_size * vocabulary / tp
+    if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
+        dense -= model.hidden_size * vocabulary / tp
+    return dense, experts
+
+
+def _holds_both_ends(shares: Sequence[StageShare]) -> bool:
+    """First and last stage on one rank (V schedules): a tied table is there once."""
+    return any(share.has_embedding for share in shares) and any(
+        share.has_head and not share.has_embedding for share in shares
+    )
