@@ -142,14 +142,28 @@ def plan(
     )
 )
 def predict(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
+    plan_file: Annotated[Path | None, typer.Argument(metavar="PLAN", help="a plan file")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="a table of described runs instead of a plan")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", help="with --runs: the table; - for stdout")] = Path(
+        "-"
+    ),
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
     local: Local = None,
     json_output: Json = False,
 ) -> None:
-    """One plan in depth: where the time and the memory go, and what the numbers rest on."""
+    """One plan in depth: where the time and the memory go, and what the numbers rest on. Or one
+    prediction per row of a table of runs (--runs)."""
+    if runs is not None:
+        from shardwright.commands.predict_runs import predict_table
+
+        predict_table(runs, output)
+        return
+    if plan_file is None:
+        raise typer.BadParameter("give a plan file, or a table of runs with --runs")
     from shardwright.commands.predict import predict as command
 
     command(

@@ -1,26 +1,9 @@
 """The time of one collective, or one message, of a group of devices placed on a cluster.
 
-Measured points of the link come first: time over size as a curve per operation and group size.
-Where there are none, latency and bandwidth of the levels that the group spans give it:
-
-    all_gather, reduce_scatter   (n - 1) a + (n - 1) / n  S / B
-    all_reduce                   the sum of the two, or a tree: 2 log2(n) a + 2 S / B
-    broadcast                    log2(n) a + S / B          (pipelined tree)
-    all_to_all                   (n - 1) a + (n - 1) / n  S / B
-    send                         a + S / B
-    barrier                      2 log2(n) a
-
-S size of the full buffer, n devices, a latency of one message, B bandwidth per device. Rings and
-trees: Thakur, Rabenseifner and Gropp, Int. J. High Perf. Comp. Appl. 19(1), 2005, section 4; the
-factors (n - 1) / n: nccl-tests, doc/PERFORMANCE.md; NCCL takes the tree where it is faster (NVIDIA
-developer blog, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019).
-
-A group that spans several domains of a level (n1 members in each of n2) runs as NCCL's rings do:
-through all members of a domain before leaving it, one ring per network card, so that the n1
-members' links to the outer level carry it together. B is the least over the levels of
-    inner level   its bandwidth x efficiency
-    outer level   n1 x bandwidth x efficiency / devices per card that are on / oversubscription
-and `a` of each hop is that of the level that it crosses.
+Measured points of the very link come first (a probe's own): time over size as a curve per operation
+and group size. Else the levels that the group spans give it (simulator.collective_time): curves
+measured on the same kind of device inside an NVLink or PCI Express domain
+(profiles.hardware.collective_curve), latency and bandwidth of the link files elsewhere.
 """
 
 from __future__ import annotations
@@ -30,9 +13,20 @@ import math
 from dataclasses import dataclass, replace
 
 from profiles.errors import UnknownNameError
+from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.cluster import Cluster, Level
+from profiles.hardware.collective_curve import ScaledCurves, curves_on
 from profiles.hardware.fit import Curve, CurveValue, fit_curve
 from profiles.hardware.link import OPERATIONS, Link
+from profiles.sourced import Sourced
+from simulator.collective_time import (
+    Fabric,
+    Hop,
+    cards_shared,
+    direct_share,
+    message_share,
+    time_over,
+)
 
 # Relative half-width of a time from the formulas where the link's own numbers are exact: nothing
 # was measured, and NCCL's choice of channels and protocol alone moves times by this much. Assumed.
@@ -56,15 +50,6 @@ class CommCost:
 NOTHING = CommCost(time_s=0.0, low_s=0.0, high_s=0.0, method="measured", source="one device")
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """How a group lies on one level: members joined by it per domain, and what it gives them."""
-
-    level: Level
-    members: int
-    inside: int
-
-
 def price_collective(
     operation: str,
     size_bytes: float,
@@ -86,26 +71,28 @@ def price_collective(
         return NOTHING
     level = cluster.level_between(devices)
     size_bytes = float(size_bytes)
-    spans = _spans(devices, cluster)
-    formula = _formula(operation, size_bytes, spans, cluster, sharing)
+    hops = _hops(devices, cluster, sharing)
+    time_s = time_over(operation, size_bytes, hops)
     measured = _measured(operation, size_bytes, len(devices), level.link)
     if measured is None:
-        return _from_formula(formula, level.link)
+        curve = hops[0].curve
+        if curve is None:
+            return _from_formula(time_s, level.link)
+        return _from_curve(time_s, operation, hops, curve, level.link)
     read, group_size = measured
     if group_size == len(devices):
         method = "assumed" if read.method == "extrapolated" else read.method
         ratio = 1.0
     else:
         # Another group size on the same link: the measured time moves as the formula does.
-        outer = spans[-1]
+        outer = hops[-1]
         members = max(2, round(group_size / outer.inside))
-        measured_spans = (*spans[:-1], replace(outer, members=members))
-        there = _formula(operation, size_bytes, measured_spans, cluster, sharing)
-        ratio = formula / there if there > 0 else 1.0
+        there = time_over(operation, size_bytes, (*hops[:-1], replace(outer, members=members)))
+        ratio = time_s / there if there > 0 else 1.0
         method = "assumed"
     if sharing > 1:
-        alone = _formula(operation, size_bytes, spans, cluster, 1)
-        ratio *= formula / alone if alone > 0 else 1.0
+        alone = time_over(operation, size_bytes, _hops(devices, cluster, 1))
+        ratio *= time_s / alone if alone > 0 else 1.0
     wider = 1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)
     return CommCost(
         time_s=read.value * ratio,
@@ -116,9 +103,67 @@ def price_collective(
     )
 
 
+def fabric_of(
+    device_name: str,
+    *,
+    domain_size: int | None = None,
+    inner_link: str | None = None,
+    outer_link: str | None = None,
+    nics_shared_by: int | None = None,
+    outer_efficiency: float | None = None,
+    oversubscription: float = 1.0,
+) -> Fabric:
+    """The numbers of `collective_time_s` for a device of the catalogue in its usual node.
+
+    Each argument replaces the usual design's; `outer_efficiency` is the share of the card that a
+    fabric reaches, the one number that whole runs may refit.
+    Raises UnknownNameError for a device or link that the catalogue lacks.
+    """
+    design = node_design(device_name)
+    inner = get_link(inner_link or design.inner_link)
+    outer = get_link(outer_link or design.outer_link)
+    bandwidth = outer.bandwidth_bytes_per_s.value
+    efficiency = outer_efficiency or outer.efficiency.value
+    message = outer.message_efficiency or outer.efficiency
+    name = get_device(device_name).name
+    return Fabric(
+        domain_size=domain_size or design.devices,
+        inner_rate_bytes_per_s=_rate(inner),
+        inner_latency_s=inner.latency_s.value,
+        outer_rate_bytes_per_s=bandwidth * efficiency,
+        outer_latency_s=outer.latency_s.value,
+        outer_message_bytes_per_s=bandwidth * min(efficiency, message.value),
+        nics_shared_by=nics_shared_by or design.outer_shared_by,
+        oversubscription=oversubscription,
+        direct_peers=inner.direct_peers,
+        torus_axes=inner.torus_axes,
+        curve=curves_on(name, inner.name, _rate(inner), inner.latency_s.value),
+    )
+
+
+def _from_curve(
+    time_s: float, operation: str, hops: tuple[Hop, ...], curve: ScaledCurves, link: Link
+) -> CommCost:
+    """With the held-out error of the curve; a group that leaves the domain or that the curve
+    stands in for has the uncertainty of the formula and of its outermost link as well."""
+    measured = curve.curves.measured_groups(operation)
+    own = len(hops) == 1 and hops[0].members in measured and not curve.reason
+    width = curve.curves.half_width(operation, "sizes" if own else "groups")
+    if len(hops) > 1:
+        width += FORMULA_UNCERTAINTY + sum(number.uncertainty for number in _numbers(link))
+    elif not own:
+        width += FORMULA_UNCERTAINTY
+    return CommCost(
+        time_s=time_s,
+        low_s=time_s / (1.0 + width),
+        high_s=time_s * (1.0 + width),
+        method="interpolated" if own else "assumed",
+        source=curve.curves.source if len(hops) == 1 else link.bandwidth_bytes_per_s.source,
+    )
+
+
 def _from_formula(time_s: float, link: Link) -> CommCost:
-    numbers = (link.bandwidth_bytes_per_s, link.efficiency, link.latency_s)
-    width = math.log1p(FORMULA_UNCERTAINTY + sum(number.uncertainty for number in numbers))
+    width = math.log1p(FORMULA_UNCERTAINTY + sum(n.uncertainty for n in _numbers(link)))
     return CommCost(
         time_s=time_s,
         low_s=time_s * math.exp(-width),
@@ -128,69 +173,64 @@ def _from_formula(time_s: float, link: Link) -> CommCost:
     )
 
 
-def _spans(devices: tuple[int, ...], cluster: Cluster) -> tuple[_Span, ...]:
-    """Levels that the group uses, inner first: how many parts each joins, members within one."""
-    spans = []
+def _numbers(link: Link) -> tuple[Sourced, ...]:
+    return (link.bandwidth_bytes_per_s, link.efficiency, link.latency_s)
+
+
+def _rate(link: Link) -> float:
+    return link.bandwidth_bytes_per_s.value * link.efficiency.value
+
+
+def _hops(devices: tuple[int, ...], cluster: Cluster, sharing: int) -> tuple[Hop, ...]:
+    """Levels that the group uses, inner first."""
+    hops: list[Hop] = []
     parts = len(devices)
+    below = 1
     for level in cluster.levels:
         domains = len({index // level.domain_size for index in devices})
         joined = math.ceil(parts / domains)
         if joined > 1:
-            spans.append(_Span(level, joined, math.ceil(len(devices) / parts)))
-        parts = domains
+            inside = math.ceil(len(devices) / parts)
+            curve = _curve(level, cluster, devices[0]) if inside == 1 and not hops else None
+            hops.append(_hop(level, joined, inside, below, sharing, curve))
+        parts, below = domains, level.domain_size
         if domains == 1:
             break
-    return tuple(spans)
+    return tuple(hops)
 
 
-def _bandwidth(span: _Span, cluster: Cluster, sharing: int) -> float:
-    """Bytes per second that one ring position of the group gets at this level."""
-    link = span.level.link
-    inner = 1
-    for level in cluster.levels:
-        if level is span.level:
-            break
-        inner = level.domain_size
-    # Devices of an inner domain that are on at once, spread over its cards.
-    active = min(span.inside * sharing, max(inner, span.inside))
-    cards = max(1.0, max(inner, link.shared_by) / link.shared_by)
-    per_card = min(float(link.shared_by), max(1.0, active / cards))
-    rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
-    return rate * span.inside / per_card / span.level.oversubscription
+def _hop(
+    level: Level, members: int, inside: int, below: int, sharing: int, curve: ScaledCurves | None
+) -> Hop:
+    """A level between parts of `inside` devices; the level below joins `below` of them."""
+    link = level.link
+    shared = cards_shared(inside, sharing, below, link.shared_by) * level.oversubscription
+    message = link.message_efficiency or link.efficiency
+    bandwidth = link.bandwidth_bytes_per_s.value
+    return Hop(
+        members=members,
+        inside=inside,
+        rate_bytes_per_s=_rate(link) * direct_share(members, link.direct_peers) * inside / shared,
+        message_bytes_per_s=bandwidth
+        * min(message.value, link.efficiency.value)
+        * message_share(link.direct_peers, link.torus_axes)
+        / shared,
+        latency_s=link.latency_s.value,
+        torus_axes=link.torus_axes,
+        curve=curve,
+        loaded=min(members * sharing, level.domain_size),
+    )
 
 
-def _formula(
-    operation: str, size: float, spans: tuple[_Span, ...], cluster: Cluster, sharing: int
-) -> float:
-    count = math.prod(span.members for span in spans)
-    share = (count - 1) / count
-    rates = [_bandwidth(span, cluster, sharing) for span in spans]
-    rate = min(rates)
-    # Hops of a ring over all members, each with the latency of the level that it crosses.
-    ring_s = tree_s = 0.0
-    outer = count
-    for span in spans:
-        outer //= span.members
-        ring_s += (span.members - 1) * outer * span.level.link.latency_s.value
-        tree_s += math.log2(span.members) * span.level.link.latency_s.value
-    if operation == "all_reduce":
-        ring = 2 * ring_s + 2 * share * size / rate
-        return min(ring, 2 * tree_s + 2 * size / rate)
-    if operation in ("all_gather", "reduce_scatter"):
-        return ring_s + share * size / rate
-    if operation == "broadcast":
-        return tree_s + size / rate
-    if operation == "all_to_all":
-        # Every device sends to all others itself: the outer level carries each one's own part.
-        slowest, beyond = 0.0, 1.0
-        for span, level_rate in zip(reversed(spans), reversed(rates), strict=True):
-            part = beyond * (span.members - 1) / span.members
-            slowest = max(slowest, part * size * span.inside / level_rate)
-            beyond /= span.members
-        return ring_s + slowest
-    if operation == "barrier":
-        return 2 * tree_s
-    return tree_s + size / (rate / max(span.inside for span in spans))
+def _curve(level: Level, cluster: Cluster, device: int) -> ScaledCurves | None:
+    """Curves of the innermost level, where cards are not shared and the link has no own points."""
+    link = level.link
+    if level is not cluster.levels[0] or link.points or link.shared_by > 1:
+        return None
+    if level.oversubscription > 1:
+        return None
+    name = cluster.device_at(device).name
+    return curves_on(name, link.name, _rate(link), link.latency_s.value)
 
 
 def _measured(

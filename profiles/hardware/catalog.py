@@ -3,20 +3,29 @@
 Every file in profiles/data/devices and profiles/data/links is picked up by itself. Cluster strings:
 `4x8xh100-sxm` is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one;
 `2x8xh100-sxm+2x8xa100` joins node groups; a path names a cluster file, `local` this machine's own
-profile.
+profile. `16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
+
+A device answers to its name, its aliases and what its driver calls it, in any case and with spaces,
+underscores or hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.hardware.catalog_files import (
+    OVERHEAD_POWER,
+    ClusterFile,
+    DeviceFile,
+    LinkFile,
+    NodeDesign,
+)
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.device import Device, Measurements
 from profiles.hardware.link import Link
@@ -28,80 +37,8 @@ LINK_SCHEMA = "shardwright/link@1"
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 EFFICIENCY_SCHEMA = "shardwright/efficiency@1"
 
-# Hosts, network and cooling on top of the boards: a measured eight-GPU H100 node draws 5.7 to
-# 7.0 kW in training (MLPerf Training 4.1 power, Dell and Sustainable Metal Cloud) against 5.6 kW
-# of boards.
-_OVERHEAD_POWER = 0.25
+_GIB = 2**30
 _PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDesign:
-    """How many devices a usual node (or NVLink rack, or pod) holds, and its two links."""
-
-    devices: int
-    inner_link: str
-    outer_link: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFile:
-    """A device file as people write it: human units in the keys."""
-
-    name: str
-    vendor: str
-    type: str
-    aliases: tuple[str, ...] = ()
-    efficiency_of: str = ""
-    notes: str = ""
-    memory_gb: Sourced
-    reserved_gb: Sourced
-    memory_bandwidth_gb_per_s: Sourced
-    power_w: Sourced
-    launch_us: Sourced
-    peak_tflops: Mapping[str, Sourced]
-    node: NodeDesign
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFile:
-    """A link file as people write it."""
-
-    name: str
-    bandwidth_gb_per_s: Sourced
-    latency_us: Sourced
-    efficiency: Sourced
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFile:
-    """Nodes of a cluster file: `device` is a name of the catalogue."""
-
-    count: int
-    devices_per_node: int
-    device: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelFile:
-    """A level of a cluster file: `link` is a name of the catalogue, or the three numbers inline."""
-
-    name: str
-    domain_size: int
-    link: str | LinkFile
-    oversubscription: float = 1.0
-    shared_by: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFile:
-    """A cluster file as people write it (docs/clusters.md)."""
-
-    name: str
-    groups: tuple[GroupFile, ...]
-    levels: tuple[LevelFile, ...]
-    overhead_power: float = _OVERHEAD_POWER
 
 
 def scaled(number: Sourced, factor: float) -> Sourced:
@@ -132,10 +69,15 @@ def device_names() -> tuple[str, ...]:
 
 @functools.cache
 def _device_file(name: str) -> DeviceFile:
-    canonical = _aliases().get(name.lower())
+    canonical = _aliases().get(re.sub(r"[\s_]+", "-", name.strip().lower()))
     if canonical is None:
         raise UnknownNameError("device", name, _aliases())
     return read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+
+
+def node_design(name: str) -> NodeDesign:
+    """The usual node of a device of this name or alias; raises UnknownNameError."""
+    return _device_file(name).node
 
 
 def get_device(name: str) -> Device:
@@ -152,8 +94,8 @@ def _device(name: str) -> Device:
         type=file.type,
         aliases=file.aliases,
         peak_flop_per_s={k: scaled(v, 1e12) for k, v in file.peak_tflops.items()},
-        memory_bytes=scaled(file.memory_gb, 1e9 if file.type != "gpu" else _gpu_gb(file)),
-        reserved_bytes=scaled(file.reserved_gb, 1e9),
+        memory_bytes=scaled(file.memory_gib, _GIB),
+        reserved_bytes=scaled(file.reserved_gib, _GIB),
         memory_bandwidth_bytes_per_s=scaled(file.memory_bandwidth_gb_per_s, 1e9),
         power_w=file.power_w,
         launch_s=scaled(file.launch_us, 1e-6),
@@ -161,13 +103,6 @@ def _device(name: str) -> Device:
         measurements=_efficiency(file.name),
         notes=file.notes,
     )
-
-
-def _gpu_gb(file: DeviceFile) -> float:
-    """Bytes per printed GB. NVIDIA's up to 80 GB are sold in binary units and expose about 0.99 of
-    them (an 80 GB A100 shows 79.1 to 79.3 GiB); the larger ones are decimal (an H200 of 141 GB
-    shows 143771 MiB, nvidia-smi)."""
-    return 2**30 * 0.99 if file.memory_gb.value <= 80 else 1e9
 
 
 def _efficiency(name: str) -> Measurements | None:
@@ -193,6 +128,9 @@ def _link(file: LinkFile, shared_by: int = 1) -> Link:
         latency_s=scaled(file.latency_us, 1e-6),
         efficiency=file.efficiency,
         shared_by=shared_by,
+        message_efficiency=file.message_efficiency,
+        direct_peers=file.direct_peers,
+        torus_axes=file.torus_axes,
     )
 
 
@@ -253,19 +191,45 @@ def _assembled(name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesig
             f"--on {name!r}: nodes of {sorted(sizes)} devices in one cluster; write them in a "
             "cluster file with levels of their own"
         )
-    inner_size = sizes.pop()
+    per_node = sizes.pop()
+    inner_size = min(_domain_size(per_node, total, design) for design in designs)
     inner = min((get_link(d.inner_link) for d in designs), key=_speed)
-    outer = min((get_link(d.outer_link) for d in designs), key=_speed)
+    outer = min(
+        (replace(get_link(d.outer_link), shared_by=d.outer_shared_by) for d in designs), key=_speed
+    )
     levels = []
     if inner_size > 1:
-        levels.append(Level(name="node", domain_size=inner_size, link=inner))
+        level = "node" if inner_size == per_node else "rack"
+        levels.append(Level(name=level, domain_size=inner_size, link=inner))
     if total > inner_size:
         levels.append(Level(name="fabric", domain_size=total, link=outer))
-    return Cluster(name=name, groups=groups, levels=tuple(levels), overhead_power=_OVERHEAD_POWER)
+    return Cluster(
+        name=name,
+        groups=groups,
+        levels=tuple(levels),
+        overhead_power=_overhead_power(groups, designs),
+    )
+
+
+def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
+    """Devices that the inner link joins: the node's, or where nodes are trays of a rack the most
+    whole trays that fit a rack and divide the cluster evenly, as schedulers place jobs."""
+    if per_node != design.host_devices:
+        return per_node
+    most = min(total, design.devices)
+    even = [size for size in range(most, most // 2, -per_node) if total % size == 0]
+    return even[0] if even else most
+
+
+def _overhead_power(groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> float:
+    """The designs' host_power, weighted by the power of their devices."""
+    watts = [group.count * group.devices_per_node * group.device.power_w.value for group in groups]
+    shares = [d.host_power.value if d.host_power else OVERHEAD_POWER for d in designs]
+    return sum(w * s for w, s in zip(watts, shares, strict=True)) / sum(watts)
 
 
 def _speed(link: Link) -> float:
-    return link.bandwidth_bytes_per_s.value
+    return link.bandwidth_bytes_per_s.value / link.shared_by
 
 
 def _read_cluster(path: Path) -> Cluster:

@@ -8,6 +8,17 @@ from dataclasses import dataclass, field
 from profiles.errors import InputError, UnknownNameError
 from profiles.sourced import Sourced
 
+# Names of published runs for the types whose units they use: MXFP8 runs at the fp8 rate (NVIDIA and
+# AMD data sheets print one figure for both), NVFP4 at the dense FP4 rate.
+PRECISION_TYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8": "float8_e4m3fn",
+    "mxfp8": "float8_e4m3fn",
+    "nvfp4": "float4_e2m1fn_x2",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulPoint:
@@ -82,7 +93,8 @@ class Measurements:
 class Device:
     """One accelerator, or a fixed share of a CPU.
 
-    peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`)
+    peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`;
+                      `float32` is what torch does by default, `tf32` its tensor cores)
     memory_bytes      as the device reports it; reserved_bytes is what a framework cannot use
     memory_bandwidth_bytes_per_s   datasheet peak of the main memory
     power_w           board power under training load or the vendor's limit
@@ -134,7 +146,9 @@ class Device:
         return self.memory_bytes.value - self.reserved_bytes.value
 
     def peak(self, dtype: str) -> Sourced:
-        """The dense peak for `dtype`; raises InputError, naming the rates that there are."""
+        """The dense peak for a torch type or a precision (`nvfp4`); raises InputError, naming the
+        rates that there are."""
+        dtype = PRECISION_TYPES.get(dtype, dtype)
         if dtype not in self.peak_flop_per_s:
             raise InputError(
                 f"device {self.name} has no rate for {dtype}; it has rates for "

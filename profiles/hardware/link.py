@@ -45,7 +45,12 @@ class Link:
     bandwidth_bytes_per_s  one direction, per device
     latency_s              of one message between two devices
     efficiency             share of the bandwidth that large collectives reach
+    message_efficiency     share that one large message alone reaches; None: as efficiency
     shared_by              devices that share one such link (2 where two devices share a NIC)
+    direct_peers           where the bandwidth is that of cables to so many neighbours together: a
+                           group of n uses (n - 1) / direct_peers of it; 0 behind a switch
+    torus_axes             axes of a torus of such links, whose bandwidth is that of all together;
+                           0 where there is none
     points                 measured times, used first where they cover the question
     """
 
@@ -54,6 +59,9 @@ class Link:
     latency_s: Sourced
     efficiency: Sourced
     shared_by: int = 1
+    direct_peers: int = 0
+    torus_axes: int = 0
+    message_efficiency: Sourced | None = None
     points: tuple[LinkPoint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,10 +69,13 @@ class Link:
             raise InputError(f"link {self.name}: bandwidth must be above 0")
         if self.latency_s.value < 0:
             raise InputError(f"link {self.name}: latency must not be negative")
-        if not 0 < self.efficiency.value <= 1:
-            raise InputError(f"link {self.name}: efficiency must lie in (0, 1]")
+        for share in (self.efficiency, self.message_efficiency):
+            if share is not None and not 0 < share.value <= 1:
+                raise InputError(f"link {self.name}: efficiency must lie in (0, 1]")
         if self.shared_by < 1:
             raise InputError(f"link {self.name}: shared_by must be 1 or more")
+        if self.direct_peers < 0 or self.torus_axes < 0:
+            raise InputError(f"link {self.name}: direct_peers and torus_axes must be 0 or more")
 
     def __hash__(self) -> int:
         # Hashing every measured point would cost more than a look-up saves.

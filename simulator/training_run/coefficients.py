@@ -89,6 +89,15 @@ KINDS = (
         source="memory_rates.toml: 0.78 to 0.96 of the bandwidth is reached",
     ),
     Kind(
+        name="scores",
+        owner="stack",
+        start=1.1,
+        spread=0.3,
+        meaning="bytes that the softmax and dropout of an unfused attention core move over those "
+        "counted, at the full bandwidth",
+        source="memory_rates.toml: 0.78 to 0.96 of the bandwidth is reached",
+    ),
+    Kind(
         name="launch_us",
         owner="stack",
         start=6.0,

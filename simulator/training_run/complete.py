@@ -14,6 +14,7 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
 from profiles.published.known_models import known_model
+from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
 from simulator.training_run.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.complete_model import complete_model
@@ -47,6 +48,9 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     said: list[str] = []
     device = device_of(run)
     stack = _stack(run, device, said)
+    known = known_model(run.model)
+    if known is not None:
+        run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
     seq_len = _seq_len(run, said)
     global_batch = _global_batch(run, seq_len, said)
     layout = complete_layout(
@@ -71,7 +75,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         expert_parallel=_expert_parallel(run, layout, model.num_experts, said),
         sequence_parallel=_sequence_parallel(run, layout.tp, stack, said),
         zero_stage=zero_stage,
-        recompute=recompute_of(run, said),
+        recompute=recompute_of(run, stack, said),
         micro_batch=_micro_batch(run, layout, device, zero_stage, global_batch, said),
         global_batch=global_batch,
         seq_len=seq_len,
@@ -122,6 +126,11 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
     return stack
 
 
+def _is_megatron_core(stack: str) -> bool:
+    """Megatron-Core and what is built on it (Megatron-Bridge)."""
+    return stack.startswith("megatron-") and stack != "megatron-2021"
+
+
 def _seq_len(run: PublishedRun, said: list[str]) -> int:
     if run.seq_len is not None:
         return run.seq_len
@@ -148,7 +157,7 @@ def _global_batch(run: PublishedRun, seq_len: int, said: list[str]) -> int:
 def _zero_stage(run: PublishedRun, stack: str, said: list[str]) -> int:
     if run.zero_stage is not None:
         return run.zero_stage
-    stage = {"torch-fsdp": 3, "maxtext": 3, "megatron-core": 1}.get(stack, 0)
+    stage = 1 if _is_megatron_core(stack) else {"torch-fsdp": 3, "maxtext": 3}.get(stack, 0)
     said.append(f"ZeRO stage {stage}")
     return stage
 
@@ -177,7 +186,7 @@ def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) 
         return False
     if run.sequence_parallel is not None:
         return run.sequence_parallel
-    on = stack in ("megatron-core", "nanotron")
+    on = _is_megatron_core(stack) or stack == "nanotron"
     said.append(f"sequence parallelism {'on' if on else 'off'}")
     return on
 

@@ -36,9 +36,13 @@ _FULL = ("full", "rematerialization", "re-materialization", "activation checkpoi
 _MLP_MODULES = ("mlp", "moe", "layernorm", "norm", "shared_experts", "act")
 
 
-def recompute_of(run: PublishedRun, said: list[str]) -> str:
-    """The run's recompute as one of TrainingRun's words; raises UnsupportedRunError."""
+def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
+    """The run's recompute as one of TrainingRun's words; silent: none, but full in MaxText, whose
+    default it is (MaxText configs/base.yml, remat_policy). Raises UnsupportedRunError."""
     text = run.recompute.strip().lower()
+    if not text and stack == "maxtext":
+        said.append("recompute full (MaxText's default)")
+        return "full"
     if not text:
         said.append("no recompute")
         return "none"

@@ -11,8 +11,9 @@ from simulator.prediction import Interval
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.features import features
-from simulator.training_run.footprint import footprint
+from simulator.training_run.footprint import fits, footprint
 from simulator.training_run.interval import memory_interval, step_interval
+from simulator.training_run.memory_stack import memory_stack_names
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -62,15 +63,17 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
             found.append(RunPrediction(id=asked.id, why_not=reason))
             continue
         interval, split = steps[run.id]
-        memory = footprint(run)
+        known_memory = run.stack in memory_stack_names()
         found.append(
             RunPrediction(
                 id=asked.id,
                 run=run,
                 step_time_s=interval,
                 parts=split,
-                peak_memory_bytes=memory_interval(run, memory.allocated_bytes),
-                fits=memory.fits,
+                peak_memory_bytes=memory_interval(run, footprint(run).shown_bytes)
+                if known_memory
+                else None,
+                fits=fits(run) if known_memory else None,
             )
         )
     return tuple(found)

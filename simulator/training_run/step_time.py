@@ -75,16 +75,17 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     forward = forward_matmul + attention * x.attention_forward
     grouped = c["grouped"] * c["matmul"]
     forward = forward + grouped * x.grouped_forward
-    forward = forward + c["passes"] * (x.pass_forward + x.score_forward)
+    scores = c["scores"] * x.score_forward
+    forward = forward + c["passes"] * x.pass_forward + scores
     backward = backward_matmul + attention * x.attention_backward
     backward = backward + grouped * x.grouped_backward
-    backward = backward + c["passes"] * (x.pass_backward + 1.5 * x.score_forward)
+    backward = backward + c["passes"] * x.pass_backward + 1.5 * scores
     backward = backward + c["optimizer"] * x.accumulation_s
     again = x.recomputed_matmul * (
         forward_matmul + grouped * x.grouped_forward
     )
     again = again + x.recomputed_attention * (
-        attention * x.attention_forward + c["passes"] * x.score_forward
+        attention * x.attention_forward + scores
     )
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward
     tensor = (x.tensor_inner * c["inner"] + x.tensor_outer * c["outer"]) + 1e-6 * (

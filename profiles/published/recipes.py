@@ -1,0 +1,120 @@
+"""`fill_from_recipe`: what a public recipe says of a run whose own source prints no layout."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.published.run import PublishedRun
+
+RECIPES = Path(__file__).parents[1] / "data" / "published" / "recipes.toml"
+RECIPES_SCHEMA = "shardwright/recipes@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Settings that a public recipe trains a well-known model with on a number of devices.
+
+    model       name of a known model (profiles.published.known_models)
+    device      name in the catalogue
+    sequences_per_device   global batch / devices; may be below 1
+    recompute   a word that `PublishedRun.recompute` may hold
+    note        what of the recipe is not modelled, in words
+
+    Raises InputError for a global batch that is no whole number of sequences.
+    """
+
+    model: str
+    device: str
+    num_devices: tuple[int, ...]
+    source: str
+    note: str = ""
+    seq_len: int
+    sequences_per_device: float
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    micro_batch: int | None = None
+    zero_stage: int | None = None
+    recompute: str = ""
+
+    def __post_init__(self) -> None:
+        for count in self.num_devices:
+            batch = self.sequences_per_device * count
+            if batch < 1 or batch != int(batch):
+                raise InputError(f"{self.model} on {count} {self.device}: a batch of {batch:g}")
+
+    def agrees(self, run: PublishedRun) -> bool:
+        """Whether the row is of a size that the recipe is for and prints nothing else."""
+        if run.num_devices not in self.num_devices:
+            return False
+        pairs = (
+            (run.seq_len, self.seq_len),
+            (run.global_batch, round(self.sequences_per_device * run.num_devices)),
+            (run.dp, run.num_devices // (self.tp * self.pp * self.cp)),
+            (run.tp, self.tp),
+            (run.pp, self.pp),
+            (run.cp, self.cp),
+        )
+        return all(printed in (None, ours) for printed, ours in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipes:
+    """The file of recipes."""
+
+    date: str
+    recipes: tuple[Recipe, ...]
+
+
+@functools.cache
+def recipes() -> tuple[Recipe, ...]:
+    """All recipes, in the file's order."""
+    return read_document(RECIPES, Recipes, schema=RECIPES_SCHEMA).recipes
+
+
+def fill_from_recipe(
+    run: PublishedRun, *, model: str, device: str, said: list[str]
+) -> PublishedRun:
+    """The run with what a recipe for its model, device and size says where the row is silent.
+
+    Nothing is taken where the row prints another sequence length, batch or degree than the recipe:
+    then it is another run; nor where it prints both its layout and its batch. What was taken is
+    added to `said`.
+    """
+    layout = (run.dp, run.tp, run.pp, run.cp)
+    if run.global_batch is not None and layout != (None, None, None, None):
+        return run
+    for recipe in recipes():
+        if (recipe.model, recipe.device) == (model, device) and recipe.agrees(run):
+            return _filled(run, recipe, said)
+    return run
+
+
+def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
+    batch = round(recipe.sequences_per_device * (run.num_devices or 0))
+    taken: dict[str, int | str | None] = {
+        "seq_len": recipe.seq_len,
+        "global_batch": batch,
+        "tp": recipe.tp,
+        "pp": recipe.pp,
+        "cp": recipe.cp,
+        "ep": recipe.ep,
+        "micro_batch": recipe.micro_batch,
+        "zero_stage": recipe.zero_stage,
+        "recompute": recipe.recompute,
+    }
+    silent = {
+        name: value
+        for name, value in taken.items()
+        if value not in (None, "") and getattr(run, name) in (None, "")
+    }
+    words = ", ".join(f"{name} {value}" for name, value in silent.items())
+    said.append(f"{words} (recipe: {recipe.source})")
+    if recipe.note:
+        said.append(f"not modelled of the recipe: {recipe.note}")
+    return replace(run, **silent)  # type: ignore[arg-type]  # the names above are fields

@@ -1,0 +1,130 @@
+"""Fitting on some published runs and predicting the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import ShardwrightError
+from profiles.published.measured import Measured
+from profiles.published.run import PublishedRun
+from shardwright.validate.compared import ComparedRun
+from shardwright.validate.groups import source_of
+from shardwright.validate.predicted import PredictedRun
+from shardwright.validate.targets import utilisation
+from simulator.training_run.coefficients import Assigned, assign
+from simulator.training_run.complete import complete_run
+from simulator.training_run.features import Features, features
+from simulator.training_run.fit import Fitted, fit_coefficients
+from simulator.training_run.step_time import step_parts
+from simulator.training_run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+
+# Sources with more rows than this count for no more than so many: the sweeps of one cluster would
+# otherwise drown the others.
+_FULL_WEIGHT = 40
+# Rows below this MFU on several nodes carry network trouble that no figure of theirs shows (the
+# README of the published runs says so of the largest sweep); they are predicted, not fitted on.
+_LEAST_MFU = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitTable:
+    """Runs that can be predicted and have a measured step time, ready to be fitted on.
+
+    published, runs   in one order;  measured_s  [runs]
+    weights           [runs] of each row in a fit
+    """
+
+    published: tuple[PublishedRun, ...]
+    runs: tuple[TrainingRun, ...]
+    features: Features
+    assigned: Assigned
+    measured_s: Array
+    weights: Array
+
+    @property
+    def position(self) -> dict[str, int]:
+        """id -> place in the table."""
+        return {run.id: index for index, run in enumerate(self.runs)}
+
+
+def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -> FitTable:
+    """The table of the runs that can be predicted and were timed."""
+    times = {row.id: row for row in measured}
+    kept: list[PublishedRun] = []
+    runs: list[TrainingRun] = []
+    healthy: list[bool] = []
+    for run in published:
+        found = times.get(run.id)
+        if found is None or not found.step_time_s:
+            continue
+        try:
+            completed = complete_run(run)
+        except ShardwrightError:
+            continue
+        reached = utilisation(
+            ComparedRun(run=run, measured=found, predicted=PredictedRun(id=run.id))
+        )
+        kept.append(run)
+        runs.append(completed)
+        trouble = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
+        healthy.append(not (trouble and completed.device.startswith("h100")))
+    sources = np.asarray([source_of(run.id) for run in runs])
+    weights = np.zeros(len(runs))
+    for source in sorted(set(sources.tolist())):
+        mine = (sources == source) & np.asarray(healthy)
+        if mine.any():
+            weights[mine] = min(1.0, (_FULL_WEIGHT / int(mine.sum())) ** 0.5)
+    return FitTable(
+        published=tuple(kept),
+        runs=tuple(runs),
+        features=features(runs),
+        assigned=assign(runs),
+        measured_s=np.asarray([times[run.id].step_time_s for run in runs], dtype=np.float64),
+        weights=weights,
+    )
+
+
+def fit(table: FitTable, *, without: Sequence[int] = ()) -> Fitted:
+    """The coefficients fitted on all rows but some."""
+    weights = table.weights.copy()
+    weights[np.asarray(without, dtype=np.intp)] = 0.0
+    return fit_coefficients(table.features, table.assigned, table.measured_s, weights=weights)
+
+
+def predicted_s(table: FitTable, values: Array) -> Array:
+    """[runs] step times under coefficients."""
+    return step_parts(table.features, table.assigned.of(values)).total_s
+
+
+def left_out_s(table: FitTable, folds: Mapping[str, str]) -> Array:
+    """[runs] step times, each under coefficients that were fitted without its fold."""
+    position = table.position
+    members: dict[str, list[int]] = {}
+    for run_id, fold in folds.items():
+        if run_id in position:
+            members.setdefault(fold, []).append(position[run_id])
+    found = np.full(len(table.runs), np.nan)
+    for name in sorted(members):
+        rows = members[name]
+        fitted = fit(table, without=rows)
+        found[rows] = predicted_s(table, _unknown_as_kind(table, fitted, rows))[rows]
+    return found
+
+
+def _unknown_as_kind(table: FitTable, fitted: Fitted, without: Sequence[int]) -> Array:
+    """Coefficients that no fitted row takes are at their kind's value, as for a new device."""
+    weights = table.weights.copy()
+    weights[np.asarray(without, dtype=np.intp)] = 0.0
+    used = np.flatnonzero(weights > 0)
+    values = fitted.values.copy()
+    for kind, index in table.assigned.index.items():
+        touched = set(index[used].tolist())
+        for name in set(index.tolist()) - touched:
+            values[name] = fitted.kind_values[kind]
+    return values

@@ -1,0 +1,129 @@
+"""Makes profiles/data/calibration/*.toml from a table of published runs.
+
+    python -m shardwright.validate.derive_calibration RUNS.csv
+
+Deterministic: equal tables give equal files, but for the date.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from profiles.document import write_text
+from profiles.published.measured import read_measured
+from profiles.published.run import read_runs
+from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
+from shardwright.validate.crossvalidate import plain_folds, source_folds
+from shardwright.validate.groups import source_of
+from simulator.training_run.coefficients import (
+    COEFFICIENTS_FILE,
+    COEFFICIENTS_SCHEMA,
+    KINDS,
+    CoefficientFile,
+)
+from simulator.training_run.fit import Fitted
+from simulator.training_run.footprint import footprint
+from simulator.training_run.interval import (
+    INTERVALS_FILE,
+    INTERVALS_SCHEMA,
+    Band,
+    bands,
+    regimes_of,
+)
+from simulator.training_run.memory_stack import memory_stack_names
+
+
+def main() -> None:
+    """Fit, cross-validate, write both files, and say what came out."""
+    path = Path(sys.argv[1])
+    published = read_runs(path, lenient=True)
+    measured = read_measured(path)
+    table = fit_table(published, measured)
+    fitted = fit(table)
+    today = datetime.date.today().isoformat()
+    write_text(COEFFICIENTS_FILE, _coefficients(table, fitted, today))
+    five = left_out_s(table, plain_folds(table.published))
+    unseen = left_out_s(table, source_folds(table.published))
+    step = _ratios(table, table.measured_s / five)
+    step["unseen"] = (table.measured_s / unseen).tolist()
+    peaks = {row.id: row.peak_memory_gib for row in measured if row.peak_memory_gib}
+    memory: dict[str, list[float]] = {}
+    for run in table.runs:
+        if run.id in peaks and run.stack in memory_stack_names():
+            shown = footprint(run).shown_bytes / 2**30
+            for name in regimes_of(run):
+                memory.setdefault(name, []).append(float(peaks[run.id] or 0.0) / shown)
+    write_text(INTERVALS_FILE, _intervals(bands(step), bands(memory), today))
+    for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
+        error = np.abs(found / table.measured_s - 1)
+        sys.stdout.write(f"{name}: mean {error.mean():.1%}, median {np.median(error):.1%}\n")
+
+
+def _ratios(table: FitTable, ratio: np.ndarray) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for run, value in zip(table.runs, ratio.tolist(), strict=True):
+        for name in regimes_of(run):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
+    sources = sorted({source_of(run.id) for run in table.runs})
+    file = CoefficientFile(
+        source=f"step times of published runs: {', '.join(sources)}",
+        method="hierarchical least squares of log(predicted / measured), soft-L1 "
+        "(simulator/training_run/fit.py)",
+        date=today,
+        runs=int((table.weights > 0).sum()),
+        residual=round(fitted.residual, 4),
+    )
+    lines = [
+        "# The coefficients of described runs; meanings in simulator/training_run/coefficients.py.",
+        "# Made by shardwright/validate/derive_calibration.py; `runs` is the number of rows fitted",
+        "# on, `residual` their mean absolute relative error. A name that ends in .* is the value of",
+        "# its kind, for devices, stacks and networks without one of their own.",
+        f'schema = "{COEFFICIENTS_SCHEMA}"',
+        f'source = "{file.source}"',
+        f'method = "{file.method}"',
+        f'date = "{file.date}"',
+        f"runs = {file.runs}",
+        f"residual = {file.residual}",
+        "",
+        "[values]",
+    ]
+    used = np.flatnonzero(table.weights > 0)
+    touched = {i for index in table.assigned.index.values() for i in index[used].tolist()}
+    own = {
+        name: fitted.values[i] for i, name in enumerate(table.assigned.names) if i in touched
+    }
+    for kind in KINDS:
+        own.setdefault(f"{kind.name}.*", fitted.kind_values[kind.name])
+    lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> str:
+    lines = [
+        "# Bands of measured over predicted on rows that were left out, by regime",
+        "# (simulator/training_run/interval.py). Made by shardwright/validate/derive_calibration.py.",
+        f'schema = "{INTERVALS_SCHEMA}"',
+        'source = "the published runs that the coefficients are fitted on"',
+        'method = "split conformal, 5-fold (unseen: whole sources left out; memory: no fold, since '
+        'its few constants are not refitted)"',
+        f'date = "{today}"',
+    ]
+    for title, table in (("step", step), ("memory", memory)):
+        lines += ["", f"[{title}]"]
+        for name, band in table.items():
+            lines.append(
+                f'"{name}" = {{ low = {band.low:.4f}, high = {band.high:.4f}, rows = {band.rows} }}'
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

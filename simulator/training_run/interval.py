@@ -1,0 +1,97 @@
+"""90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
+
+Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
+4.5): runs of one stack and size of machine, since what was not predicted of a cluster (its network,
+above all) grows with it. A regime with few rows takes its stack's band, a run whose device or stack
+has no fitted coefficient the band of whole sources left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiles.document import read_document
+from simulator.prediction import Interval
+from simulator.training_run.coefficients import COEFFICIENTS_FILE, shipped_coefficients
+from simulator.training_run.training_run import TrainingRun
+
+INTERVALS_SCHEMA = "shardwright/run-intervals@1"
+INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
+# A band needs so many residuals: the 5th and 95th of fewer than 20 are their extremes.
+FEWEST = 20
+_EVERY, _UNSEEN = "*", "unseen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Measured over predicted: 5 % of left-out rows lie below `low`, 5 % above `high`."""
+
+    low: float
+    high: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalFile:
+    """profiles/data/calibration/run_intervals.toml: bands by regime."""
+
+    source: str
+    method: str
+    date: str
+    step: Mapping[str, Band] = field(default_factory=dict)
+    memory: Mapping[str, Band] = field(default_factory=dict)
+
+
+@functools.cache
+def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
+    """The bands that the project ships."""
+    return read_document(path, IntervalFile, schema=INTERVALS_SCHEMA)
+
+
+def regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes that a run belongs to, the narrowest first."""
+    nodes = run.num_nodes
+    size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
+    return f"{run.stack}, {size}", run.stack, _EVERY
+
+
+def step_interval(run: TrainingRun, time_s: float) -> Interval:
+    """The interval of a predicted step time."""
+    known = shipped_coefficients().values
+    seen = f"matmul.{run.device}" in known and f"passes.{run.stack}" in known
+    names = regimes_of(run) if seen else (_UNSEEN, _EVERY)
+    return _applied(shipped_intervals().step, names, time_s)
+
+
+def memory_interval(run: TrainingRun, peak_bytes: float) -> Interval:
+    """The interval of a predicted peak."""
+    return _applied(shipped_intervals().memory, regimes_of(run), peak_bytes)
+
+
+def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
+    band = next(bands[name] for name in names if name in bands)
+    return Interval(
+        value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high)
+    )
+
+
+def band_of(ratios: Sequence[float]) -> Band:
+    """The band of measured over predicted ratios, each end with the finite-sample rank of split
+    conformal prediction (ceil(0.95 (n + 1)) of n; Lei et al., JASA 113(523), 2018, section 2)."""
+    ordered = sorted(ratios)
+    count = len(ordered)
+    rank = min(count, math.ceil(0.95 * (count + 1)))
+    return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
+
+
+def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
+    """The band of every regime with enough rows, and of all."""
+    return {
+        name: band_of(found)
+        for name, found in sorted(ratios.items())
+        if len(found) >= FEWEST or name in (_EVERY, _UNSEEN)
+    }
