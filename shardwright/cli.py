@@ -283,6 +283,31 @@ def compare(
     )
 
 
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright validate\n\n  shardwright validate runs.csv --cross-validate "
+        "--markdown accuracy.md"
+    )
+)
+def validate(
+    table: Annotated[
+        Path | None, typer.Argument(metavar="RUNS", help="a table of runs [the project's own]")
+    ] = None,
+    failed: Annotated[
+        Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")
+    ] = None,
+    cross_validate: Annotated[
+        bool, typer.Option("--cross-validate", help="refit without the rows that are predicted")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
+) -> None:
+    """Predictions beside what others measured: errors, intervals, choices, by source."""
+    from shardwright.commands.validate import validate as command
+
+    command(table, failed=failed, cross_validate=cross_validate, markdown=markdown, html=html)
+
+
 @app.command(epilog="Examples:\n\n  shardwright catalog\n\n  shardwright catalog show h200-sxm")
 def catalog(
     action: Annotated[str, typer.Argument(help="list or show")] = "list",

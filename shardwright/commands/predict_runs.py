@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
-from profiles.published.run import read_runs
+from profiles.published.run import PublishedRun, read_runs
 from shardwright.commands.output import note, write_or_print
-from shardwright.validate.predicted import OK, PREDICTED_COLUMNS
+from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.predict_runs import RunPrediction, predict_runs
 
 _GIB = 2**30
@@ -20,25 +21,43 @@ def predict_table(path: Path, output: Path) -> None:
     A cell that cannot be read costs its own row a prediction, and is said there.
     """
     runs = read_runs(path, lenient=True)
-    found = predict_runs(runs)
+    found = predicted_runs(runs)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PREDICTED_COLUMNS)
     for prediction in found:
         writer.writerow(row_of(prediction))
     write_or_print(output, text.getvalue())
-    supported = sum(not prediction.why_not for prediction in found)
+    supported = sum(prediction.status == OK for prediction in found)
     note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
 
 
-def row_of(prediction: RunPrediction) -> list[str]:
+def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
+    """The predictions of runs as the rows of a table."""
+    return tuple(_as_row(prediction) for prediction in predict_runs(runs))
+
+
+def _as_row(made: RunPrediction) -> PredictedRun:
+    step, memory = made.step_time_s, made.peak_memory_bytes
+    return PredictedRun(
+        id=made.id,
+        step_time_s=None if step is None else step.value,
+        step_time_low_s=None if step is None else step.low,
+        step_time_high_s=None if step is None else step.high,
+        peak_memory_gib=None if memory is None else memory.value / _GIB,
+        peak_memory_low_gib=None if memory is None else memory.low / _GIB,
+        peak_memory_high_gib=None if memory is None else memory.high / _GIB,
+        fits=made.fits,
+        status=f"unsupported: {made.why_not}" if made.why_not else OK,
+        defaults="; ".join(made.run.defaults) if made.run is not None else "",
+    )
+
+
+def row_of(prediction: PredictedRun) -> list[str]:
     """The cells of a prediction, in the order of PREDICTED_COLUMNS."""
-    step, memory = prediction.step_time_s, prediction.peak_memory_bytes
     cells = [prediction.id]
-    for interval, scale in ((step, 1.0), (memory, _GIB)):
-        for name in ("value", "low", "high"):
-            cells.append("" if interval is None else f"{getattr(interval, name) / scale:.6g}")
+    for column in PREDICTED_COLUMNS[1:7]:
+        value = getattr(prediction, column)
+        cells.append("" if value is None else f"{value:.6g}")
     cells.append("" if prediction.fits is None else str(int(prediction.fits)))
-    cells.append(f"unsupported: {prediction.why_not}" if prediction.why_not else OK)
-    cells.append("; ".join(prediction.run.defaults) if prediction.run is not None else "")
-    return cells
+    return [*cells, prediction.status, prediction.defaults]

@@ -84,8 +84,8 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     lines = [
         "# The coefficients of described runs; meanings in simulator/training_run/coefficients.py.",
         "# Made by shardwright/validate/derive_calibration.py; `runs` is the number of rows fitted",
-        "# on, `residual` their mean absolute relative error. A name that ends in .* is the value of",
-        "# its kind, for devices, stacks and networks without one of their own.",
+        "# on, `residual` their mean absolute relative error. A name that ends in .* is the value",
+        "# of its kind, for devices, stacks and networks without one of their own.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
         f'source = "{file.source}"',
         f'method = "{file.method}"',
@@ -97,9 +97,7 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     ]
     used = np.flatnonzero(table.weights > 0)
     touched = {i for index in table.assigned.index.values() for i in index[used].tolist()}
-    own = {
-        name: fitted.values[i] for i, name in enumerate(table.assigned.names) if i in touched
-    }
+    own = {name: fitted.values[i] for i, name in enumerate(table.assigned.names) if i in touched}
     for kind in KINDS:
         own.setdefault(f"{kind.name}.*", fitted.kind_values[kind.name])
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
@@ -109,7 +107,8 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
 def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> str:
     lines = [
         "# Bands of measured over predicted on rows that were left out, by regime",
-        "# (simulator/training_run/interval.py). Made by shardwright/validate/derive_calibration.py.",
+        "# (simulator/training_run/interval.py). Made by",
+        "# shardwright/validate/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
         'method = "split conformal, 5-fold (unseen: whole sources left out; memory: no fold, since '

@@ -30,7 +30,8 @@ class Kind:
     """A kind of coefficient.
 
     owner   what has one each: `device`, `device and bits` (of the matmuls' data type), `stack`,
-            `network` (the outer link), or "" for one in all
+            `stack and sharding` (of the optimizer), `network` (the outer link), or "" for one in
+            all
     start, spread   where the fit begins, and how far (in log) it believes its members may lie
     meaning  in words; source  of the start
     """
@@ -58,8 +59,8 @@ KINDS = (
         owner="device and bits",
         start=1.40,
         spread=0.20,
-        meaning="matmul time over that at the datasheet's peak when matmuls run back to back, under "
-        "the power limit",
+        meaning="matmul time over that at the datasheet's peak when matmuls run back to back, "
+        "under the power limit",
         source="kernels of 3 ms and more: 0.87 of the peak on A100, 0.73 on H100, 0.58 on GB200 "
         "(gemm_surface.py)",
     ),
@@ -106,6 +107,15 @@ KINDS = (
         source="4 to 10 us per kernel of an eager step (device files, launch_us)",
     ),
     Kind(
+        name="ring_us",
+        owner="stack",
+        start=4.0,
+        spread=1.0,
+        meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
+        "beyond its bytes",
+        source="a few microseconds between nodes (device and link files)",
+    ),
+    Kind(
         name="inner",
         owner="device",
         start=1.35,
@@ -147,12 +157,29 @@ KINDS = (
         source="assumed",
     ),
     Kind(
+        name="cut_peer_us",
+        owner="stack",
+        start=10.0,
+        spread=1.2,
+        meaning="microseconds that each tensor-parallel rank beside adds to a send to another node",
+        source="assumed",
+    ),
+    Kind(
         name="reduce_exposed",
         owner="stack",
         start=0.6,
         spread=0.6,
         meaning="share of the gradients' exchange that does not hide under the backward",
         source="assumed",
+    ),
+    Kind(
+        name="reduce_rank_us",
+        owner="stack and sharding",
+        start=60.0,
+        spread=1.2,
+        meaning="microseconds per data-parallel rank of the step's exchange beyond its bytes: the "
+        "latency of a ring step times the number of collectives",
+        source="assumed: 10 collectives of 6 us a step",
     ),
     Kind(
         name="tensor_exposed",
@@ -240,6 +267,8 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
         return run.device
     if kind.owner == "device and bits":
         return f"{run.device}.{_BITS.get(run.precision, 16)}"
+    if kind.owner == "stack and sharding":
+        return f"{run.stack}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
         return run.stack
     return network_kind(run) if kind.owner == "network" else "*"

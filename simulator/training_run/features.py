@@ -37,15 +37,18 @@ class Features:
                           datasheet's peak
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
+    tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
     head_*                of the logits and the loss, per micro-batch
     tensor_*              collectives of tensor parallelism; forward ones, backward as many;
     expert_*              all-to-alls of experts, forward (backward as many)
     context_*             of context parallelism, forward (backward twice)
-    cut_*                 one send between stages, one direction
+    cut_*                 one send between stages, one direction; cut_peers are the tensor-parallel
+                          ranks that send side by side to another node
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
-    reduce_*              exchanging gradients and weights once per step
+    reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
+                          ring steps of one such exchange
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
@@ -75,6 +78,7 @@ class Features:
     score_forward: Array
     kernels_forward: Array
     kernels_backward: Array
+    tensor_rings: Array
     recomputed_matmul: Array
     recomputed_attention: Array
     recomputed_pass: Array
@@ -91,12 +95,14 @@ class Features:
     cut_inner: Array
     cut_outer: Array
     cut_steps: Array
+    cut_peers: Array
     gather_inner: Array
     gather_outer: Array
     gather_steps: Array
     reduce_inner: Array
     reduce_outer: Array
     reduce_steps: Array
+    reduce_ranks: Array
     optimizer_s: Array
     accumulation_s: Array
     idle_share: Array
@@ -199,7 +205,9 @@ def _row(
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
-        "kernels_forward": mixed(stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)),
+        "kernels_forward": mixed(
+            stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)
+        ),
         "kernels_backward": mixed(
             stack.kernels_backward, _expert_kernels(run, stack.kernels_backward)
         ),
@@ -303,6 +311,7 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         )
     gather, reduce = _data_messages(run, stack, links)
     return {
+        "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
         "tensor_inner": tensor.inner_s,
         "tensor_outer": tensor.outer_s,
         "tensor_inner_steps": tensor.inner_steps,
@@ -314,9 +323,11 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
         "cut_steps": cut.inner_steps + cut.outer_steps,
+        "cut_peers": run.tp * cut.outer_steps,
         "gather_inner": gather.inner_s,
         "gather_outer": gather.outer_s,
         "gather_steps": gather.inner_steps + gather.outer_steps,
+        "reduce_ranks": float(run.dp * run.cp - 1) if run.zero_stage < 3 else 0.0,
         "reduce_inner": reduce.inner_s,
         "reduce_outer": reduce.outer_s,
         "reduce_steps": reduce.inner_steps + reduce.outer_steps,
@@ -354,9 +365,7 @@ def _updated_parameters(run: TrainingRun, stack: RunStack) -> float:
     return count / (run.dp * run.cp) if run.zero_stage >= 1 else count
 
 
-def _data_messages(
-    run: TrainingRun, stack: RunStack, links: Links
-) -> tuple[Messages, Messages]:
+def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
     ranks, stride = run.dp * run.cp, run.tp
     if ranks < 2 or run.lora:

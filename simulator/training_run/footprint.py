@@ -7,31 +7,33 @@ allocates, what its allocator reserves, and what the device shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
-from simulator.training_run.activation_footprint import RankFacts, TensorSizes, activation_bytes
+from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import MemoryStack, load_memory_stack
+from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.run_conditions import rank_conditions
 from simulator.training_run.stage_share import StageShare, stage_shares
-from simulator.training_run.static_footprint import static_bytes
+from simulator.training_run.static_footprint import StaticBytes, static_bytes
+from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
+
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFootprint:
     """The peak of one device of a pipeline rank, in bytes.
 
-    always        workspaces and buffers that last
-    activations   of all micro-batches in flight
-    moment_bytes  what is there besides at the peak, whose name is `moment`
+    always        buffers and workspaces that last
+    activations   of all micro-batches in flight at the peak
+    moment        the peak's name;  moment_bytes  what is there besides at it
+    reserved_bytes   blocks of the allocator
     """
 
     rank: int
-    parameters: float
-    gradients: float
-    optimizer: float
+    static: StaticBytes
     always: float
     activations: float
     moment: str
@@ -39,23 +41,20 @@ class RankFootprint:
     reserved_bytes: float
 
     @property
-    def static(self) -> float:
-        return self.parameters + self.gradients + self.optimizer + self.always
-
-    @property
     def allocated_bytes(self) -> float:
-        return self.static + self.activations + self.moment_bytes
+        return self.static.total + self.always + self.activations + self.moment_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The peaks of a run.
+    """The peaks of a run, in bytes.
 
     ranks            one per pipeline rank
     allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
     reserved_bytes   as torch.cuda.max_memory_reserved counts
-    device_bytes     as nvidia-smi shows it: with the context, the loaded kernels and NCCL
+    device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
     shown_bytes      what the stack's own report prints, of the rank that it prints
+    refused          why the stack would not run this layout, "" if it would
     """
 
     ranks: tuple[RankFootprint, ...]
@@ -63,6 +62,7 @@ class Footprint:
     reserved_bytes: float
     device_bytes: float
     shown_bytes: float
+    refused: str = ""
 
     @property
     def fullest(self) -> RankFootprint:
@@ -74,89 +74,100 @@ def footprint(run: TrainingRun) -> Footprint:
 
     Raises UnknownNameError where no memory file describes the run's stack.
     """
-    stack = load_memory_stack(run.stack)
+    stack = memory_stack_of(run)
     sizes = TensorSizes(run, stack)
     shares = stage_shares(run, stack.stage_split)
     in_flight = most_in_flight(run)
+    layer = activation_bytes(run.recompute, stack, sizes)
     ranks = tuple(
-        _rank_footprint(
-            run,
-            stack,
-            sizes,
-            rank,
-            tuple(share for share in shares if share.rank == rank),
-            in_flight[rank],
-        )
+        _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
         for rank in range(run.pp)
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
-    shown = [ranks[0]] if stack.peak_rank == "first" else ranks
+    device = reserved + get_device(run.device).reserved_bytes.value
+    device += stack.device_extra_gib.value * GIB
+    shown = ranks[:1] if stack.peak_rank == "first" else ranks
+    by_kind = {
+        "allocated": max(rank.allocated_bytes for rank in shown),
+        "reserved": max(rank.reserved_bytes for rank in shown),
+        "device": device,
+    }
     return Footprint(
         ranks=ranks,
         allocated_bytes=max(rank.allocated_bytes for rank in ranks),
         reserved_bytes=reserved,
-        device_bytes=reserved + get_device(run.device).reserved_bytes.value,
-        shown_bytes=max(
-            r.allocated_bytes if stack.shows == "allocated" else r.reserved_bytes for r in shown
-        ),
+        device_bytes=device,
+        shown_bytes=by_kind[stack.shows],
+        refused=_refusal(run, stack, shares),
     )
 
 
 def fits(run: TrainingRun) -> bool:
-    """Whether the fullest rank stays within what its device leaves to a framework."""
-    return footprint(run).reserved_bytes <= get_device(run.device).usable_bytes
+    """Whether the stack runs the layout and its fullest rank stays within what the device leaves
+    to a framework."""
+    found = footprint(run)
+    return not found.refused and found.reserved_bytes <= get_device(run.device).usable_bytes
+
+
+def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...]) -> str:
+    """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
+    (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
+    empty = sum(share.is_empty for share in shares)
+    if empty:
+        return f"{empty} of {run.pp} pipeline ranks would hold no block of {stack.name}'s cut"
+    if stack.stage_split == "cost" and run.num_microbatches < run.pp - 1:
+        return (
+            f"{run.num_microbatches} micro-batches are fewer than the pp - 1 = {run.pp - 1} that "
+            f"{stack.name}'s 1F1B needs"
+        )
+    return ""
 
 
 def _rank_footprint(
     run: TrainingRun,
     stack: MemoryStack,
     sizes: TensorSizes,
+    layer: ActivationBytes,
     rank: int,
     shares: tuple[StageShare, ...],
     in_flight: float,
 ) -> RankFootprint:
-    static = static_bytes(run, stack, shares, sizes.vocabulary)
+    mine = tuple(share for share in shares if share.rank == rank)
+    static = static_bytes(run, stack, mine, sizes.vocabulary)
     here = RankFacts(
-        num_parameters=static.num_parameters, conditions=frozenset(_conditions(rank, shares))
+        num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine)
     )
     always = sizes.total(stack.always, here)
-    per_layer = activation_bytes(run, stack, sizes)
     kept = sum(
-        share.dense_layers * per_layer.dense_layer + share.expert_layers * per_layer.expert_layer
-        for share in shares
+        share.dense_layers * layer.dense_layer + share.expert_layers * layer.expert_layer
+        for share in mine
     )
-    activations = kept * in_flight / max(1, len(shares))
-    moments = [("activations", activations, 0.0)]
+    # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
+    activations = kept * in_flight / len(mine)
+    rerun = max(
+        layer.expert_rerun if any(share.expert_layers for share in mine) else 0.0,
+        layer.dense_rerun if any(share.dense_layers for share in mine) else 0.0,
+    )
+    moments = [("end of the forward pass", activations, 0.0)]
     for moment in stack.moments:
         extra = sizes.total(moment.tensors, here)
         if moment.where == "step":
             moments.append((moment.name, 0.0, extra))
-        elif moment.where == "layer":
-            if any(share.num_layers for share in shares):
-                moments.append((moment.name, activations, extra + per_layer.rerun))
-        elif any(
-            share.has_head if moment.where == "head" else share.has_embedding for share in shares
+        elif moment.where == "layer" and any(share.num_layers for share in mine):
+            moments.append((moment.name, activations, extra + rerun))
+        elif (moment.where == "head" and any(share.has_head for share in mine)) or (
+            moment.where == "embedding" and any(share.has_embedding for share in mine)
         ):
             moments.append((moment.name, activations, extra))
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
-    come_and_go = held + extra
     return RankFootprint(
         rank=rank,
-        parameters=static.parameters,
-        gradients=static.gradients,
-        optimizer=static.optimizer,
+        static=static,
         always=always,
         activations=held,
         moment=name,
         moment_bytes=extra,
-        reserved_bytes=static.total + always + come_and_go * stack.fragmentation,
+        reserved_bytes=static.total
+        + always
+        + (held + extra) * stack.reserved_over_allocated.value,
     )
-
-
-def _conditions(rank: int, shares: tuple[StageShare, ...]) -> Iterator[str]:
-    if any(share.dense_layers for share in shares):
-        yield "dense-layers-here"
-    if any(share.expert_layers for share in shares):
-        yield "expert-layers-here"
-    if rank > 0:
-        yield "later-rank"

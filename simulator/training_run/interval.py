@@ -74,9 +74,7 @@ def memory_interval(run: TrainingRun, peak_bytes: float) -> Interval:
 
 def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
     band = next(bands[name] for name in names if name in bands)
-    return Interval(
-        value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high)
-    )
+    return Interval(value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high))
 
 
 def band_of(ratios: Sequence[float]) -> Band:

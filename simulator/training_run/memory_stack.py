@@ -8,42 +8,34 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import InputError, UnknownNameError
+from profiles.sourced import Sourced
+from simulator.training_run.run_conditions import CONDITIONS
+from simulator.training_run.tensor_width import WIDTHS
+from simulator.training_run.training_run import TrainingRun
 
 MEMORY_STACK_SCHEMA = "shardwright/memory-stack@1"
 MEMORY_STACK_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "run_memory"
 
-PARTS = ("input", "norm", "attention", "core", "mlp", "routing", "experts", "shared", "")
+PARTS = ("", "input", "norm", "attention", "core", "mlp", "routing", "experts", "shared")
 SPLITS = ("tp", "sequence", "none")
-CONDITIONS = (
-    "gated",
-    "plain",
-    "latent",
-    "no-latent",
-    "several-sequences",
-    "context-parallel",
-    "tensor-parallel",
-    "one-tensor-rank",
-    "experts",
-    "expert-parallel",
-    "data-parallel",
-    "several-microbatches",
-    "unsharded-states",
-    "sharded-states",
-    "dense-layers-here",
-    "expert-layers-here",
-    "later-rank",
-)
+PLACES = ("layer", "head", "embedding", "step")
+STAGE_SPLITS = ("even", "cost")
+PEAK_RANKS = ("any", "first")
+SHOWN = ("allocated", "reserved", "device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTensor:
     """A tensor that stays in memory.
 
-    part    of a layer, which says what recomputation frees it: `input` is the layer's own input
-    width   elements per token, or of a whole tensor (simulator/training_run/tensor_width.py)
+    part    of a layer, which says what recomputation frees it: `input` is the layer's own input,
+            `core` the attention itself
+    width   elements per token, or of a whole weight (simulator/training_run/tensor_width.py)
     bytes   per element;  count  tensors of this kind
     split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`
-    only    conditions that must all hold, out of `CONDITIONS`
+    only    conditions that must all hold (simulator/training_run/run_conditions.py)
+
+    Raises UnknownNameError for a name that is none of these, InputError for a negative size.
     """
 
     name: str
@@ -55,15 +47,15 @@ class KeptTensor:
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for value, names, what in (
-            (self.part, PARTS, "part"),
-            (self.split, SPLITS, "split"),
-            *((condition, CONDITIONS, "condition") for condition in self.only),
-        ):
-            if value not in names:
-                raise UnknownNameError(what, value, names)
-        if not self.bytes * self.count >= 0.0:
-            raise InputError(f"{self.name}: bytes and count must be 0 or more")
+        _check("part", self.part, PARTS, self.name)
+        _check("split", self.split, SPLITS, self.name)
+        _check("width", self.width, WIDTHS, self.name)
+        for condition in self.only:
+            _check("condition", condition, CONDITIONS, self.name)
+        if self.bytes < 0.0 or self.count < 0.0:
+            raise InputError(
+                f"{self.name}: bytes {self.bytes:g} and count {self.count:g} must be 0 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,49 +71,60 @@ class Moment:
     tensors: tuple[KeptTensor, ...]
 
     def __post_init__(self) -> None:
-        if self.where not in ("layer", "head", "embedding", "step"):
-            raise UnknownNameError(
-                "place", self.where, ("layer", "head", "embedding", "step"), where=self.name
-            )
+        _check("place", self.where, PLACES, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryStack:
     """What a stack keeps; each file says where every entry is read off.
 
-    weight_bytes, gradient_bytes   per parameter, held by every data-parallel rank below the ZeRO
-                       stage that shards them (3 and 2)
-    fp16_gradient_bytes   the same in fp16 runs
+    run_stack          the run stack (profiles/data/run_stacks) that this describes
+    zero_stages        and at which ZeRO stages; another file may describe the others
+    weight_bytes       per parameter, held by every data-parallel rank below ZeRO stage 3
+    gradient_bytes     per parameter as summed, held by every one below stage 2; `fp16_` and `fp8_`
+                       are those of runs in fp16 and in fp8 or less
+    frozen_fp8_weight_bytes   per parameter where fp8 runs train adapters alone
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
-    stage_split        `even`, `cost` (nanotron: whole layers by matmul cost, the head counts) or
-                       `ends` (embedding and head count as a layer each)
-    peak_rank          `any`: the highest rank; `first`: what the first rank shows
-    shows              what the framework's own peak is: `allocated` or `reserved`
+    vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
+    stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, the head counts)
+    peak_rank, shows   what the framework's own report prints: of the fullest rank (`any`) or of the
+                       `first`; what is `allocated`, `reserved`, or what the `device` shows
     layers             tensors that a layer keeps from its forward to its backward
     always             tensors of a rank that are there for the whole run
-    fragmentation      reserved over allocated, as a factor on what comes and goes within a step
+    moments            what may be the peak
+    reserved_over_allocated   for what comes and goes within a step, allocator's blocks over tensors
+    device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
     name: str
+    run_stack: str
+    zero_stages: tuple[int, ...]
     source: str
     date: str
     weight_bytes: float
     gradient_bytes: float
     fp16_gradient_bytes: float
+    fp8_gradient_bytes: float
+    frozen_fp8_weight_bytes: float
     state_bytes: float
     vocabulary_multiple: int
     stage_split: str
     peak_rank: str
     shows: str
-    fragmentation: float
-    fragmentation_source: str
+    reserved_over_allocated: Sourced
+    device_extra_gib: Sourced
     layers: tuple[KeptTensor, ...]
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
 
+    def __post_init__(self) -> None:
+        _check("stage split", self.stage_split, STAGE_SPLITS, self.name)
+        _check("peak rank", self.peak_rank, PEAK_RANKS, self.name)
+        _check("kind of peak", self.shows, SHOWN, self.name)
+
 
 def memory_stack_names() -> tuple[str, ...]:
-    """All stacks that there are memory files of."""
+    """All memory stacks that there are files of."""
     return tuple(sorted(path.stem for path in MEMORY_STACK_FOLDER.glob("*.toml")))
 
 
@@ -133,3 +136,30 @@ def load_memory_stack(name: str) -> MemoryStack:
     return read_document(
         MEMORY_STACK_FOLDER / f"{name}.toml", MemoryStack, schema=MEMORY_STACK_SCHEMA
     )
+
+
+def memory_stack_of(run: TrainingRun) -> MemoryStack:
+    """The file that describes the run's stack at its ZeRO stage; raises UnknownNameError."""
+    return load_memory_stack(_stack_name(run.stack, run.zero_stage))
+
+
+@functools.cache
+def _stack_name(run_stack: str, zero_stage: int) -> str:
+    stacks = [load_memory_stack(name) for name in memory_stack_names()]
+    same = [stack for stack in stacks if stack.run_stack == run_stack]
+    for stack in same:
+        if zero_stage in stack.zero_stages:
+            return stack.name
+    if not same:
+        raise UnknownNameError(
+            "run stack with a memory file", run_stack, sorted({s.run_stack for s in stacks})
+        )
+    raise InputError(
+        f"no file in {MEMORY_STACK_FOLDER.name} describes {run_stack!r} at ZeRO stage {zero_stage}; "
+        f"{', '.join(f'{s.name} covers {s.zero_stages}' for s in same)}"
+    )
+
+
+def _check(what: str, value: str, names: tuple[str, ...], where: str) -> None:
+    if value not in names:
+        raise UnknownNameError(what, value, names, where=where)

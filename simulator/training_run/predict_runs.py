@@ -40,9 +40,9 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
     """A prediction per run, in their order, with the coefficients that the project ships."""
     completed: list[TrainingRun | None] = []
     why_not: list[str] = []
-    for run in runs:
+    for asked in runs:
         try:
-            completed.append(complete_run(run))
+            completed.append(complete_run(asked))
             why_not.append("")
         except (UnsupportedRunError, ShardwrightError) as error:
             completed.append(None)
@@ -52,11 +52,11 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
     if known:
         parts = predicted_parts(known)
         totals = parts.total_s
-        for i, run in enumerate(known):
+        for i, ready in enumerate(known):
             split = tuple(
                 (name, float(getattr(parts, name)[i])) for name in StepParts.__dataclass_fields__
             )
-            steps[run.id] = (step_interval(run, float(totals[i])), split)
+            steps[ready.id] = (step_interval(ready, float(totals[i])), split)
     found = []
     for asked, run, reason in zip(runs, completed, why_not, strict=True):
         if run is None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from simulator.training_run.training_run import TrainingRun
 
+# Schedules whose first rank holds the last stage too: stages go there and back.
+_V_SHAPED = ("zbv", "dualpipev", "v-half", "v-min")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShare:
-    """One virtual stage: dense layers, layers with experts, and whether it has the table of
-    embeddings and the head with the loss."""
+    """One virtual stage: its rank, dense layers, layers with experts, and whether it has the table
+    of embeddings and the head; `is_empty` where not even the loss is left for it."""
 
     rank: int
     dense_layers: int
     expert_layers: int
     has_embedding: bool
     has_head: bool
+    is_empty: bool = False
 
     @property
     def num_layers(self) -> int:
@@ -31,59 +34,71 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
            Bubble README, "Notices"), else as equal as can be with the rest in front
     """
-    count = run.pp * max(1, run.vpp)
-    layers = _by_cost(run, count) if split == "cost" else _even(run.model.num_layers, count)
+    count = run.pp * run.vpp
+    cuts = _by_cost(run, count) if split == "cost" else _even(run.model.num_layers, count)
     dense = run.model.num_layers - run.model.num_expert_layers
     shares = []
     begins = 0
-    for stage, number in enumerate(layers):
-        dense_here = max(0, min(number, dense - begins))
+    for stage, layers in enumerate(cuts.layers):
+        dense_here = max(0, min(layers, dense - begins))
         shares.append(
             StageShare(
                 rank=_rank(stage, run),
                 dense_layers=dense_here,
-                expert_layers=number - dense_here,
+                expert_layers=layers - dense_here,
                 has_embedding=stage == 0,
-                has_head=stage == count - 1,
+                has_head=stage == cuts.head,
+                is_empty=stage > cuts.last,
             )
         )
-        begins += number
+        begins += layers
     return tuple(shares)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cuts:
+    """Layers of each stage, the stage of the head and the last stage that holds anything."""
+
+    layers: tuple[int, ...]
+    head: int
+    last: int
+
+
 def _rank(stage: int, run: TrainingRun) -> int:
-    """Stages go around the ranks, but there and back where the schedule says so (ZB-V, DualPipeV,
-    V-Half, V-Min)."""
     turn, place = divmod(stage, run.pp)
-    if is_v_shaped(run) and turn % 2:
-        return run.pp - 1 - place
-    return place
+    back = run.schedule in _V_SHAPED and turn % 2
+    return run.pp - 1 - place if back else place
 
 
-def is_v_shaped(run: TrainingRun) -> bool:
-    """Whether the first rank holds the last stage too."""
-    return run.schedule in ("zbv", "dualpipev", "v-half", "v-min")
-
-
-def _even(num_layers: int, count: int) -> tuple[int, ...]:
-    if num_layers % count and not (num_layers + 2) % count and count > 1:
+def _even(num_layers: int, count: int) -> _Cuts:
+    if num_layers % count and count > 1 and not (num_layers + 2) % count:
         each = (num_layers + 2) // count
-        return (each - 1, *[each] * (count - 2), each - 1)
-    each, rest = divmod(num_layers, count)
-    return tuple(each + (stage < rest) for stage in range(count))
+        layers = (each - 1, *[each] * (count - 2), each - 1)
+    else:
+        each, rest = divmod(num_layers, count)
+        layers = tuple(each + (stage < rest) for stage in range(count))
+    return _Cuts(layers=layers, head=count - 1, last=count - 1)
 
 
-def _by_cost(run: TrainingRun, count: int) -> tuple[int, ...]:
-    """A block goes to the next stage once the blocks before have passed their share of the cost:
-    matmul weights of layers and head (LlamaForTraining.get_block_compute_costs)."""
+def _by_cost(run: TrainingRun, count: int) -> _Cuts:
+    """A stage ends with the block that takes the cost past its share: matmul weights of the layers
+    and of the head (LlamaForTraining.get_block_compute_costs), nothing for the norm after the
+    layers, the cast of the logits and the loss, which follow. Stages may stay empty."""
     model = run.model
-    layer = 4.0 * model.num_heads * model.head_size * model.hidden_size
-    layer += 3.0 * model.ffn_size * model.hidden_size
-    total = model.num_layers * layer + model.vocab_size * model.hidden_size
-    found = [0] * count
-    stage = 0
-    for done in itertools.accumulate([layer] * model.num_layers):
-        found[stage] += 1
-        if done > total * (stage + 1) / count:
+    layer = 4 * model.num_heads * model.head_size * model.hidden_size
+    layer += 3 * model.hidden_size * model.ffn_size
+    head = model.vocab_size * model.hidden_size
+    blocks = [0, *[layer] * model.num_layers, 0, head, 0, 0]
+    total = sum(blocks)
+    layers = [0] * count
+    stage = head_stage = done = last = 0
+    for block in blocks:
+        last = stage
+        done += block
+        if block == layer:
+            layers[stage] += 1
+        elif block == head:
+            head_stage = stage
+        if done > total * ((stage + 1) / count) and stage < count - 1:
             stage += 1
-    return tuple(found)
+    return _Cuts(layers=tuple(layers), head=head_stage, last=last)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.training_run.memory_stack import MemoryStack
+from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
@@ -40,22 +41,30 @@ def static_bytes(
         # Experts are then divided by tp as the other matrices are.
         expert_ranks = ranks
     stage = run.zero_stage
-    trained = 0.0 if run.lora else 1.0
 
-    def held(bytes_each: float, sharded: bool) -> float:
+    def held(bytes_each: float, *, sharded: bool) -> float:
         if not sharded:
             return bytes_each * (dense + experts)
         return bytes_each * (dense / ranks + experts / expert_ranks)
 
+    trained = 0.0 if run.lora else 1.0
     return StaticBytes(
         num_parameters=dense + experts,
-        parameters=held(stack.weight_bytes, stage >= 3),
-        gradients=trained * held(_gradient_bytes(run, stack), stage >= 2),
-        optimizer=trained * held(stack.state_bytes, stage >= 1),
+        parameters=held(_weight_bytes(run, stack), sharded=stage >= 3),
+        gradients=trained * held(_gradient_bytes(run, stack), sharded=stage >= 2),
+        optimizer=trained * held(stack.state_bytes, sharded=stage >= 1),
     )
 
 
+def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    if run.lora and run.precision in LOW_PRECISIONS:
+        return stack.frozen_fp8_weight_bytes
+    return stack.weight_bytes
+
+
 def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    if run.precision in LOW_PRECISIONS:
+        return stack.fp8_gradient_bytes
     return stack.fp16_gradient_bytes if run.precision == "fp16" else stack.gradient_bytes
 
 

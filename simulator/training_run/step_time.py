@@ -81,12 +81,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     backward = backward + grouped * x.grouped_backward
     backward = backward + c["passes"] * x.pass_backward + 1.5 * scores
     backward = backward + c["optimizer"] * x.accumulation_s
-    again = x.recomputed_matmul * (
-        forward_matmul + grouped * x.grouped_forward
-    )
-    again = again + x.recomputed_attention * (
-        attention * x.attention_forward + scores
-    )
+    again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward)
+    again = again + x.recomputed_attention * (attention * x.attention_forward + scores)
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward
     tensor = (x.tensor_inner * c["inner"] + x.tensor_outer * c["outer"]) + 1e-6 * (
         x.tensor_inner_steps * c["inner_step_us"] + x.tensor_outer_steps * c["outer_step_us"]
@@ -99,7 +95,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     context = (x.context_inner * c["inner"] + x.context_outer * c["outer"]) * 3.0
     device = forward + backward + again + tensor + expert + context
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
-    layer = larger(device, kernels * launch)
+    rings = x.tensor_rings * (2.0 + x.recomputed_matmul) * c["ring_us"] * 1e-6
+    layer = larger(device, kernels * launch) + rings
     gather = x.gather_inner * c["inner"] + x.gather_outer * c["outer"]
     gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
@@ -114,11 +111,12 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     idle = np.where(x.idle_share > 0, x.idle_share * busiest, others / x.vpp)
     bubble = np.where(x.pp > 1, idle, 0.0)
     cut = (x.cut_inner * c["inner"] + x.cut_outer * c["outer"]) + (
-        1e-6 * x.cut_steps * c["cut_step_us"]
+        1e-6 * (x.cut_steps * c["cut_step_us"] + x.cut_peers * c["cut_peer_us"])
     )
     cuts = 2 * cut * (x.microbatches * x.vpp * c["cut_exposed"] + (x.pp - 1))
     reduce = x.reduce_inner * c["inner"] + x.reduce_outer * c["outer"]
     reduce = (reduce + 1e-6 * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
+    reduce = reduce + 1e-6 * x.reduce_ranks * c["reduce_rank_us"]
     optimizer = c["optimizer"] * x.optimizer_s
     m = x.microbatches
     share = m * np.where(full >= last, x.layers, x.last_layers)
@@ -141,4 +139,3 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
             for name in StepParts.__dataclass_fields__
         }
     )
-

@@ -4,10 +4,39 @@ from __future__ import annotations
 
 from profiles.model.transformer import Transformer
 
+TOKEN_WIDTHS = (
+    "hidden",
+    "query",
+    "key",
+    "value",
+    "core",
+    "heads",
+    "scores",
+    "query_latent",
+    "key_value_latent",
+    "ffn",
+    "routed",
+    "routed_expert",
+    "shared",
+    "router",
+    "vocabulary",
+)
+WEIGHT_WIDTHS = (
+    "bytes",
+    "head_weight",
+    "attention_in_weights",
+    "attention_out_weight",
+    "mlp_weights",
+    "expert_weights",
+    "shared_weights",
+)
+# `parameters` are those of a rank, after tensor, pipeline and expert parallelism.
+WIDTHS = (*TOKEN_WIDTHS, *WEIGHT_WIDTHS, "parameters")
+
 
 def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
     """The vocabulary padded to a multiple of `multiple` times tp (Megatron-LM,
-    megatron/training/tokenizer: `_vocab_size_with_padding`); unpadded where `multiple` is 1."""
+    `_vocab_size_with_padding`); unpadded where `multiple` is 1."""
     step = multiple * tp if multiple > 1 else 1
     return -(-model.vocab_size // step) * step
 
@@ -15,18 +44,18 @@ def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
 def token_widths(model: Transformer, seq_len: int, vocabulary: int) -> dict[str, float]:
     """Elements per token of the activations of a layer and of the head, before any split.
 
-    `routed` and `routed_expert` count every token top_k times: experts that are equally loaded, or
-    a capacity factor of one.
+    `core` is the attention's output, `scores` a token's row of every head. `routed` and
+    `routed_expert` count every token top_k times: experts that are equally loaded.
     """
     x = model.latent
     query = model.head_size if x is None else x.nope_size + x.rope_size
     value = model.head_size if x is None else x.value_size
-    kv_heads = model.num_kv_heads if x is None else model.num_heads
+    key_heads = model.num_kv_heads if x is None else model.num_heads
     return {
         "hidden": model.hidden_size,
         "query": model.num_heads * query,
-        "key": kv_heads * query,
-        "value": kv_heads * value,
+        "key": key_heads * query,
+        "value": key_heads * value,
         "core": model.num_heads * value,
         "heads": model.num_heads,
         "scores": model.num_heads * seq_len,
@@ -37,22 +66,20 @@ def token_widths(model: Transformer, seq_len: int, vocabulary: int) -> dict[str,
         "routed_expert": model.top_k * model.expert_size,
         "shared": model.num_shared_experts * model.expert_size,
         "router": model.num_experts,
-        "token": 1,
         "vocabulary": vocabulary,
     }
 
 
 def weight_widths(model: Transformer, vocabulary: int) -> dict[str, float]:
-    """Elements of whole weights, before any split."""
-    h, x = model.hidden_size, model.latent
+    """Elements of whole weights, before any split; `bytes` is one, for what has a fixed size."""
+    x = model.latent
     core = model.num_heads * (model.head_size if x is None else x.value_size)
-    both = 2 if model.gated else 1
     return {
         "bytes": 1,
-        "head_weight": vocabulary * h,
-        "attention_in_weights": model.attention_parameters - core * h,
-        "attention_out_weight": core * h,
-        "mlp_weights": (both + 1) * h * model.ffn_size,
-        "expert_weights": (both + 1) * h * model.expert_size,
-        "shared_weights": (both + 1) * h * model.expert_size * model.num_shared_experts,
+        "head_weight": vocabulary * model.hidden_size,
+        "attention_in_weights": model.attention_parameters - core * model.hidden_size,
+        "attention_out_weight": core * model.hidden_size,
+        "mlp_weights": model.dense_parameters,
+        "expert_weights": model.expert_parameters,
+        "shared_weights": model.num_shared_experts * model.expert_parameters,
     }

@@ -110,8 +110,6 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     ]
 
 
-
-
 def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
     """A data type that the device's surface lacks has the shape of bf16's, at the ratio of the
     datasheet's peaks (assumed)."""
@@ -125,7 +123,7 @@ def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate; fp16 and bf16 stand for each other, and for a type that is not there."""
+    """The datasheet's rate; a 16-bit one stands for a type that is not there."""
     peaks = get_device(device).peak_flop_per_s
     for name in (dtype, "bfloat16", "float16"):
         if name in peaks:

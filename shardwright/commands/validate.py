@@ -1,0 +1,124 @@
+"""`shardwright validate`: predictions beside what was measured, on a table of published runs."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.text import Text
+
+from profiles.document import write_text
+from profiles.published.measured import Measured, read_measured
+from profiles.published.run import FIGURES, PublishedRun, read_runs
+from shardwright.commands.output import note, show
+from shardwright.commands.predict_runs import predicted_runs
+from shardwright.validate.accuracy_html import accuracy_html
+from shardwright.validate.accuracy_markdown import accuracy_markdown
+from shardwright.validate.baseline import predict_baseline
+from shardwright.validate.compared import compare_runs
+from shardwright.validate.predicted import PredictedRun
+from shardwright.validate.study import AccuracyStudy, Column
+
+IN_SAMPLE = "shipped"
+
+
+def validate(
+    path: Path | None,
+    *,
+    failed: Path | None,
+    cross_validate: bool,
+    markdown: Path | None,
+    html: Path | None,
+) -> None:
+    """Predict every run, compare, and print or write the page.
+
+    cross_validate  refit the coefficients without the rows that they predict, three ways; about a
+                    minute per thousand rows
+    """
+    table = path or FIGURES
+    published = read_runs(table, lenient=True)
+    measured = read_measured(table)
+    shipped = predicted_runs(published)
+    columns = [_column(IN_SAMPLE, published, measured, shipped)]
+    judged = IN_SAMPLE
+    if cross_validate:
+        columns += _left_out(published, measured, shipped)
+        judged = "5-fold"
+    study = AccuracyStudy(
+        columns=tuple(columns),
+        judged=judged,
+        baseline=compare_runs(published, measured, predict_baseline(published)),
+        failed=predicted_runs(read_runs(failed)) if failed is not None else (),
+        table="the project's own table of published runs" if path is None else table.name,
+        command=_command(path, failed, cross_validate),
+        date=datetime.date.today().isoformat(),
+    )
+    page = accuracy_markdown(study)
+    if markdown is not None:
+        write_text(markdown, page)
+        note(f"written: {markdown}")
+    if html is not None:
+        write_text(html, accuracy_html(study))
+        note(f"written: {html}")
+    if markdown is None:
+        if sys.stdout.isatty():
+            show(Text(page))
+        else:
+            sys.stdout.write(page)
+
+
+def _column(
+    name: str,
+    published: Sequence[PublishedRun],
+    measured: Sequence[Measured],
+    predicted: Sequence[PredictedRun],
+) -> Column:
+    return Column(name=name, rows=compare_runs(published, measured, predicted))
+
+
+def _left_out(
+    published: Sequence[PublishedRun],
+    measured: Sequence[Measured],
+    shipped: Sequence[PredictedRun],
+) -> list[Column]:
+    from shardwright.validate.cross_fit import fit_table, left_out_s
+    from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
+
+    table = fit_table(published, measured)
+    ways = (
+        ("5-fold", plain_folds(table.published)),
+        ("leave one model out", model_folds(table.published, batches=10)),
+        ("leave one source out", source_folds(table.published)),
+    )
+    found: list[Column] = []
+    for name, folds in ways:
+        times = left_out_s(table, folds)
+        by_id = {run.id: float(t) for run, t in zip(table.runs, times, strict=True)}
+        predicted = [_with_time(row, by_id) for row in shipped]
+        found.append(Column(name=name, rows=compare_runs(published, measured, predicted)))
+    return found
+
+
+def _with_time(row: PredictedRun, times: Mapping[str, float]) -> PredictedRun:
+    """The row with another step time, its interval moved along."""
+    time_s = times.get(row.id)
+    if time_s is None or row.step_time_s is None:
+        return row
+    factor = time_s / row.step_time_s
+    return replace(
+        row,
+        step_time_s=time_s,
+        step_time_low_s=factor * (row.step_time_low_s or 0.0),
+        step_time_high_s=factor * (row.step_time_high_s or 0.0),
+    )
+
+
+def _command(path: Path | None, failed: Path | None, cross_validate: bool) -> str:
+    words = ["shardwright validate"]
+    words += [path.name] if path is not None else []
+    words += [f"--failed {failed.name}"] if failed is not None else []
+    words += ["--cross-validate"] if cross_validate else []
+    return " ".join(words)

@@ -1,0 +1,59 @@
+"""`TensorSizes`: the bytes that the tensors of a stack take in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.training_run.memory_stack import KeptTensor, MemoryStack
+from simulator.training_run.run_conditions import run_conditions
+from simulator.training_run.tensor_width import padded_vocabulary, token_widths, weight_widths
+from simulator.training_run.training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What tensors may depend on beside the run: the rank's parameters after tensor, pipeline and
+    expert parallelism, and the conditions that hold on it."""
+
+    num_parameters: float = 0.0
+    conditions: frozenset[str] = frozenset()
+
+
+EVERY_RANK = RankFacts()
+
+
+class TensorSizes:
+    """Bytes of a stack's tensors, on one device, for one micro-batch of a run."""
+
+    __slots__ = ("_conditions", "_per_token", "_per_weight", "_splits", "vocabulary")
+
+    def __init__(self, run: TrainingRun, stack: MemoryStack) -> None:
+        self.vocabulary = padded_vocabulary(run.model, stack.vocabulary_multiple, run.tp)
+        self._conditions = run_conditions(run)
+        tokens = run.tokens
+        widths = token_widths(run.model, run.seq_len, self.vocabulary)
+        self._per_token = {name: width * tokens for name, width in widths.items()}
+        self._per_weight = weight_widths(run.model, self.vocabulary)
+        self._splits = {
+            "tp": run.tp,
+            "sequence": run.tp if run.sequence_parallel else 1,
+            "none": 1,
+        }
+
+    def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
+        """0 where a condition of the tensor does not hold."""
+        for condition in tensor.only:
+            if condition not in self._conditions and condition not in here.conditions:
+                return 0.0
+        each = tensor.bytes * tensor.count
+        if tensor.width == "parameters":
+            return each * here.num_parameters
+        elements = self._per_token.get(tensor.width)
+        if elements is None:
+            elements = self._per_weight[tensor.width]
+        return each * elements / self._splits[tensor.split]
+
+    def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
+        """Bytes of all of them."""
+        return sum(self.bytes_of(tensor, here) for tensor in tensors)
