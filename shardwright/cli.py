@@ -149,6 +149,12 @@ def predict(
     output: Annotated[Path, typer.Option("-o", help="with --runs: the table; - for stdout")] = Path(
         "-"
     ),
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
+    ] = None,
+    explain_run: Annotated[
+        str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
@@ -157,6 +163,18 @@ def predict(
 ) -> None:
     """One plan in depth: where the time and the memory go, and what the numbers rest on. Or one
     prediction per row of a table of runs (--runs)."""
+    if runs is None and (calibration or explain_run):
+        raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+    if runs is not None and explain_run is not None:
+        from shardwright.report.run_explanation import explain_row
+
+        explain_row(runs, explain_run, calibration)
+        return
+    if runs is not None and calibration is not None:
+        from shardwright.commands.calibrate import predict_calibrated
+
+        predict_calibrated(runs, output, calibration)
+        return
     if runs is not None:
         from shardwright.commands.predict_runs import predict_table
 
@@ -192,10 +210,23 @@ def profile(
     micro_batch: Annotated[str, typer.Option("--micro-batch", help="4, or 1,2,4")] = "1",
     precision: Precision = Precision.FP32,
     output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
+    from_runs: Annotated[
+        Path | None,
+        typer.Option("--from", help="calibrate to a cluster's own runs instead: a table of runs"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --from: write although it does not help")
+    ] = False,
     local: Local = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure this machine; the result is what `--on local` names."""
+    """Measure this machine; the result is what `--on local` names. Or calibrate the predictions of
+    described runs to a cluster by a handful of its own (--from)."""
+    if from_runs is not None:
+        from shardwright.commands.calibrate import calibrate
+
+        calibrate(from_runs, output, force=force)
+        return
     from shardwright.commands.profile import profile as command
 
     command(

@@ -24,8 +24,8 @@ from simulator.training_run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
 
-# Sources with more rows than this count for no more than so many: the sweeps of one cluster would
-# otherwise drown the others.
+# A source counts for so many rows at most: the sweeps of one cluster would otherwise drown the
+# others.
 _FULL_WEIGHT = 40
 # Rows below this MFU on several nodes carry network trouble that no figure of theirs shows (the
 # README of the published runs says so of the largest sweep); they are predicted, not fitted on.
@@ -79,7 +79,7 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
     for source in sorted(set(sources.tolist())):
         mine = (sources == source) & np.asarray(healthy)
         if mine.any():
-            weights[mine] = min(1.0, (_FULL_WEIGHT / int(mine.sum())) ** 0.5)
+            weights[mine] = min(1.0, _FULL_WEIGHT / int(mine.sum()))
     return FitTable(
         published=tuple(kept),
         runs=tuple(runs),

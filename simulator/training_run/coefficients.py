@@ -101,10 +101,11 @@ KINDS = (
     Kind(
         name="launch_us",
         owner="stack",
-        start=6.0,
+        start=25.0,
         spread=0.6,
-        meaning="host microseconds per kernel",
-        source="4 to 10 us per kernel of an eager step (device files, launch_us)",
+        meaning="host microseconds per kernel counted: dispatch, autograd and Python around it",
+        source="a Python-driven operator takes 10 to 50 us of the host, its launch 4 to 10 of them "
+        "(device files, launch_us)",
     ),
     Kind(
         name="ring_us",

@@ -29,7 +29,7 @@ class RankFootprint:
     always        buffers and workspaces that last
     activations   of all micro-batches in flight at the peak
     moment        the peak's name;  moment_bytes  what is there besides at it
-    reserved_bytes   blocks of the allocator
+    reserved_bytes   blocks of the allocator, where there is room;  needed_bytes  to run at all
     """
 
     rank: int
@@ -39,6 +39,7 @@ class RankFootprint:
     moment: str
     moment_bytes: float
     reserved_bytes: float
+    needed_bytes: float
 
     @property
     def allocated_bytes(self) -> float:
@@ -51,7 +52,8 @@ class Footprint:
 
     ranks            one per pipeline rank
     allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
-    reserved_bytes   as torch.cuda.max_memory_reserved counts
+    reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
+    needed_bytes     what must be there for the run not to fail
     device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
     shown_bytes      what the stack's own report prints, of the rank that it prints
     refused          why the stack would not run this layout, "" if it would
@@ -60,13 +62,14 @@ class Footprint:
     ranks: tuple[RankFootprint, ...]
     allocated_bytes: float
     reserved_bytes: float
+    needed_bytes: float
     device_bytes: float
     shown_bytes: float
     refused: str = ""
 
     @property
     def fullest(self) -> RankFootprint:
-        return max(self.ranks, key=lambda rank: rank.reserved_bytes)
+        return max(self.ranks, key=lambda rank: rank.needed_bytes)
 
 
 def footprint(run: TrainingRun) -> Footprint:
@@ -96,6 +99,7 @@ def footprint(run: TrainingRun) -> Footprint:
         ranks=ranks,
         allocated_bytes=max(rank.allocated_bytes for rank in ranks),
         reserved_bytes=reserved,
+        needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
         shown_bytes=by_kind[stack.shows],
         refused=_refusal(run, stack, shares),
@@ -106,7 +110,7 @@ def fits(run: TrainingRun) -> bool:
     """Whether the stack runs the layout and its fullest rank stays within what the device leaves
     to a framework."""
     found = footprint(run)
-    return not found.refused and found.reserved_bytes <= get_device(run.device).usable_bytes
+    return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 
 def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...]) -> str:
@@ -134,9 +138,7 @@ def _rank_footprint(
 ) -> RankFootprint:
     mine = tuple(share for share in shares if share.rank == rank)
     static = static_bytes(run, stack, mine, sizes.vocabulary)
-    here = RankFacts(
-        num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine)
-    )
+    here = RankFacts(num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine))
     always = sizes.total(stack.always, here)
     kept = sum(
         share.dense_layers * layer.dense_layer + share.expert_layers * layer.expert_layer
@@ -160,6 +162,7 @@ def _rank_footprint(
         ):
             moments.append((moment.name, activations, extra))
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
+    lasting, passing = static.total + always, held + extra
     return RankFootprint(
         rank=rank,
         static=static,
@@ -167,7 +170,6 @@ def _rank_footprint(
         activations=held,
         moment=name,
         moment_bytes=extra,
-        reserved_bytes=static.total
-        + always
-        + (held + extra) * stack.reserved_over_allocated.value,
+        reserved_bytes=lasting + passing * stack.reserved_over_allocated.value,
+        needed_bytes=lasting + passing * stack.needed_over_allocated.value,
     )

@@ -120,7 +120,8 @@ def layer_work(
     inner = 0.0
     grouped: list[Matmul] = []
     if experts:
-        routed = tokens * model.top_k * imbalance
+        # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
+        routed = tokens / run.tp * model.top_k * imbalance
         ranks = max(1, run.expert_parallel)
         local = model.num_experts / ranks
         # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
@@ -140,7 +141,7 @@ def layer_work(
     passes = width * (stack.norm_passes * rows * h + stack.activation_passes * inner)
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
-        passes += width * 4 * tokens * model.top_k * h
+        passes += width * 4 * tokens / run.tp * model.top_k * h
     attention, scores, score_bytes = _attention(run, stack)
     return LayerWork(
         matmuls=tuple(matmuls),

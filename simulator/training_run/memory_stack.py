@@ -78,7 +78,7 @@ class Moment:
 class MemoryStack:
     """What a stack keeps; each file says where every entry is read off.
 
-    run_stack          the run stack (profiles/data/run_stacks) that this describes
+    run_stacks         the run stacks (profiles/data/run_stacks) that this describes
     zero_stages        and at which ZeRO stages; another file may describe the others
     weight_bytes       per parameter, held by every data-parallel rank below ZeRO stage 3
     gradient_bytes     per parameter as summed, held by every one below stage 2; `fp16_` and `fp8_`
@@ -92,12 +92,14 @@ class MemoryStack:
     layers             tensors that a layer keeps from its forward to its backward
     always             tensors of a rank that are there for the whole run
     moments            what may be the peak
-    reserved_over_allocated   for what comes and goes within a step, allocator's blocks over tensors
+    reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
+                       where there is room, over tensors
+    needed_over_allocated     the same where there is not: what a layout needs to run at all
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
     name: str
-    run_stack: str
+    run_stacks: tuple[str, ...]
     zero_stages: tuple[int, ...]
     source: str
     date: str
@@ -112,6 +114,7 @@ class MemoryStack:
     peak_rank: str
     shows: str
     reserved_over_allocated: Sourced
+    needed_over_allocated: Sourced
     device_extra_gib: Sourced
     layers: tuple[KeptTensor, ...]
     always: tuple[KeptTensor, ...]
@@ -146,17 +149,17 @@ def memory_stack_of(run: TrainingRun) -> MemoryStack:
 @functools.cache
 def _stack_name(run_stack: str, zero_stage: int) -> str:
     stacks = [load_memory_stack(name) for name in memory_stack_names()]
-    same = [stack for stack in stacks if stack.run_stack == run_stack]
+    same = [stack for stack in stacks if run_stack in stack.run_stacks]
     for stack in same:
         if zero_stage in stack.zero_stages:
             return stack.name
     if not same:
-        raise UnknownNameError(
-            "run stack with a memory file", run_stack, sorted({s.run_stack for s in stacks})
-        )
+        known = sorted({name for stack in stacks for name in stack.run_stacks})
+        raise UnknownNameError("run stack with a memory file", run_stack, known)
+    covered = ", ".join(f"{stack.name}.toml: {stack.zero_stages}" for stack in same)
     raise InputError(
-        f"no file in {MEMORY_STACK_FOLDER.name} describes {run_stack!r} at ZeRO stage {zero_stage}; "
-        f"{', '.join(f'{s.name} covers {s.zero_stages}' for s in same)}"
+        f"no file in {MEMORY_STACK_FOLDER.name} describes {run_stack!r} at ZeRO stage "
+        f"{zero_stage} ({covered})"
     )
 
 

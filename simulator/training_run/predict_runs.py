@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import ShardwrightError
@@ -11,11 +11,12 @@ from simulator.prediction import Interval
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.features import features
-from simulator.training_run.footprint import fits, footprint
+from simulator.training_run.footprint import Footprint, fits, footprint
 from simulator.training_run.interval import memory_interval, step_interval
-from simulator.training_run.memory_stack import memory_stack_names
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
+
+_PARTS = tuple(StepParts.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,45 +39,54 @@ class RunPrediction:
 
 def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
     """A prediction per run, in their order, with the coefficients that the project ships."""
-    completed: list[TrainingRun | None] = []
-    why_not: list[str] = []
-    for asked in runs:
+    ready: dict[int, TrainingRun] = {}
+    why_not: dict[int, str] = {}
+    for place, asked in enumerate(runs):
         try:
-            completed.append(complete_run(asked))
-            why_not.append("")
-        except (UnsupportedRunError, ShardwrightError) as error:
-            completed.append(None)
-            why_not.append(str(error))
-    known = [run for run in completed if run is not None]
-    steps: dict[str, tuple[Interval, tuple[tuple[str, float], ...]]] = {}
-    if known:
-        parts = predicted_parts(known)
-        totals = parts.total_s
-        for i, ready in enumerate(known):
-            split = tuple(
-                (name, float(getattr(parts, name)[i])) for name in StepParts.__dataclass_fields__
-            )
-            steps[ready.id] = (step_interval(ready, float(totals[i])), split)
-    found = []
-    for asked, run, reason in zip(runs, completed, why_not, strict=True):
-        if run is None:
-            found.append(RunPrediction(id=asked.id, why_not=reason))
-            continue
-        interval, split = steps[run.id]
-        known_memory = run.stack in memory_stack_names()
-        found.append(
-            RunPrediction(
-                id=asked.id,
-                run=run,
-                step_time_s=interval,
-                parts=split,
-                peak_memory_bytes=memory_interval(run, footprint(run).shown_bytes)
-                if known_memory
-                else None,
-                fits=fits(run) if known_memory else None,
-            )
+            ready[place] = complete_run(asked)
+        except ShardwrightError as error:
+            why_not[place] = str(error)
+    try:
+        parts = predicted_parts(tuple(ready.values()))
+    except ShardwrightError:
+        impossible = _impossible(ready)
+        why_not |= impossible
+        ready = {place: run for place, run in ready.items() if place not in impossible}
+        parts = predicted_parts(tuple(ready.values()))
+    totals = parts.total_s.tolist()
+    found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
+    for row, (place, run) in enumerate(ready.items()):
+        memory = _memory(run)
+        split = tuple((name, float(getattr(parts, name)[row])) for name in _PARTS)
+        found[place] = RunPrediction(
+            id=run.id,
+            run=run,
+            step_time_s=step_interval(run, totals[row]),
+            parts=split,
+            peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
+            fits=fits(run) if memory else None,
         )
     return tuple(found)
+
+
+def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
+    """place -> why, of the runs whose step cannot be computed (a tp that does not divide the heads,
+    a schedule that its chunks or micro-batches do not fit): they cost no other run its own."""
+    found = {}
+    for place, run in runs.items():
+        try:
+            features([run])
+        except ShardwrightError as error:
+            found[place] = str(UnsupportedRunError(run.id, str(error)))
+    return found
+
+
+def _memory(run: TrainingRun) -> Footprint | None:
+    """None where no memory file describes the run's stack and its sharding."""
+    try:
+        return footprint(run)
+    except ShardwrightError:
+        return None
 
 
 def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:

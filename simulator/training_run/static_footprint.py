@@ -85,7 +85,7 @@ def _rank_parameters(
         if share.has_embedding:
             dense += model.hidden_size * (vocabulary / tp + model.learned_positions)
         if share.has_head:
-            dense += model.hidden_size
+            dense += model.hidden_size * (2 if model.biases else 1)
             if not (model.tied_embeddings and share.has_embedding):
                 dense += model.hidden_size * vocabulary / tp
     if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):

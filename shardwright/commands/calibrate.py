@@ -1,0 +1,249 @@
+"""`shardwright profile --from` and `shardwright predict --runs --calibration`."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from profiles.document import write_text
+from profiles.errors import DocumentError, MismatchError, ShardwrightError
+from profiles.published.measured import read_measured
+from profiles.published.run import PublishedRun, read_runs
+from profiles.units import format_percent
+from shardwright.commands.output import note, show, write_or_print
+from shardwright.commands.predict_runs import predicted_runs, row_of
+from shardwright.report.terminal import table
+from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
+from simulator.training_run.coefficients import assign, shipped_coefficients
+from simulator.training_run.complete import complete_run
+from simulator.training_run.features import features
+from simulator.training_run.recalibrate import (
+    CALIBRATION_SCHEMA,
+    METHOD,
+    Calibration,
+    Recalibration,
+    calibrated,
+    calibrated_interval,
+    read_calibration,
+    recalibrate,
+    shipped_hash,
+)
+from simulator.training_run.step_time import step_parts
+from simulator.training_run.training_run import TrainingRun
+
+# Coefficients that moved by less are not worth a line.
+_LEAST_MOVE = 0.01
+
+
+def calibrate(source: Path, output: Path | None, *, force: bool) -> None:
+    """Refit the coefficients on the runs of a table, say what it helped, write the file.
+
+    Without an output nothing is written. Raises DocumentError for what is no table of runs or
+    holds no run that was timed and can be predicted, MismatchError where runs that were left out
+    are not predicted better than before (unless `force`).
+    """
+    runs, measured_s = timed_runs(source)
+    shipped = shipped_coefficients()
+    found = recalibrate(runs, measured_s, shipped)
+    show(calibration_report(found))
+    if output is None:
+        note("nothing is written; name a file to keep it: -o my-cluster.toml")
+        return
+    if not found.helped and not force:
+        raise MismatchError(not_better(found, source, output))
+    made = Calibration(
+        source=source.name,
+        method=METHOD,
+        date=datetime.date.today().isoformat(),
+        runs=len(runs),
+        based_on=shipped_hash(shipped),
+        error_before=found.error_before,
+        residual=found.error_after,
+        left_out_error=found.error_left_out,
+        interval_scale=found.interval_scale,
+        values={x.name: x.after for x in found.coefficients},
+    )
+    write_text(output, calibration_text(made))
+    note(f"written: {output}; use it: shardwright predict --runs RUNS.csv --calibration {output}")
+
+
+def timed_runs(source: Path) -> tuple[tuple[TrainingRun, ...], tuple[float, ...]]:
+    """The runs of a table that can be predicted, and their step times; says which are left out."""
+    if source.suffix == ".json" or _begins_with_brace(source):
+        raise DocumentError(
+            f"--from {source}: a run of a traced plan (run.json) is no table of runs; it is held "
+            f"against its own plan with `shardwright compare plan.json {source.name}`. For a "
+            "calibration write one row per run into a CSV file with the columns of "
+            "`shardwright predict --runs` and the measured step_time_s"
+        )
+    published = read_runs(source)
+    times = {row.id: row.step_time_s for row in read_measured(source)}
+    runs: list[TrainingRun] = []
+    measured: list[float] = []
+    for run in published:
+        time_s = times.get(run.id)
+        if not time_s:
+            note(f"{run.id}: left out, its step_time_s is empty or 0")
+            continue
+        try:
+            runs.append(complete_run(run))
+        except ShardwrightError as error:
+            note(f"{run.id}: left out, {error}")
+            continue
+        measured.append(time_s)
+    if not runs:
+        raise DocumentError(
+            f"{source}: none of its {len(published)} rows has a step_time_s above 0 and can be "
+            "predicted; fill in the measured seconds per optimizer step"
+        )
+    return tuple(runs), tuple(measured)
+
+
+def _begins_with_brace(source: Path) -> bool:
+    try:
+        with source.open("rb") as file:
+            return file.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False  # the table's own reader says what is wrong
+
+
+def not_better(found: Recalibration, source: Path, output: Path) -> str:
+    """Why a calibration is not written."""
+    if found.configurations < 2:
+        why = (
+            f"{source} holds {found.configurations} configuration, so that nothing is left to check "
+            "on; add runs that differ (size of machine, layout, model)"
+        )
+    else:
+        why = (
+            f"runs that were left out are predicted {format_percent(found.error_left_out)} off, "
+            f"against {format_percent(found.error_before)} with the shipped coefficients; add runs "
+            "that are like those to be predicted, or take out runs with trouble"
+        )
+    return f"{output} is not written: {why}, or write it all the same with --force"
+
+
+def calibration_report(found: Recalibration) -> RenderableType:
+    """The coefficients that moved, and how much it helped."""
+    moved = [x for x in found.coefficients if abs(x.moved) >= _LEAST_MOVE]
+    rows = table(
+        ("coefficient", "left"),
+        ("before", "right"),
+        ("after", "right"),
+        ("known to", "right"),
+        ("meaning", "left"),
+    )
+    for x in sorted(moved, key=lambda x: x.spread_after / x.spread_before):
+        rows.add_row(
+            x.name,
+            f"{x.before:.4g}",
+            f"{x.after:.4g}",
+            f"±{format_percent(x.spread_after)}",
+            x.meaning,
+        )
+    errors = table(("step time, absolute error", "left"), ("mean", "right"), ("worst", "right"))
+    for name, predicted in (
+        ("shipped coefficients", found.before_s),
+        ("refitted, in-sample", found.after_s),
+        ("refitted, each configuration left out", found.left_out_s),
+    ):
+        each = [abs(p / m - 1) for p, m in zip(predicted, found.measured_s, strict=True)]
+        errors.add_row(name, format_percent(sum(each) / len(each)), format_percent(max(each)))
+    still = len(found.coefficients) - len(moved)
+    return Group(
+        Text(f"{len(found.measured_s)} runs of {found.configurations} configurations", "bold"),
+        Text(""),
+        rows if moved else Text("No coefficient moved by 1 %."),
+        Text(
+            f"{still} more of the same kinds stay where they were, as these runs say little of "
+            "them."
+        )
+        if still
+        else Text(""),
+        Text(""),
+        errors,
+        Text(f"Intervals are {found.interval_scale:.2f} times as wide as the shipped ones."),
+    )
+
+
+def calibration_text(made: Calibration) -> str:
+    """The file of a calibration."""
+    quoted = made.source.replace("\\", "\\\\").replace('"', '\\"')
+    lines = [
+        "# Coefficients of described runs, refitted to one cluster's own runs; they take the place",
+        "# of the shipped ones: shardwright predict --runs RUNS.csv --calibration THIS. Errors are",
+        "# mean absolute relative errors of the step time; meanings of the names are in",
+        "# simulator/training_run/coefficients.py.",
+        f'schema = "{CALIBRATION_SCHEMA}"',
+        f'source = "{quoted}"',
+        f'method = "{made.method}"',
+        f'date = "{made.date}"',
+        f"runs = {made.runs}",
+        f'based_on = "{made.based_on}"',
+        f"error_before = {made.error_before:.4f}",
+        f"residual = {made.residual:.4f}",
+        f"left_out_error = {made.left_out_error:.4f}",
+        f"interval_scale = {made.interval_scale:.4f}",
+        "",
+        "[values]",
+        *(f'"{name}" = {value:.5g}' for name, value in sorted(made.values.items())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def predict_calibrated(path: Path, output: Path, calibration_path: Path) -> None:
+    """`shardwright predict --runs --calibration`: the table of predictions; `-` is stdout."""
+    made = loaded_calibration(calibration_path)
+    runs = read_runs(path, lenient=True)
+    rows = calibrated_rows(runs, made)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(PREDICTED_COLUMNS)
+    for row in rows:
+        writer.writerow(row_of(row))
+    write_or_print(output, text.getvalue())
+    supported = sum(row.step_time_s is not None for row in rows)
+    note(f"predicted {supported} of {len(rows)} runs with {calibration_path}")
+
+
+def loaded_calibration(path: Path) -> Calibration:
+    """The calibration of a file, said where it corrects other coefficients than the shipped."""
+    made = read_calibration(path)
+    if made.based_on != shipped_hash(shipped_coefficients()):
+        note(
+            f"{path} corrects the coefficients of another release; make it again from its runs: "
+            f"shardwright profile --from {made.source} -o {path}"
+        )
+    return made
+
+
+def calibrated_rows(
+    runs: Sequence[PublishedRun], calibration: Calibration
+) -> tuple[PredictedRun, ...]:
+    """The predictions of runs, their step times under a calibration; memory is untouched by it."""
+    rows = predicted_runs(runs)
+    timed = [
+        (i, complete_run(run))
+        for i, (run, row) in enumerate(zip(runs, rows, strict=True))
+        if row.step_time_s is not None
+    ]
+    if not timed:
+        return rows
+    completed = [run for _, run in timed]
+    assigned = assign(completed)
+    values = assigned.from_file(calibrated(shipped_coefficients(), calibration))
+    totals = step_parts(features(completed), assigned.of(values)).total_s
+    found = list(rows)
+    for (i, run), total in zip(timed, totals.tolist(), strict=True):
+        band = calibrated_interval(run, total, calibration)
+        found[i] = replace(
+            found[i], step_time_s=band.value, step_time_low_s=band.low, step_time_high_s=band.high
+        )
+    return tuple(found)
