@@ -32,6 +32,7 @@ OPTIMAL_GAP = 1e-4  # relative; the default at which MIP solvers call an answer 
 #                     reference manual, MIPGap; read 2026-11-21)
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
+TRIED_RUNNERS_UP = 9  # cells solved at most to find them
 SOLVER_WORKERS = 1
 
 
@@ -122,11 +123,17 @@ def _run(
     def refine(cell: Cell, below: float) -> Refinement:
         return solver.refine(cell, below, lower[cell])
 
+    def estimate(cell: Cell, below: float) -> float:
+        return solver.exact_bound(cell, below, lower[cell])
+
     return branch_and_bound(
         cells,
         bounds,
         refine,
+        sharpen=solver.sharper_bound,
+        estimate=estimate,
         runners_up=runners_up,
+        extra_refinements=TRIED_RUNNERS_UP,
         first_only=first_only,
         clock=options.clock,
         time_limit_s=options.time_limit_s,

@@ -11,6 +11,7 @@ Plans are ranked by predicted step time; equal times by peak memory, then by the
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from planner.cell import Cell
 from planner.problem import Array
 from simulator.plan import Plan
 from simulator.prediction import Prediction
+
+_REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first plan), gap and seconds so far."""
@@ -53,6 +56,11 @@ class Refinement:
 Family = tuple[int, int, int, str]
 Refine = Callable[[Cell, float], Refinement]
 """Refines a cell; plans that cannot be under the given step time need not be looked for."""
+Estimate = Callable[[Cell, float], float]
+"""The least step time of a cell as far as it is known without a prediction; at least the given one
+where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
+Sharpen = Callable[[Cell], float]
+"""A lower bound on the step time of any plan of a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,8 @@ def branch_and_bound(
     bounds: Array,
     refine: Refine,
     *,
+    sharpen: Sharpen | None = None,
+    estimate: Estimate | None = None,
     runners_up: int = 3,
     extra_refinements: int = 12,
     first_only: bool = False,
@@ -86,45 +96,95 @@ def branch_and_bound(
     """The best plan over all cells, with a proof of how good it is, and runners-up.
 
     bounds   [cells] lower bounds on the step time; infinite prunes a cell at once
-    runners_up, extra_refinements   after the proof, so many more cells at most are refined until
-             there are so many plans of other meshes or schedules than the best
+    sharpen  a better bound of a cell, asked for when its turn comes: only if it is still the least,
+             the cell is refined
+    estimate for runners-up: a bound that is nearly reached, cheaper than refining
+    runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
+             refined until there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
     clock    seconds; read between refinements only
     """
     start = clock()
-    order = sorted(range(len(cells)), key=lambda index: (bounds[index], cells[index]))
-    order = [index for index in order if np.isfinite(bounds[index])]
+    left = _Left(cells, bounds, sharpen)
     done: dict[int, Refinement] = {}
     best = np.inf
     complete = True
-    position = 0
     try:
-        while position < len(order) and bounds[order[position]] < best:
+        while left.least() < best:
             if time_limit_s is not None and clock() - start > time_limit_s:
                 complete = False
                 break
-            index = order[position]
+            index = left.pop()
+            if index is None:
+                continue
             done[index] = refine(cells[index], best)
             best = min(best, done[index].step_time_s)
-            position += 1
             if first_only and done[index].plan is not None:
                 complete = False
                 break
             if progress is not None:
-                proved = _proved(done, bounds, order, position, best)
+                proved = _proved(done, left, best)
                 gap = (best - proved) / best if np.isfinite(best) else np.inf
                 progress(proved, best, gap, clock() - start)
     except KeyboardInterrupt:
         complete = False
-    bound = _proved(done, bounds, order, position, best)
+    bound = _proved(done, left, best)
     refined, pruned = len(done), len(cells) - len(done)
     if complete and np.isfinite(best):
         with suppress(KeyboardInterrupt):
-            _look_further(cells, bounds, order, refine, done, runners_up, extra_refinements)
+            _look_further(cells, left, refine, estimate, done, runners_up, extra_refinements)
     plans = sorted((r for r in done.values() if r.plan is not None), key=lambda r: r.rank_key)
     return Outcome(
         plans=tuple(plans), bound_s=bound, refined=refined, pruned=pruned, complete=complete
     )
+
+
+class _Left:
+    """The cells that are left, the one with the least bound first; equal bounds in their order.
+
+    A cell that comes up for the first time is not taken: it goes back with its sharper bound.
+    """
+
+    def __init__(self, cells: Sequence[Cell], bounds: Array, sharpen: Sharpen | None) -> None:
+        self.cells, self.sharpen = cells, sharpen
+        self.bounds = bounds.tolist()
+        self._sharp = set() if sharpen is not None else set(range(len(cells)))
+        self._heap = [
+            (bound, cells[index], index)
+            for index, bound in enumerate(self.bounds)
+            if np.isfinite(bound)
+        ]
+        heapq.heapify(self._heap)
+
+    def least(self) -> float:
+        """The least bound of those left; infinite where none is."""
+        return self._heap[0][0] if self._heap else np.inf
+
+    def pop(self) -> int | None:
+        """The cell with the least bound, or None where it went back with a sharper one."""
+        bound, cell, index = heapq.heappop(self._heap)
+        if index in self._sharp:
+            return index
+        assert self.sharpen is not None  # else all bounds count as sharp
+        self._sharp.add(index)
+        self.bounds[index] = max(bound, self.sharpen(cell))
+        if np.isfinite(self.bounds[index]):
+            heapq.heappush(self._heap, (self.bounds[index], cell, index))
+        return None
+
+    def first(self) -> int | None:
+        """The cell with the least bound, or None where none is left."""
+        return self._heap[0][2] if self._heap else None
+
+    def drop(self) -> None:
+        """Leaves out the cell with the least bound."""
+        heapq.heappop(self._heap)
+
+    def put_back(self, index: int, bound: float) -> None:
+        """Leaves a cell once more, with what is known of it now."""
+        self.bounds[index] = max(self.bounds[index], bound)
+        if np.isfinite(self.bounds[index]):
+            heapq.heappush(self._heap, (self.bounds[index], self.cells[index], index))
 
 
 def family(cell: Cell) -> Family:
@@ -132,47 +192,62 @@ def family(cell: Cell) -> Family:
     return (cell.pp, cell.dp, cell.tp, cell.schedule)
 
 
-def _proved(
-    done: dict[int, Refinement], bounds: Array, order: list[int], position: int, best: float
-) -> float:
+def _proved(done: dict[int, Refinement], left: _Left, best: float) -> float:
     """Nothing refined or left is faster than this; at most the best plan's time."""
-    left = float(bounds[order[position]]) if position < len(order) else np.inf
-    refined = min((max(r.bound_s, bounds[i]) for i, r in done.items()), default=np.inf)
-    return float(min(best, left, refined))
+    refined = min((max(r.bound_s, left.bounds[i]) for i, r in done.items()), default=np.inf)
+    return float(min(best, left.least(), refined))
 
 
 def _look_further(
     cells: Sequence[Cell],
-    bounds: Array,
-    order: list[int],
+    left: _Left,
     refine: Refine,
+    estimate: Estimate | None,
     done: dict[int, Refinement],
     runners_up: int,
     extra: int,
 ) -> None:
-    """Refines the best of other families: each as far as its next bound promises more, with a
-    third of the refinements at most for any one."""
+    """Refines the best of other families, until as many are known as are shown and no bound is
+    below them; a third of the refinements at most go to any one."""
     best: dict[Family, float] = {}
-    for refinement in done.values():
+    for known, refinement in done.items():
         kind = family(refinement.cell)
         best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
+        if refinement.plan is None:
+            left.put_back(known, refinement.bound_s)
     settled = {kind for kind, step_s in best.items() if np.isfinite(step_s)}
     tried: Counter[Family] = Counter()
-    for index in order:
-        kind = family(cells[index])
-        if kind in settled or tried[kind] * 3 >= extra:
-            continue
-        if bounds[index] >= best.get(kind, np.inf):
-            settled.add(kind)
-            continue
-        if sum(np.isfinite(step_s) for step_s in best.values()) > runners_up and (
-            kind not in best or not np.isfinite(best[kind])
-        ):
-            continue
-        if tried.total() >= extra:
+    estimated: set[int] = set()
+    hopes = dict(best)
+    while True:
+        times = sorted(best.values())
+        shown = times[runners_up] if len(times) > runners_up else np.inf
+        index, bound = left.first(), left.least()
+        if index is None or bound >= shown:
             return
-        found = refine(cells[index], best.get(kind, np.inf))
-        tried[kind] += 1
-        if found.plan is not None:
-            done[index] = found
-            best[kind] = min(best.get(kind, np.inf), found.step_time_s)
+        kind = family(cells[index])
+        begun = index in estimated
+        spent = tried.total() >= extra or tried[kind] * 3 >= extra
+        if kind in settled or bound >= best.get(kind, np.inf) or (spent and not begun):
+            left.drop()
+            continue
+        if left.pop() is None:
+            continue
+        below = min(shown, best.get(kind, np.inf))
+        tried[kind] += not begun
+        if estimate is not None and not begun:
+            estimated.add(index)
+            found = estimate(cells[index], min(below, _likely(hopes, runners_up)))
+            hopes[kind] = min(hopes.get(kind, np.inf), found)
+            left.put_back(index, found)
+            continue
+        refinement = refine(cells[index], below)
+        if refinement.plan is not None:
+            done[index] = refinement
+            best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
+
+
+def _likely(hopes: dict[Family, float], runners_up: int) -> float:
+    """No family slower than this will be shown, as far as the estimates are reached."""
+    times = sorted(hopes.values())
+    return times[runners_up] * _REACHED if len(times) > runners_up else np.inf

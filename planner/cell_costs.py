@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from planner.bound import ChainTotals
 from planner.branch_and_bound import Refinement
 from planner.cell import Cell
-from planner.interleave import InterleavedProblem, partition_interleaved
+from planner.interleave import Interleaver
+from planner.interleaved_problem import InterleavedProblem
 from planner.partition import labels_of, partition
 from planner.problem import Partition, PartitionProblem, with_capacity
 from planner.solver import solve_integer
@@ -35,6 +38,9 @@ class CellCosts(Protocol):
     def problem(self, cell: Cell) -> PartitionProblem:
         """The partition problem; for `interleaved` its slots are the virtual stages."""
 
+    def interleaved(self, cell: Cell) -> InterleavedProblem:
+        """The problem of an interleaved cell."""
+
     def plan(self, cell: Cell, found: Partition) -> Plan:
         """The complete plan."""
 
@@ -55,42 +61,82 @@ class CellSolver:
         self.solver = solver
         self.seed = seed
         self.workers = workers
+        self._interleavers: dict[Cell, Interleaver] = {}
+        self._last: tuple[Cell, PartitionProblem] | None = None
+        self._solved: dict[Cell, tuple[float, Partition | None, float]] = {}
+
+    def sharper_bound(self, cell: Cell) -> float:
+        """Seconds that no plan of an interleaved cell can beat, infinite where none fits; 0 for
+        other schedules, whose refinement is exact."""
+        return self._interleaver(cell).bound_s if cell.schedule == "interleaved" else 0.0
+
+    def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
+        """The same for every schedule, short of a prediction: what the partition that is best on
+        its own takes, or `below` where none is under that. `refine` then starts from it."""
+        if cell.schedule == "interleaved":
+            return self._interleaver(cell).bound_s
+        problem = self._problem(cell)
+        self._solved[cell] = (below, *self._solve(problem, below, lower))
+        return self._solved[cell][2]
+
+    def _problem(self, cell: Cell) -> PartitionProblem:
+        if self._last is None or self._last[0] != cell:
+            self._last = (cell, self.costs.problem(cell))
+        return self._last[1]
+
+    def _interleaver(self, cell: Cell) -> Interleaver:
+        if cell not in self._interleavers:
+            self._interleavers[cell] = Interleaver(self.costs.interleaved(cell))
+        return self._interleavers[cell]
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
-        problem = self.costs.problem(cell)
+        if cell.schedule == "interleaved":
+            return self._refine_interleaved(cell, below, lower)
+        problem = self._problem(cell)
         bound: float | None = None
-        for _ in range(_ATTEMPTS):
-            found, proved = self._solve(cell, problem, below, lower)
+        for attempt in range(_ATTEMPTS):
+            known, found, proved = self._solved.get(cell, (-np.inf, None, 0.0))
+            if attempt or known < below:
+                found, proved = self._solve(problem, below, lower)
             # Only the first problem has all the memory: what is proved of the others is not of it.
             bound = proved if bound is None else bound
-            if found is None or (cell.schedule == "interleaved" and found.step_time_s >= below):
+            if found is None:
                 break
             plan = self.costs.plan(cell, found)
             prediction = self.costs.predict(plan)
             if prediction.fits:
                 return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
-            over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
-            problem = with_capacity(problem, -over)
+            problem = with_capacity(problem, -_over(prediction))
         return Refinement(cell=cell, bound_s=lower if bound is None else bound)
+
+    def _refine_interleaved(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """A good plan of the cell with what is proved of all of them."""
+        interleaver = self._interleaver(cell)
+        bound = max(lower, interleaver.bound_s)
+        for _ in range(_ATTEMPTS):
+            found = interleaver.best(below) if bound < below else None
+            if found is None or found.step_time_s >= below:
+                break
+            plan = self.costs.plan(cell, found)
+            prediction = self.costs.predict(plan)
+            if prediction.fits:
+                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
+            interleaver = Interleaver(interleaver.problem.with_capacity(-_over(prediction)))
+        return Refinement(cell=cell, bound_s=bound)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
-        problem = self.costs.problem(cell)
         if cell.schedule == "interleaved":
-            return lambda more: partition_interleaved(
-                InterleavedProblem(chain=with_capacity(problem, more), num_ranks=cell.pp)
-            )
+            chained = self.costs.interleaved(cell)
+            return lambda more: Interleaver(chained.with_capacity(more)).best()
+        problem = self.costs.problem(cell)
         labels = labels_of(problem)
         return lambda more: partition(with_capacity(problem, more), labels=labels)
 
     def _solve(
-        self, cell: Cell, problem: PartitionProblem, below: float, lower: float
+        self, problem: PartitionProblem, below: float, lower: float
     ) -> tuple[Partition | None, float]:
-        if cell.schedule == "interleaved":
-            # A good split, not a proven one: the bound of the cell stays as it was.
-            chain = InterleavedProblem(chain=problem, num_ranks=cell.pp)
-            return partition_interleaved(chain), lower
         if self.solver == "ilp":
             answer = solve_integer(problem, seed=self.seed, workers=self.workers)
             found = answer.partition
@@ -115,3 +161,8 @@ class CellSolver:
             problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
         )
         return answer.certifies(found.step_time_s)
+
+
+def _over(prediction: Prediction) -> float:
+    """Bytes by which the tightest rank exceeds its device."""
+    return max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)

@@ -13,7 +13,7 @@ from planner.placement import sides
 from planner.problem import Array, Load
 from planner.traced import Traced
 from profiles.hardware.cluster import Cluster
-from simulator.memory import static_bytes
+from simulator.memory import message_counts, static_bytes
 from simulator.plan import Recompute
 from simulator.stack import Stack
 from simulator.workload import Workload
@@ -43,6 +43,9 @@ class CellMemory:
         self._repeats: dict[tuple[object, ...], Array] = {}
         self._cuts: dict[tuple[int, int], float] = {}
         self._singles: dict[tuple[object, ...], Array] = {}
+        self._ranges: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self._missing: dict[tuple[int, ...], tuple[tuple[float, float], ...]] = {}
+        self._needs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._activations: dict[tuple[int, int], Array] = {}
         self.capacity_bytes = max(group.device.usable_bytes for group in cluster.groups)
 
@@ -53,23 +56,39 @@ class CellMemory:
         and what it sent; and some rank runs the block that needs most with the strategy that needs
         least.
         """
-        held = self.parameters(cell.tp)
-        mean = sum(self._states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
-        cuts = min(sides(cell, rank) for rank in range(cell.pp))
-        if mean > self.capacity_bytes:
+        cuts = min(sides(cell, 0), sides(cell, cell.pp - 1))
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, cell.pp)
+        if key not in self._missing:
+            self._missing[key] = self._lacks(cell)
+        return max(alone + cuts * of_cut for alone, of_cut in self._missing[key])
+
+    def _lacks(self, cell: Cell) -> tuple[tuple[float, float], ...]:
+        """Bytes lacking at the moments of `missing_bytes`: without messages, and for each cut."""
+        held, room = self.parameters(cell.tp), self.capacity_bytes
+        mean = sum(self.states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
+        if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self._sizes[0]
             working = float(self._least_activations(cell.tp, smallest).max())
-            buffers = cuts * self.crossing_bytes(cell, smallest, cell.num_microbatches)
-            return mean + working + buffers * cell.micro_batch / smallest - self.capacity_bytes
-        working_of = self._least_activations(cell.tp, cell.micro_batch)
-        alone = self._alone(cell)
-        running = float((alone + working_of).max())
-        if working_of.max() <= self.capacity_bytes:
-            last = cell.num_microbatches - 1
-            running += cuts * self.crossing_bytes(cell, cell.micro_batch, last)
-            mean += cuts * self.crossing_bytes(cell, cell.micro_batch, last + 1)
-        return max(mean, running) - self.capacity_bytes
+            buffers = self.crossing_bytes(cell, smallest, cell.num_microbatches)
+            return ((mean + working - room, buffers * cell.micro_batch / smallest),)
+        running, working = self._running(cell)
+        if working > room:
+            return ((max(mean, running) - room, 0.0),)
+        last = cell.num_microbatches - 1
+        return (
+            (mean - room, self.crossing_bytes(cell, cell.micro_batch, last + 1)),
+            (running - room, self.crossing_bytes(cell, cell.micro_batch, last)),
+        )
+
+    def _running(self, cell: Cell) -> tuple[float, float]:
+        """Bytes while the block runs that needs most, with its states and without."""
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._needs:
+            working = self._least_activations(cell.tp, cell.micro_batch)
+            self._needs[key] = (float((self._alone(cell) + working).max()), float(working.max()))
+        return self._needs[key]
 
     def parameters(self, tp: int) -> HeldParameters:
         """What every range of blocks holds at a tp degree."""
@@ -94,10 +113,14 @@ class CellMemory:
             always                              the last backward; the end
         """
         micro = cell.num_microbatches
-        crossing = np.concatenate([[0.0], arrives[1:]])[:, None] + _leaving(leaves)[None, :]
+        arriving = np.concatenate([[0.0], arrives[1:]])[:, None]
+        crossing = arriving + _leaving(leaves)[None, :]
         habits, piped = self._stack.behaviour, cell.pp > 1
         fixed, gradients = self._state_ranges(cell)
-        fixed = fixed + micro * crossing * (piped and habits.receive_buffers_per_microbatch)
+        if piped:
+            incoming, outgoing = message_counts(self._stack, micro)
+            fixed = fixed + incoming * arriving + outgoing * _leaving(leaves)[None, :]
+        own = 0.0 if habits.receive_buffers_per_microbatch else arriving
         sent = crossing * (piped and habits.sent_tensors_held_until_end)
         statics: list[Array] = []
         known: dict[tuple[str, int], int] = {}
@@ -106,7 +129,7 @@ class CellMemory:
             if (name, number) not in known:
                 extra = {
                     "before": np.zeros_like(fixed),
-                    "first": gradients + first_bytes[:, None],
+                    "first": gradients + own + first_bytes[:, None],
                     "after": gradients + number * sent,
                 }[name]
                 known[name, number] = len(statics)
@@ -139,7 +162,7 @@ class CellMemory:
         if key not in self._repeats:
             block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
             size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
-            states = [self._states(cell, count * size, size) for count in range(1, number + 1)]
+            states = [self.states(cell, count * size, size) for count in range(1, number + 1)]
             self._repeats[key] = np.asarray([f + (g if steady else 0.0) for f, g in states])
         return self._repeats[key]
 
@@ -156,10 +179,10 @@ class CellMemory:
                 for ref in graph.chain[1:]
             )
         habits = self._stack.behaviour
-        messages = cell.num_microbatches * habits.receive_buffers_per_microbatch
+        messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
         return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
 
-    def _states(self, cell: Cell, count: float, largest: float) -> tuple[float, float]:
+    def states(self, cell: Cell, count: float, largest: float) -> tuple[float, float]:
         """Bytes of parameters and optimizer states, and of gradients."""
         found = static_bytes(
             count,
@@ -176,12 +199,16 @@ class CellMemory:
 
     def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
         """[n, n+1] each: the states of a stage of blocks [i, j)."""
-        held = self.parameters(cell.tp)
-        pairs = np.stack([held.count.ravel(), held.largest.ravel()], axis=1)
-        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-        sizes = np.asarray([self._states(cell, n, most) for n, most in distinct.tolist()])
-        found = sizes[where.ravel()].reshape(*held.count.shape, 2)
-        return found[..., 0], found[..., 1]
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._ranges:
+            held = self.parameters(cell.tp)
+            pairs = np.stack([held.count.ravel(), held.largest.ravel()], axis=1)
+            distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+            sizes = np.asarray([self.states(cell, n, most) for n, most in distinct.tolist()])
+            found = sizes[where.ravel()].reshape(*held.count.shape, 2)
+            self._ranges[key] = (found[..., 0], found[..., 1])
+        return self._ranges[key]
 
     def _alone(self, cell: Cell) -> Array:
         """[n] bytes of the states of each block alone; its gradients from the second backward."""
@@ -189,7 +216,7 @@ class CellMemory:
         key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
         if key not in self._singles:
             counts = np.diagonal(self.parameters(cell.tp).count, offset=1).tolist()
-            states = [self._states(cell, n, n) for n in counts]
+            states = [self.states(cell, n, n) for n in counts]
             self._singles[key] = np.asarray([f + (g if several else 0.0) for f, g in states])
         return self._singles[key]
 
@@ -215,7 +242,10 @@ def _leaving(leaves: Array) -> Array:
     return np.concatenate([[0.0], leaves[:-1], [0.0]])
 
 
-def edges(arrives: Array, leaves: Array) -> Array:
-    """[n, n+1] per micro-batch: the first block's inputs lie in the receive buffer, and what a
-    stage hands on is kept (simulator/memory.py, stage_bytes)."""
-    return np.asarray(np.ceil(_leaving(leaves)[None, :] - arrives[:, None]))
+def edges(arrives: Array, leaves: Array, *, buffers_apart: bool) -> Array:
+    """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
+    hands on is kept, and its own inputs lie in the receive buffer where the stack keeps those
+    apart; the chain's first block receives nothing (simulator/memory.py, stage_bytes)."""
+    apart = arrives.copy() if buffers_apart else np.zeros_like(arrives)
+    apart[0] = arrives[0]
+    return np.asarray(np.ceil(_leaving(leaves)[None, :] - apart[:, None]))

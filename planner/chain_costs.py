@@ -105,6 +105,15 @@ class HeldParameters:
             found[: first + 1, again + 1 :] -= figure(size)
         return found
 
+    def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
+        """Elements of the parameters in several ranges of blocks together, ties once."""
+        found = sum(float(self.count[i, j]) for i, j in ranges)
+        for first, again, size in self.repeated:
+            at = [[i <= block < j for i, j in ranges] for block in (first, again)]
+            if any(at[0]) and any(at[1]) and at[0] != at[1]:
+                found -= size
+        return found
+
 
 def held_in_ranges(graph: ModelGraph) -> HeldParameters:
     """The parameters of every range, named as simulator.step_tail.held_parameters names them."""

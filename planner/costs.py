@@ -9,35 +9,45 @@ interleaved schedules they are an estimate, so that every plan is checked by its
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from planner.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 from planner.cell import Cell
 from planner.cell_memory import CellMemory, edges
+from planner.cell_tails import CellTails
 from planner.chain_costs import ChainCosts, price_chain
 from planner.in_flight import in_flight
-from planner.interleave import most_per_stage
+from planner.interleaved_problem import InterleavedProblem, Ranges, most_per_stage
 from planner.memory_bound import least_longest_s
 from planner.placement import Places, dp_group, first_device, sides, tp_group
-from planner.problem import Array, BlockCosts, Partition, PartitionProblem, StageSlot
+from planner.problem import Array, BlockCosts, Load, Partition, PartitionProblem, StageSlot
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.comm_cost import price_collective
+from simulator.memory import message_counts
 from simulator.plan import Plan, Recompute, Stage
 from simulator.predict import gather_seconds, predict
 from simulator.prediction import Prediction
 from simulator.stack import Stack
-from simulator.step_tail import Tail, price_tail
 from simulator.workload import Workload
 
-_SETTLED_ROUNDS = (
-    4  # of num_ranks micro-batches, after which an interleaved schedule repeats itself
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Least:
+    """Figures of a mesh that no place undercuts: seconds [K, S] per kind of block and strategy, of
+    one crossing there and back, and of the tail of rank 0 and of any."""
+
+    seconds: Array
+    crossing_s: float
+    tail_s: float
+    any_tail_s: float
 
 
 class SimulatorCosts:
@@ -65,9 +75,9 @@ class SimulatorCosts:
         self.seed, self.workers = seed, workers
         self.cluster_hash = content_hash(cluster)
         self._chains: dict[tuple[object, ...], ChainCosts] = {}
-        self._tails: dict[tuple[object, ...], float] = {}
         self._sends: dict[tuple[object, ...], float] = {}
         self._gathered: dict[tuple[object, ...], Array] = {}
+        self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
         self._places = Places(cluster)
         self.memory = CellMemory(
@@ -77,6 +87,9 @@ class SimulatorCosts:
             stack=stack,
             strategies=strategies,
             micro_batches=micro_batches,
+        )
+        self._tails = CellTails(
+            cluster, workload, stack=stack, places=self._places, parameters=self.memory.parameters
         )
         self.capacity_bytes = self.memory.capacity_bytes
 
@@ -88,24 +101,43 @@ class SimulatorCosts:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
         graph = self.traced.at(cell.micro_batch, cell.tp)
         kinds = tuple(ref.kind for ref in graph.chain)
-        places = self._places.distinct(cell)
-        fastest = np.min([self._seconds(cell, rank).min(axis=1) for rank in places], axis=0)
-        times = fastest[list(kinds)]
-        busiest = max(self._busiest_s(cell, times, kinds), self._memory_bound_s(cell, kinds))
-        crossing = 0.0
-        if cell.pp > 1:
-            size = min(float(self._chain(cell, 0).input_bytes[kind]) for kind in kinds[1:])
-            crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.num_stages))
-        single = np.diagonal(self.memory.parameters(cell.tp).count, offset=1)
+        least = self._least(cell)
+        times = least.seconds.min(axis=1)[list(kinds)]
+        busiest = max(
+            self._busiest_s(cell, times, kinds), self._memory_bound_s(cell, kinds, least.seconds)
+        )
         return ChainTotals(
             total_s=float(times.sum()) if np.isfinite(busiest) else np.inf,
             busiest_s=busiest,
             last_s=float(times[-1]),
-            send_s=crossing,
+            send_s=least.crossing_s,
             fill_s=interleaved_fill_s(times, cell) if cell.vpp > 1 else 0.0,
-            tail_s=self._tail(cell, 0, float(single[0])),
-            any_tail_s=min(self._tail(cell, rank, float(single.min())) for rank in places),
+            tail_s=least.tail_s,
+            any_tail_s=least.any_tail_s,
         )
+
+    def _least(self, cell: Cell) -> _Least:
+        """The least figures over the cluster's places, whatever the schedule."""
+        key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
+        if key not in self._leasts:
+            places = self._places.distinct(cell)
+            single = np.diagonal(self.memory.parameters(cell.tp).count, offset=1)
+            crossing = 0.0
+            if cell.pp > 1:
+                inputs = self._chain(cell, 0).input_bytes
+                graph = self.traced.at(cell.micro_batch, cell.tp)
+                size = min(float(inputs[ref.kind]) for ref in graph.chain[1:])
+                # The last is the way back to rank 0, which only interleaved stages take.
+                crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.pp + 1))
+            self._leasts[key] = _Least(
+                seconds=np.min([self._seconds(cell, rank) for rank in places], axis=0),
+                crossing_s=crossing,
+                tail_s=self._tails.of_count(cell, 0, float(single[0])),
+                any_tail_s=min(
+                    self._tails.of_count(cell, rank, float(single.min())) for rank in places
+                ),
+            )
+        return self._leasts[key]
 
     def _busiest_s(self, cell: Cell, times: Array, kinds: tuple[int, ...]) -> float:
         sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
@@ -114,28 +146,25 @@ class SimulatorCosts:
             self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
         return self._busiest[key]
 
-    def _memory_bound_s(self, cell: Cell, kinds: tuple[int, ...]) -> float:
-        """Seconds of the busiest rank in view of memory, on the fastest of the cluster's places."""
+    def _memory_bound_s(self, cell: Cell, kinds: tuple[int, ...], seconds: Array) -> float:
+        """Seconds of the busiest rank in view of memory; `seconds` [K, S] of each kind."""
         kind, number = Counter(kinds).most_common(1)[0]
         chain = self._chain(cell, 0)
-        whole = np.min(
-            [self._seconds(cell, rank)[kind] for rank in self._places.distinct(cell)], axis=0
-        )
         kept = in_flight(cell)
-        rooms = [
-            self.capacity_bytes
-            - float(chain.backward_transient_bytes.min())
-            - self.memory.crossing_bytes(cell, cell.micro_batch, cell.num_microbatches - kept[s])
-            * sides(cell, s)
-            for s in range(cell.pp)
+        free = self.capacity_bytes - float(chain.backward_transient_bytes.min())
+        crossing = [
+            self.memory.crossing_bytes(cell, cell.micro_batch, cell.num_microbatches - k)
+            for k in kept[: cell.pp]
         ]
-        most = max(kept)
+        rooms = [free - bytes_ * sides(cell, rank) for rank, bytes_ in enumerate(crossing)]
+        # What a stage receives is among what it keeps, unless it lies in a buffer of its own.
+        apart = self.stack.behaviour.receive_buffers_per_microbatch
         return least_longest_s(
-            seconds=whole,
+            seconds=seconds[kind],
             saved_bytes=chain.kept_bytes[kind],
-            static_bytes=self.memory.static_of_repeats(cell, kind, number, most),
+            static_bytes=self.memory.static_of_repeats(cell, kind, number, max(kept)),
             room_bytes=rooms,
-            edge_bytes=float(chain.input_bytes.max()),
+            edge_bytes=float(chain.input_bytes.max()) if apart else 0.0,
             in_flight=[kept[rank :: cell.pp] for rank in range(cell.pp)],
             most_per_stage=most_per_stage(len(kinds), cell.num_stages) if cell.vpp > 1 else number,
         )
@@ -156,10 +185,20 @@ class SimulatorCosts:
         costs = [self._block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)]
         chain = self._chain(cell, 0)
         arrives, leaves = chain.input_bytes[at], chain.output_bytes[at]
+        sizes, where = np.unique(arrives, return_inverse=True)
         sends = np.asarray(
-            [[self._send(cell, s, size) for size in arrives.tolist()] for s in range(stages)]
-        )
-        statics, loads = self.memory.moments(cell, kept, arrives, leaves, chain.first_bytes[at])
+            [[self._send(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
+        )[:, where]
+        statics: tuple[Array, ...]
+        loads: tuple[tuple[Load, ...], ...]
+        if cell.vpp > 1:
+            # What ranks hold is asked for by InterleavedProblem, not by stage.
+            nothing = np.zeros((len(kinds), len(kinds) + 1))
+            statics, tails = (nothing,), (nothing,) * len(places)
+            loads = tuple((Load(in_flight=k),) for k in kept)
+        else:
+            statics, loads = self.memory.moments(cell, kept, arrives, leaves, chain.first_bytes[at])
+            tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
             kinds=kinds,
             strategies=tuple(str(strategy.value) for strategy in self.strategies),
@@ -179,11 +218,53 @@ class SimulatorCosts:
                 for s in range(stages)
             ),
             static_bytes=statics,
-            tails_s=tuple(self._tail_ranges(cell, rank) for rank in places),
-            edge_bytes=edges(arrives, leaves),
+            tails_s=tails,
+            edge_bytes=edges(
+                arrives,
+                leaves,
+                buffers_apart=self.stack.behaviour.receive_buffers_per_microbatch,
+            ),
             send_forward_s=sends,
             send_backward_s=sends,
             reshard_s=np.zeros((len(self.strategies), len(self.strategies))),
+        )
+
+    def interleaved(self, cell: Cell) -> InterleavedProblem:
+        """The problem of an interleaved cell."""
+        chain = self.problem(cell)
+        at = np.asarray(chain.kinds)
+        held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
+        priced = self._chain(cell, 0)
+
+        @functools.cache
+        def states(ranges: Ranges) -> tuple[float, float]:
+            largest = max(float(held.largest[i, j]) for i, j in ranges)
+            return self.memory.states(cell, held.of(ranges), largest)
+
+        @functools.cache
+        def tail_s(rank: int, ranges: Ranges) -> float:
+            return self._tails.of_rank(cell, rank, ranges)
+
+        return InterleavedProblem(
+            chain=chain,
+            num_ranks=cell.pp,
+            states=states,
+            tail_s=tail_s,
+            backward_transient_bytes=tuple(
+                self._chain(cell, rank).backward_transient_bytes[at]
+                for rank in self._places.distinct(cell)
+                for _ in (0, 1)
+            ),
+            longest_forward_s=tuple(
+                self._chain(cell, rank).forward_s[at]
+                + self._gathers(cell, rank).max(axis=1)[at] / 2
+                for rank in self._places.distinct(cell)
+                for _ in (0, 1)
+            ),
+            received_bytes=priced.input_bytes[at],
+            sent_bytes=priced.output_bytes[at],
+            room_for_messages=message_counts(self.stack, cell.num_microbatches),
+            holds_sent=habits.sent_tensors_held_until_end,
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
@@ -290,41 +371,3 @@ class SimulatorCosts:
             cost = price_collective("send", size_bytes, devices, self.cluster, sharing=cell.tp)
             self._sends[key] = cost.time_s
         return self._sends[key]
-
-    def _tail(self, cell: Cell, rank: int, count: float) -> float:
-        """Seconds after the last backward of a rank with so many parameters, apart from the
-        optimizer on a CPU, which takes one parameter after the other (`_cpu_optimizer`)."""
-        place = self._places.of(cell, rank)
-        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count)
-        if key not in self._tails:
-            tail = self._price_tail(cell, rank, int(count))
-            on_cpu = self.cluster.device_at(first_device(cell, rank)).type == "cpu"
-            self._tails[key] = tail.data_parallel_s if on_cpu else tail.total_s
-        return self._tails[key]
-
-    def _price_tail(self, cell: Cell, rank: int, count: int) -> Tail:
-        return price_tail(
-            (count,),
-            group=dp_group(cell, rank),
-            zero_stage=cell.zero_stage,
-            precision=self.workload.precision,
-            optimizer=self.workload.optimizer,
-            cluster=self.cluster,
-            stack=self.stack,
-            pipelined=cell.pp > 1,
-            sharing=cell.tp,
-        )
-
-    def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
-        """[n, n+1] seconds of the optimizer on a CPU; zero elsewhere."""
-        held = self.memory.parameters(cell.tp)
-        if self.cluster.device_at(first_device(cell, rank)).type != "cpu":
-            return np.zeros_like(held.count)
-        return held.ranged(lambda size: self._price_tail(cell, rank, size).optimizer_s)
-
-    def _tail_ranges(self, cell: Cell, rank: int) -> Array:
-        """[n, n+1] seconds after the last backward of a stage of blocks [i, j)."""
-        count = self.memory.parameters(cell.tp).count
-        sizes, where = np.unique(count, return_inverse=True)
-        times = np.asarray([self._tail(cell, rank, float(size)) for size in sizes])
-        return np.asarray(times[where].reshape(count.shape) + self._cpu_optimizer(cell, rank))

@@ -43,40 +43,42 @@ def least_longest_s(
     ranks = Counter(
         (tuple(sorted(kept)), room) for kept, room in zip(in_flight, room_bytes, strict=True)
     )
-    times = []
-    for (kept, free), count in sorted(ranks.items()):
-        room = free - static_bytes + edge_bytes * sum(kept)
-        time = _least_seconds(hull_bytes, hull_s, kept, most_per_stage, room)
-        # Rounding apart, the time is rising already.
-        times += [np.maximum.accumulate(time)] * count
-    every = np.concatenate(times)
+    kept = np.asarray([row for row, _ in sorted(ranks)], dtype=float)
+    free = np.asarray([room for _, room in sorted(ranks)])
+    room = free[:, None] - static_bytes + edge_bytes * kept.sum(axis=1)[:, None]
+    times = _least_seconds(hull_bytes, hull_s, kept, most_per_stage, room)
+    # Rounding apart, the times are rising already.
+    times = np.maximum.accumulate(times, axis=1)
+    every = np.repeat(times, [count for _, count in sorted(ranks.items())], axis=0).ravel()
     return float(np.partition(every, number - 1)[number - 1])
 
 
 def _least_seconds(
-    hull_bytes: Array, hull_s: Array, kept: tuple[int, ...], most_per_stage: int, room: Array
+    hull_bytes: Array, hull_s: Array, kept: Array, most_per_stage: int, room: Array
 ) -> Array:
-    """[N] least seconds of 1, 2, ... N blocks of a rank; infinite where they do not fit.
+    """[ranks, N] least seconds of 1, 2, ... N blocks of a rank; infinite where they do not fit.
 
-    kept  rising micro-batches in flight of its stages
+    kept  [ranks, v] rising micro-batches in flight of its stages;  room  [ranks, N]
     """
-    counts = np.arange(1, len(room) + 1)
-    held = [
-        np.clip(counts - stage * most_per_stage, 0, most_per_stage) for stage in range(len(kept))
-    ]
-    excess = sum(k * blocks for k, blocks in zip(kept, held, strict=True)) * hull_bytes[-1] - room
-    seconds = counts * hull_s[-1]
-    offers = sorted(
-        ((hull_s[e] - hull_s[e + 1]) / (hull_bytes[e + 1] - hull_bytes[e]) / k, -e, stage)
-        for e in range(len(hull_bytes) - 1)
-        for stage, k in enumerate(kept)
-    )
-    for price, segment, stage in offers:
-        width = hull_bytes[1 - segment] - hull_bytes[-segment]
-        freed = np.clip(excess, 0.0, kept[stage] * held[stage] * width)
-        seconds = seconds + freed * price
-        excess = excess - freed
-    impossible = (excess > 1e-9 * np.abs(room)) | (counts > len(kept) * most_per_stage)
+    counts = np.arange(1, room.shape[1] + 1)
+    stages = np.arange(kept.shape[1])
+    held = np.minimum(
+        np.maximum(counts - stages[:, None] * most_per_stage, 0), most_per_stage
+    ).astype(float)
+    excess = hull_bytes[-1] * (kept @ held) - room
+    seconds = np.tile(counts * hull_s[-1], (len(kept), 1))
+    # Cheapest first: of equal stages the price falls with what is in flight, of segments it rises.
+    widths, falls = np.diff(hull_bytes), -np.diff(hull_s)
+    price = (falls / widths)[None, :, None] / kept[:, None, :]
+    width = widths[None, :, None] * kept[:, None, :]
+    ranks = np.arange(len(kept))
+    for offer in np.argsort(price.reshape(len(kept), -1), axis=1, kind="stable").T:
+        segment, stage = np.divmod(offer, kept.shape[1])
+        most = width[ranks, segment, stage][:, None] * held[stage]
+        freed = np.minimum(np.maximum(excess, 0.0), most)
+        seconds += freed * price[ranks, segment, stage][:, None]
+        excess -= freed
+    impossible = (excess > 1e-9 * np.abs(room)) | (counts > len(stages) * most_per_stage)
     return np.asarray(np.where(impossible, np.inf, seconds))
 
 

@@ -189,3 +189,49 @@ def test_progress_reports_a_shrinking_gap():
     )
     assert [best for _, best, _ in seen] == [4.0, 3.5, 3.0]
     assert seen[0][2] == pytest.approx((4.0 - 1.0) / 4.0)
+
+
+def test_a_sharper_bound_is_asked_for_once_and_keeps_cells_from_being_solved():
+    # Bounds 1, 2, 3, 4; the first two are sharpened to 6 and 5, the third is solved in 4, and the
+    # fourth is no better: neither 6 nor 5 is ever solved.
+    asked, calls = [], []
+    cells = make_cells(4)
+    sharp = {cells[0]: 6.0, cells[1]: 5.0, cells[2]: 0.0, cells[3]: 0.0}
+
+    def sharpen(cell):
+        asked.append(cell)
+        return sharp[cell]
+
+    outcome = branch_and_bound(
+        cells,
+        np.asarray([1.0, 2.0, 3.0, 4.0]),
+        refine_from([7.0, 7.0, 4.0, 9.0], [6.0, 5.0, 4.0, 9.0], calls),
+        sharpen=sharpen,
+        clock=ticking(),
+        extra_refinements=0,
+    )
+    assert asked == cells[:3]
+    assert calls == [2]
+    assert (outcome.bound_s, outcome.refined, outcome.pruned) == (4.0, 1, 3)
+
+
+def test_runners_up_are_predicted_in_the_order_of_their_estimates():
+    # Families of two cells each. Bounds say 2 before 4, estimates 9 against 5: with one runner-up
+    # to show, only the family of the last two cells is refined.
+    calls = []
+    cells = make_cells(6)
+    times = [1.0, 1.5, 9.0, 9.5, 5.0, 5.5]
+
+    def estimate(cell, below):
+        return times[cells.index(cell)]
+
+    outcome = branch_and_bound(
+        cells,
+        np.asarray([1.0, 1.5, 2.0, 2.5, 4.0, 4.5]),
+        refine_from(times, times, calls),
+        estimate=estimate,
+        runners_up=1,
+        clock=ticking(),
+    )
+    assert calls == [0, 4]
+    assert [plan.step_time_s for plan in outcome.plans] == [1.0, 5.0]

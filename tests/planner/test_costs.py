@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from planner.bound import lower_bounds
 from planner.costs import SimulatorCosts
+from planner.interleave import Interleaver, interleaved_step_time
 from planner.partition import partition
 from planner.problem import Partition, stage_memory_bytes, step_time
 from planner.search import search
@@ -36,6 +37,7 @@ from profiles.model.graph import (
 from profiles.sourced import Sourced
 from simulator.plan import Recompute
 from simulator.stack import load_stack
+from simulator.step_tail import held_parameters
 from simulator.workload import Workload
 
 STACK = load_stack()
@@ -275,6 +277,35 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
+@given(random_plans().filter(lambda case: case[1].vpp > 1))
+def test_an_interleaved_plan_is_within_the_bound_of_its_own_memory(case):
+    # With just the memory that the plan is predicted to need, no bound may be above its time.
+    costs, cell, found = case
+    prediction = costs.predict(costs.plan(cell, found))
+    problem = costs.interleaved(cell)
+    predicted = prediction.step_time_s.value
+    exact = interleaved_step_time(problem, found.starts, found.strategies)
+    assert exact == pytest.approx(predicted, rel=1e-9)
+    over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
+    rounding = 100 * problem.chain.num_blocks * cell.num_microbatches  # bytes are rounded up
+    bound = Interleaver(problem.with_capacity(over + rounding)).bound_s
+    assert bound <= predicted * (1 + 1e-9)
+
+
+def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
+    for priced, costs in sorted(PRICED.items()):
+        model, cluster = MODELS[priced[0]], CLUSTERS[priced[1]]
+        for cell in cells_of(model, cluster, 16, Space(schedule=("interleaved",)))[::5]:
+            interleaver = Interleaver(costs.interleaved(cell))
+            found = interleaver.best()
+            assert found is not None
+            prediction = costs.predict(costs.plan(cell, found))
+            assert prediction.fits
+            assert found.step_time_s == pytest.approx(prediction.step_time_s.value, rel=1e-9)
+            assert interleaver.bound_s <= found.step_time_s * (1 + 1e-9)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(random_plans())
 def test_stage_memory_is_the_predicted_peak(case):
     costs, cell, found = case
@@ -290,6 +321,15 @@ def test_stage_memory_is_the_predicted_peak(case):
         assert mine <= predicted + 100 * (j - i) * cell.num_microbatches
         if cell.num_microbatches > problem.slots[stage].in_flight:
             assert mine >= predicted - 1
+
+
+def test_parameters_of_several_ranges_are_those_that_the_simulator_counts():
+    model = MODELS["tied"]
+    held, graph = PRICED["tied", "pcie"].memory.parameters(1), model.at(1, 1)
+    n = len(graph.chain)
+    for ranges in (((0, 1), (n - 1, n)), ((0, 2), (4, 6)), ((1, 3), (n - 2, n)), ((0, n),)):
+        refs = [ref for i, j in ranges for ref in graph.chain[i:j]]
+        assert held.of(ranges) == sum(held_parameters(graph, refs))
 
 
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():
