@@ -15,7 +15,7 @@ help:
 	@echo "make test      every test (under ten minutes on two cores)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
-	@echo "make validate  predictions against runs of every schedule on this machine"
+	@echo "make validate  predictions against runs on this machine, and against published runs"
 	@echo "make clean     remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -40,8 +40,14 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench
 
+TRUTH := ../shared/truth
+
 validate: $(READY)
 	$(BIN)/python -m pytest -m slow
+	@if [ -f $(TRUTH)/runs.csv ]; then \
+	  $(BIN)/shardwright validate $(TRUTH)/runs.csv --failed $(TRUTH)/failed.csv --cross-validate \
+	    --markdown docs/accuracy.md; \
+	else echo "$(TRUTH) is absent: on the project's own table instead"; $(BIN)/shardwright validate; fi
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

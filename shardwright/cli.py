@@ -166,7 +166,7 @@ def predict(
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
     if runs is not None and explain_run is not None:
-        from shardwright.report.run_explanation import explain_row
+        from shardwright.commands.explain_run import explain_row
 
         explain_row(runs, explain_run, calibration)
         return

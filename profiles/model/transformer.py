@@ -99,7 +99,7 @@ class Transformer:
 
     @property
     def num_expert_layers(self) -> int:
-        return self.num_layers - self.first_dense_layers if self.num_experts else 0
+        return max(0, self.num_layers - self.first_dense_layers) if self.num_experts else 0
 
     @property
     def embedding_parameters(self) -> int:

@@ -118,8 +118,8 @@ def not_better(found: Recalibration, source: Path, output: Path) -> str:
     """Why a calibration is not written."""
     if found.configurations < 2:
         why = (
-            f"{source} holds {found.configurations} configuration, so that nothing is left to check "
-            "on; add runs that differ (size of machine, layout, model)"
+            f"{source} holds {found.configurations} configuration, so that nothing is left to "
+            "check on; add runs that differ (size of machine, layout, model)"
         )
     else:
         why = (
@@ -148,6 +148,7 @@ def calibration_report(found: Recalibration) -> RenderableType:
             f"±{format_percent(x.spread_after)}",
             x.meaning,
         )
+    rows.columns[0].overflow = "fold"
     errors = table(("step time, absolute error", "left"), ("mean", "right"), ("worst", "right"))
     for name, predicted in (
         ("shipped coefficients", found.before_s),

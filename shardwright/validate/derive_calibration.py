@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
+from profiles.errors import ShardwrightError
 from profiles.published.measured import read_measured
 from profiles.published.run import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
@@ -34,7 +35,6 @@ from simulator.training_run.interval import (
     bands,
     regimes_of,
 )
-from simulator.training_run.memory_stack import memory_stack_names
 
 
 def main() -> None:
@@ -53,10 +53,14 @@ def main() -> None:
     peaks = {row.id: row.peak_memory_gib for row in measured if row.peak_memory_gib}
     memory: dict[str, list[float]] = {}
     for run in table.runs:
-        if run.id in peaks and run.stack in memory_stack_names():
+        if run.id not in peaks:
+            continue
+        try:
             shown = footprint(run).shown_bytes / 2**30
-            for name in regimes_of(run):
-                memory.setdefault(name, []).append(float(peaks[run.id] or 0.0) / shown)
+        except ShardwrightError:  # no memory file describes its stack
+            continue
+        for name in regimes_of(run):
+            memory.setdefault(name, []).append(float(peaks[run.id] or 0.0) / shown)
     write_text(INTERVALS_FILE, _intervals(bands(step), bands(memory), today))
     for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
         error = np.abs(found / table.measured_s - 1)

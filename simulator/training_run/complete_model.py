@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from profiles.errors import InputError
 from profiles.model.transformer import Transformer
@@ -91,7 +92,7 @@ def _of_known(
     if figures.num_experts and not figures.first_dense_layers and not run.first_dense_layers:
         # Configurations print the width of a dense layer even where no layer is dense.
         given["ffn_size"] = None
-    told = {name: value for name, value in given.items() if value is not None}
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     model = replace(figures, **told)
     if model.learned_positions:
         model = replace(model, learned_positions=max(seq_len, 1))

@@ -71,8 +71,8 @@ class Calibration:
 
     source          the table that it was made from;  runs  rows used
     based_on        content hash of the shipped coefficients that it corrects
-    error_before, residual, left_out_error   mean absolute relative error of the step time: with the
-                    shipped coefficients, in-sample, and each configuration predicted from the others
+    error_before, residual, left_out_error   mean absolute relative error of the step time: with
+                    the shipped coefficients, in-sample, and each configuration left out
     interval_scale  half-width of an interval over that of the shipped one, in the logarithm
     values          the refitted coefficients, by the shipped file's names
     """

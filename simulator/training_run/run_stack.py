@@ -72,7 +72,7 @@ def stack_of_framework(framework: str) -> str:
     """The stack that a framework's name means, or "" for none: the longest matching beginning.
 
     >>> stack_of_framework("Megatron-Bridge 26.04")
-    'megatron-core'
+    'megatron-bridge'
     """
     asked = framework.strip().lower()
     found = [

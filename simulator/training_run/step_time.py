@@ -108,7 +108,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     last = x.last_layers * whole + head + micro
     busiest = np.maximum(full, last)
     others = (x.pp - 1) * full + last - busiest
-    idle = np.where(x.idle_share > 0, x.idle_share * busiest, others / x.vpp)
+    # A zero-bubble schedule may start from 1f1b, so it idles no longer, whatever the head weighs.
+    idle = np.where(x.idle_share > 0, np.minimum(x.idle_share * busiest, others), others / x.vpp)
     bubble = np.where(x.pp > 1, idle, 0.0)
     cut = (x.cut_inner * c["inner"] + x.cut_outer * c["outer"]) + (
         1e-6 * (x.cut_steps * c["cut_step_us"] + x.cut_peers * c["cut_peer_us"])

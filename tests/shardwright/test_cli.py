@@ -74,7 +74,8 @@ def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
         "alternatives",
     ):
         assert found[key] is not None, key
-    assert found["status"] == "optimal"
+    assert found["status"] in ("optimal", "feasible")
+    assert 0 <= found["gap"] < 0.01
     assert found["bound"] <= found["step_time_s"] * (1 + 1e-9)
     assert found["step_time_low_s"] <= found["step_time_s"] <= found["step_time_high_s"]
     assert found["peak_memory_bytes"] < 80 * 2**30

@@ -1,0 +1,177 @@
+"""What `predict --runs --explain-run` prints: one row's prediction, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from profiles.units import format_bytes, format_percent, format_time
+from shardwright.report.terminal import table
+from simulator.training_run.explain_memory import MemoryExplanation
+from simulator.training_run.explain_run import IntervalUsed, RunExplanation
+from simulator.training_run.step_time import StepParts
+from simulator.training_run.training_run import TrainingRun
+
+_PARTS = {
+    "compute_s": "compute",
+    "tensor_s": "tensor parallelism",
+    "expert_s": "expert parallelism",
+    "context_s": "context parallelism",
+    "gather_s": "sharded weights",
+    "cut_s": "sends between stages",
+    "bubble_s": "bubble",
+    "reduce_s": "gradient exchange",
+    "optimizer_s": "optimizer",
+    "overhead_s": "overhead",
+}
+_SHOWS = {
+    "allocated": "allocated by torch",
+    "reserved": "reserved by torch's allocator",
+    "device": "on the device (nvidia-smi)",
+}
+
+
+def explanation_report(found: RunExplanation) -> RenderableType:
+    """The step with its terms, coefficients and sources, then the memory, at most 100 columns."""
+    used = found.step
+    parts: list[RenderableType] = [
+        Text.assemble((found.run.id, "bold"), f": {_layout(found.run)}"),
+        Text(f"step {_interval(used, format_time)}"),
+        Text(_regime(used)),
+        Text(""),
+        _terms(found),
+        Text(""),
+        _coefficients(found),
+        Text(
+            f"Fitted on {found.fitted.runs} rows, {format_percent(found.fitted.residual)} off on "
+            f"average, {found.fitted.date} ({found.fitted_file}): {found.fitted.method}."
+        ),
+        Text(
+            "`own`: the device's, stack's or network's, or the one for all (.*); `of its kind`: it "
+            "has none of its own; weight: per cent that the step changes by for 1 % of the "
+            "coefficient."
+        ),
+        Text(""),
+        _sources(found),
+        Text(""),
+    ]
+    parts += [Text(f"Assumed: {said}", style="dim") for said in found.run.defaults]
+    if found.memory is None:
+        parts.append(Text(f"No memory: {found.why_no_memory}"))
+    elif found.memory_interval is not None:
+        parts += [Text(""), *_memory(found.memory, found.memory_interval)]
+    return Group(*parts)
+
+
+def _layout(run: TrainingRun) -> str:
+    degrees = " ".join(
+        f"{name}{value}"
+        for name, value in (
+            ("tp", run.tp),
+            ("pp", run.pp),
+            ("vpp", run.vpp),
+            ("dp", run.dp),
+            ("cp", run.cp),
+            ("ep", run.expert_parallel),
+        )
+        if value > 1 or name in ("tp", "pp", "dp")
+    )
+    return (
+        f"{run.model.num_layers} layers of {run.model.hidden_size} on {run.num_devices} "
+        f"{run.device}, {run.stack}, {degrees}, ZeRO {run.zero_stage}, micro-batch "
+        f"{run.micro_batch}, global batch {run.global_batch}, sequence {run.seq_len}, "
+        f"{run.precision}, {run.schedule or 'no pipeline'}, recompute {run.recompute}"
+    )
+
+
+def _interval(used: IntervalUsed, formatted: Callable[[float], str]) -> str:
+    x = used.interval
+    return f"{formatted(x.value)} [{formatted(x.low)} - {formatted(x.high)}]"
+
+
+def _regime(used: IntervalUsed) -> str:
+    said = f"90 % interval of the regime `{used.regime}`: {used.rows} rows that were left out"
+    if used.scale != 1.0:
+        said += f", {used.scale:.2f} times as wide by the calibration's left-out runs"
+    return said
+
+
+def _terms(found: RunExplanation) -> RenderableType:
+    rows = table(("part", "left"), ("time", "right"), ("share", "right"), ("formula", "left"))
+    total = found.step.interval.value
+    for name in StepParts.__dataclass_fields__:
+        lines = [line for line in found.lines if line.part == name]
+        if not lines:
+            continue
+        time_s = sum(line.time_s for line in lines)
+        rows.add_row(
+            _PARTS[name], format_time(time_s), format_percent(time_s / total), "", style="bold"
+        )
+        for line in lines:
+            rows.add_row(
+                f"  {line.name}",
+                format_time(line.time_s),
+                format_percent(line.time_s / total),
+                Text.assemble(line.formula, ("\n= " + line.numbers, "dim")),
+            )
+    rows.add_row("step", format_time(total), "100 %", "sum of the parts", style="bold")
+    rows.columns[0].max_width = 27
+    return rows
+
+
+def _coefficients(found: RunExplanation) -> RenderableType:
+    rows = table(
+        ("coefficient", "left"),
+        ("value", "right"),
+        ("from", "left"),
+        ("weight", "right"),
+        ("meaning", "left"),
+    )
+    for x in sorted(found.coefficients, key=lambda x: -abs(x.weight)):
+        rows.add_row(x.name, f"{x.value:.4g}", x.origin, f"{x.weight:.3f}", x.meaning)
+    rows.columns[0].overflow = "fold"
+    return rows
+
+
+def _sources(found: RunExplanation) -> RenderableType:
+    rows = table(("rests on", "left"), ("source", "left"))
+    for x in found.sources:
+        rows.add_row(
+            Text.assemble(x.name, (f"\n{x.value}; {x.method}".replace("\n; ", "\n"), "dim")),
+            x.source,
+        )
+    rows.columns[0].max_width = 38
+    # Sources are there to be followed: a long link is folded, never cut.
+    rows.columns[1].overflow = "fold"
+    return rows
+
+
+def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType]:
+    rows = table(("memory", "left"), ("bytes", "right"), ("numbers", "left"))
+    rows.columns[2].overflow = "fold"
+    for line in found.lines:
+        rows.add_row(line.name, format_bytes(line.memory_bytes), line.numbers)
+    rows.add_row("peak", format_bytes(found.shown_bytes), "sum of the parts", style="bold")
+    tensors = table(("tensors of", "left"), ("", "left"), ("bytes", "right"))
+    for tensor in found.tensors:
+        tensors.add_row(tensor.where, tensor.name, format_bytes(tensor.memory_bytes))
+    parts: list[RenderableType] = [
+        Text(
+            f"peak memory {_interval(used, format_bytes)}, pipeline rank {found.rank}, "
+            f"{_SHOWS[found.shows]}"
+        ),
+        Text(_regime(used)),
+        Text(""),
+        rows,
+        Text(""),
+        tensors,
+        Text(
+            "A layer's are those of one layer and micro-batch before recomputation. "
+            f"profiles/data/run_memory/{found.stack}.toml ({found.date}): {found.source}"
+        ),
+    ]
+    if found.refused:
+        parts.append(Text(f"The stack would not run it: {found.refused}"))
+    return parts

@@ -1,0 +1,162 @@
+"""The peak memory of one described run as a sum of lines, and the tensors that they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.hardware.catalog import get_device
+from profiles.units import format_bytes, format_count
+from simulator.training_run.activation_footprint import activation_bytes
+from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
+from simulator.training_run.in_flight_batches import most_in_flight
+from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.run_conditions import rank_conditions
+from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
+from simulator.training_run.training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLine:
+    """One term of the peak, in bytes."""
+
+    name: str
+    memory_bytes: float
+    numbers: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorLine:
+    """A tensor of the stack's file in this run: of one layer and micro-batch, or of the rank.
+
+    where   `layer`, `always` or the moment's name
+    """
+
+    where: str
+    name: str
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryExplanation:
+    """lines add up to shown_bytes, the peak of pipeline rank `rank` in the sense `shows`."""
+
+    rank: int
+    shows: str
+    shown_bytes: float
+    lines: tuple[MemoryLine, ...]
+    tensors: tuple[TensorLine, ...]
+    stack: str
+    source: str
+    date: str
+    refused: str
+
+
+def explain_memory(run: TrainingRun) -> MemoryExplanation:
+    """The parts of what the stack's own report would print.
+
+    Raises UnknownNameError or InputError where no memory file describes the run's stack.
+    """
+    stack = memory_stack_of(run)
+    found = footprint(run)
+    rank = _shown_rank(found, stack)
+    lines = [*_static(run, rank), *_kept(run, stack, rank)]
+    if stack.shows != "allocated":
+        lines.append(
+            MemoryLine(
+                name="allocator's blocks beyond the tensors",
+                memory_bytes=rank.reserved_bytes - rank.allocated_bytes,
+                numbers=f"(activations + moment) x ({stack.reserved_over_allocated.value:g} - 1): "
+                f"{stack.reserved_over_allocated.source}",
+            )
+        )
+    if stack.shows == "device":
+        held = get_device(run.device).reserved_bytes
+        extra = stack.device_extra_gib
+        lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
+        lines.append(
+            MemoryLine(
+                name="context, kernels, NCCL", memory_bytes=extra.value * GIB, numbers=extra.source
+            )
+        )
+    return MemoryExplanation(
+        rank=rank.rank,
+        shows=stack.shows,
+        shown_bytes=found.shown_bytes,
+        lines=tuple(line for line in lines if line.memory_bytes),
+        tensors=_tensors(run, stack, rank),
+        stack=stack.name,
+        source=stack.source,
+        date=stack.date,
+        refused=found.refused,
+    )
+
+
+def _shown_rank(found: Footprint, stack: MemoryStack) -> RankFootprint:
+    # What the device shows is the fullest rank's, whichever rank prints.
+    if stack.shows == "device":
+        return max(found.ranks, key=lambda rank: rank.reserved_bytes)
+    shown = found.ranks[:1] if stack.peak_rank == "first" else found.ranks
+    if stack.shows == "allocated":
+        return max(shown, key=lambda rank: rank.allocated_bytes)
+    return max(shown, key=lambda rank: rank.reserved_bytes)
+
+
+def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
+    static = rank.static
+    count = static.num_parameters
+    shards = (
+        ("parameters", static.parameters, 3),
+        ("gradients", static.gradients, 2),
+        ("optimizer states", static.optimizer, 1),
+    )
+    found = []
+    for name, held, stage in shards:
+        each = f"{format_count(count)} of the rank x {held / count:.4g} bytes" if count else ""
+        if run.zero_stage >= stage:
+            each += f", shared by dp {run.dp} x cp {run.cp} (experts by their own ranks)"
+        found.append(MemoryLine(name=name, memory_bytes=held, numbers=each))
+    return found
+
+
+def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[MemoryLine]:
+    layer = activation_bytes(run.recompute, stack, TensorSizes(run, stack))
+    mine = [s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank]
+    dense = sum(share.dense_layers for share in mine)
+    experts = sum(share.expert_layers for share in mine)
+    each = [
+        f"{count:g} {kind} x {format_bytes(size)}"
+        for kind, count, size in (
+            ("layers", dense, layer.dense_layer),
+            ("expert layers", experts, layer.expert_layer),
+        )
+        if count
+    ]
+    chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
+    flight = most_in_flight(run)[rank.rank]
+    return [
+        MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
+        MemoryLine(
+            name="activations",
+            memory_bytes=rank.activations,
+            numbers=f"({' + '.join(each) or '0'}) x {flight:g} in flight{chunks}; recompute "
+            f"{run.recompute}",
+        ),
+        MemoryLine(name=rank.moment, memory_bytes=rank.moment_bytes, numbers="there at the peak"),
+    ]
+
+
+def _tensors(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> tuple[TensorLine, ...]:
+    sizes = TensorSizes(run, stack)
+    mine = tuple(s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank)
+    here = RankFacts(
+        num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)
+    )
+    groups = [("layer", stack.layers), ("always", stack.always)]
+    groups += [(m.name, m.tensors) for m in stack.moments if m.name == rank.moment]
+    found = [
+        TensorLine(where=where, name=tensor.name, memory_bytes=sizes.bytes_of(tensor, here))
+        for where, tensors in groups
+        for tensor in tensors
+    ]
+    return tuple(tensor for tensor in found if tensor.memory_bytes)

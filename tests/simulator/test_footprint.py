@@ -1,0 +1,362 @@
+"""The memory of described runs: by hand, against Korthikanti's equations, against schedules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.model.transformer import LatentAttention, Transformer
+from simulator.held_activations import most_held
+from simulator.schedule import build_schedule
+from simulator.training_run.activation_footprint import activation_bytes
+from simulator.training_run.footprint import fits, footprint
+from simulator.training_run.in_flight_batches import most_in_flight
+from simulator.training_run.memory_stack import (
+    KeptTensor,
+    Moment,
+    load_memory_stack,
+    memory_stack_names,
+    memory_stack_of,
+)
+from simulator.training_run.run_stack import run_stack_names
+from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.tensor_sizes import TensorSizes
+from simulator.training_run.training_run import TrainingRun
+
+GIB = 2**30
+# h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.
+GPT = Transformer(
+    num_layers=8,
+    hidden_size=1024,
+    ffn_size=4096,
+    num_heads=16,
+    num_kv_heads=16,
+    head_size=64,
+    vocab_size=50_000,
+    gated=False,
+    tied_embeddings=True,
+    learned_positions=512,
+    biases=True,
+)
+RUN = TrainingRun(
+    id="r",
+    model=GPT,
+    device="a100-sxm-80gb",
+    num_devices=1,
+    node_devices=8,
+    outer_link="",
+    dp=1,
+    tp=1,
+    pp=1,
+    vpp=1,
+    cp=1,
+    expert_parallel=1,
+    sequence_parallel=False,
+    zero_stage=0,
+    recompute="none",
+    micro_batch=2,
+    global_batch=16,
+    seq_len=512,
+    precision="fp16",
+    schedule="none",
+    stack="megatron-2021",
+)
+# The Ultra-Scale sweep's 1B: 16 layers of 67,108,864 matmul weights, a head of four layers' weight.
+ULTRA_1B = replace(
+    RUN,
+    model=Transformer(
+        num_layers=16,
+        hidden_size=2048,
+        ffn_size=8192,
+        num_heads=32,
+        num_kv_heads=32,
+        head_size=64,
+        vocab_size=131_072,
+        gated=True,
+        tied_embeddings=True,
+    ),
+    device="h100-sxm-80gb",
+    stack="nanotron",
+    precision="bf16",
+    seq_len=4096,
+    global_batch=256,
+)
+
+
+def _layer_bytes(run: TrainingRun) -> float:
+    stack = memory_stack_of(run)
+    return activation_bytes(run.recompute, stack, TensorSizes(run, stack)).dense_layer
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
+    # arXiv 2205.05198: equation 1 (t = 1), 2 (tensor parallel), 4 (with sequence parallelism),
+    # section 5's selective recompute, and 2 sbh for full.
+    s, b, h, a = 512, 2, 1024, 16
+    sbh, scores = s * b * h, 5 * a * s / h
+    run = replace(RUN, tp=tp, num_devices=tp)
+    assert _layer_bytes(run) == pytest.approx(sbh * (10 + 24 / tp + scores / tp))
+    split = replace(run, sequence_parallel=True)
+    assert _layer_bytes(split) == pytest.approx(sbh * (34 + scores) / tp)
+    assert _layer_bytes(replace(split, recompute="selective")) == pytest.approx(sbh * 34 / tp)
+    assert _layer_bytes(replace(run, recompute="full")) == pytest.approx(2 * sbh)
+
+
+def test_a_small_gpt_by_hand() -> None:
+    # 8 (12 h^2 + 13 h) + (V + 512) h + 2 h, with V padded from 50,000 to 391 x 128.
+    parameters = 8 * (12 * 1024**2 + 13 * 1024) + (50_048 + 512) * 1024 + 2 * 1024
+    found = footprint(RUN).fullest
+    assert found.static.num_parameters == parameters
+    # fp16: weights 2, gradients 2, fp32 weights and Adam's moments 12.
+    assert found.static.total == 16 * parameters
+    # Eight layers of s b (34 h + 5 a s), and the loss: logits in 2 + 4 + 4 bytes, two inputs.
+    tokens = 512 * 2
+    assert found.activations == pytest.approx(8 * tokens * (34 * 1024 + 5 * 16 * 512))
+    assert found.moment == "cross-entropy"
+    assert found.moment_bytes == pytest.approx(tokens * (10 * 50_048 + 2 * 2 * 1024))
+
+
+def test_what_bf16_and_zero_change() -> None:
+    run = replace(RUN, dp=4, num_devices=4, stack="megatron-core", precision="bf16")
+    each = footprint(run).fullest.static
+    assert each.parameters == 2 * each.num_parameters
+    assert each.gradients == 4 * each.num_parameters
+    sharded = footprint(replace(run, zero_stage=1)).fullest.static
+    assert sharded.optimizer == pytest.approx(12 * each.num_parameters / 4)
+    assert sharded.gradients == each.gradients
+    whole = footprint(replace(run, zero_stage=3)).fullest.static
+    assert whole.total == pytest.approx(18 * each.num_parameters / 4)
+
+
+def test_adapters_need_no_gradients_of_the_weights() -> None:
+    run = replace(RUN, stack="megatron-core", precision="fp8", lora=True)
+    static = footprint(run).fullest.static
+    assert (static.parameters, static.gradients, static.optimizer) == (
+        static.num_parameters,
+        0.0,
+        0.0,
+    )
+    trained = footprint(replace(run, lora=False)).fullest
+    assert footprint(run).fullest.activations < trained.activations
+
+
+def test_experts_are_held_by_fewer_ranks_than_the_rest() -> None:
+    moe = replace(
+        GPT,
+        num_experts=8,
+        top_k=2,
+        expert_size=2048,
+        first_dense_layers=1,
+        gated=True,
+        ffn_size=4096,
+    )
+    run = replace(
+        RUN, model=moe, stack="megatron-core", precision="bf16", dp=8, num_devices=8, zero_stage=1
+    )
+    alone = footprint(run).fullest.static
+    spread = footprint(replace(run, expert_parallel=8)).fullest.static
+    experts = 7 * 8 * 3 * 1024 * 2048
+    # Seven of eight experts' weights go elsewhere; their states had 8 ranks, now none to share.
+    assert alone.num_parameters - spread.num_parameters == pytest.approx(experts * 7 / 8)
+    assert spread.optimizer == pytest.approx(alone.optimizer)
+
+
+def test_latent_attention_keeps_expanded_keys_and_values() -> None:
+    latent = LatentAttention(
+        query_rank=256, key_value_rank=128, nope_size=64, rope_size=32, value_size=64
+    )
+    run = replace(RUN, model=replace(GPT, latent=latent), stack="megatron-core", precision="bf16")
+    # Queries and keys of 16 x 96, values and output of 16 x 64, latents twice (before and after
+    # their norm), instead of 4 x 1024: (2 x 1536 + 2 x 1024 + 2 x 384 - 4096) more in 2 bytes.
+    extra = _layer_bytes(run) - _layer_bytes(replace(run, model=GPT))
+    assert extra == pytest.approx(1024 * 2 * (2 * 1536 + 2 * 1024 + 2 * 384 - 4096))
+
+
+@pytest.mark.parametrize(
+    ("name", "v"),
+    [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-h2", 1)],
+)
+@pytest.mark.parametrize("p", [2, 4, 6])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_in_flight_is_what_the_schedule_keeps(name: str, v: int, p: int, rounds: int) -> None:
+    m = rounds * p
+    run = replace(RUN, pp=p, vpp=v, num_devices=p, schedule=name, global_batch=2 * m)
+    schedule = build_schedule(name, num_ranks=p, num_microbatches=m, stages_per_rank=v)
+    assert most_in_flight(run) == most_held(schedule)
+
+
+@pytest.mark.parametrize("name", ["zbv", "v-half", "v-min"])
+def test_more_micro_batches_keep_no_more_after_the_warm_up(name: str) -> None:
+    few = replace(RUN, pp=4, vpp=2, num_devices=4, schedule=name, global_batch=2 * 16)
+    many = build_schedule(name, num_ranks=4, num_microbatches=40, stages_per_rank=2)
+    assert most_in_flight(few) == most_held(many)
+    assert most_in_flight(replace(few, global_batch=2 * 400)) == most_held(many)
+
+
+def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
+    layers = [s.num_layers for s in stage_shares(replace(RUN, pp=4, num_devices=4), "even")]
+    assert layers == [2, 2, 2, 2]
+    # Zero Bubble's models have k p - 2 layers: embedding and head stand for the other two.
+    thirty = replace(RUN, model=replace(GPT, num_layers=30), pp=8, num_devices=8)
+    assert [s.num_layers for s in stage_shares(thirty, "even")] == [3, 4, 4, 4, 4, 4, 4, 3]
+    odd = replace(RUN, model=replace(GPT, num_layers=9), pp=4, num_devices=4)
+    assert [s.num_layers for s in stage_shares(odd, "even")] == [3, 2, 2, 2]
+
+
+def test_nanotron_cuts_by_cost() -> None:
+    # 16 layers and a head of 4: 20 units; a stage ends with the layer that passes its share, 5 k.
+    # The sixth layer is the first past 5, the eleventh past 10, the sixteenth past 15.
+    shares = stage_shares(replace(ULTRA_1B, pp=4, num_devices=4), "cost")
+    assert [share.num_layers for share in shares] == [6, 5, 5, 0]
+    assert [share.has_head for share in shares] == [False, False, False, True]
+
+
+def test_layouts_that_nanotron_refuses() -> None:
+    # Shares of 1.25 layers: ranks 0, 3, 7 and 11 take two layers, the others to 11 one, rank 12 the
+    # head, and cast and loss one each, so that nothing is left for rank 15.
+    deep = replace(ULTRA_1B, pp=16, num_devices=16, schedule="1f1b")
+    refused = footprint(deep)
+    assert refused.refused == "1 of 16 pipeline ranks would hold no block of nanotron's cut"
+    assert not fits(deep)
+    few = replace(ULTRA_1B, pp=4, num_devices=4, schedule="1f1b", micro_batch=128)
+    assert footprint(few).refused.startswith("2 micro-batches are fewer than the pp - 1 = 3")
+    assert not footprint(replace(few, micro_batch=4)).refused
+
+
+def test_a_published_peak_part_by_part() -> None:
+    # SimuMax B200 table, llama3-405b of 4 layers on tp 8: 38.574 GiB allocated on every rank.
+    model = Transformer(
+        num_layers=4,
+        hidden_size=16_384,
+        ffn_size=53_248,
+        num_heads=128,
+        num_kv_heads=16,
+        head_size=128,
+        vocab_size=128_256,
+        gated=True,
+        tied_embeddings=False,
+    )
+    run = replace(
+        RUN,
+        model=model,
+        device="b200-sxm",
+        stack="megatron-core",
+        precision="bf16",
+        tp=8,
+        num_devices=8,
+        sequence_parallel=True,
+        zero_stage=1,
+        micro_batch=1,
+        global_batch=4,
+        seq_len=4096,
+    )
+    found = footprint(run)
+    # 18 bytes a parameter on dp 1.
+    assert found.fullest.static.total / found.fullest.static.num_parameters == 18
+    assert found.allocated_bytes / GIB == pytest.approx(38.574, rel=2e-3)
+    assert found.shown_bytes == found.allocated_bytes < found.reserved_bytes < found.device_bytes
+    assert fits(run)
+
+
+def test_the_context_is_shown_by_the_device_alone() -> None:
+    found = footprint(RUN)
+    # a100-sxm-80gb.toml: 2.2 GiB for context, kernels and NCCL.
+    assert found.device_bytes - found.reserved_bytes == pytest.approx(2.2 * GIB, rel=0.05)
+
+
+_LAYOUTS = st.tuples(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(["none", "selective", "mlp", "full"]),
+    st.sampled_from(memory_stack_names()),
+)
+
+
+def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
+    tp, pp, mb, recompute, name = layout
+    stack = load_memory_stack(name)
+    return replace(
+        RUN,
+        tp=tp,
+        pp=pp,
+        dp=changes.get("dp", 2),
+        num_devices=tp * pp * changes.get("dp", 2),
+        micro_batch=changes.get("micro_batch", mb),
+        global_batch=512,
+        recompute=recompute,
+        schedule="1f1b" if pp > 1 else "none",
+        stack=stack.run_stacks[0],
+        zero_stage=stack.zero_stages[-1],
+        sequence_parallel=tp > 1,
+    )
+
+
+@given(_LAYOUTS)
+def test_more_data_parallel_ranks_and_smaller_micro_batches_need_no_more(
+    layout: tuple[int, int, int, str, str],
+) -> None:
+    base = footprint(_run(layout)).allocated_bytes
+    assert footprint(_run(layout, dp=4)).allocated_bytes <= base * (1 + 1e-9)
+    assert footprint(_run(layout, micro_batch=2 * layout[2])).allocated_bytes >= base
+
+
+@given(_LAYOUTS)
+def test_recompute_frees(layout: tuple[int, int, int, str, str]) -> None:
+    kept = [
+        _layer_bytes(_run((*layout[:3], recompute, layout[4])))
+        for recompute in ("full", "selective", "none")
+    ]
+    assert 0 < kept[0] <= kept[1] <= kept[2]
+
+
+@given(_LAYOUTS, st.integers(4, 40))
+def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], layers: int) -> None:
+    run = _run(layout)
+    run = replace(run, model=replace(GPT, num_layers=layers))
+    for split in ("even", "cost"):
+        shares = stage_shares(run, split)
+        assert sum(share.num_layers for share in shares) == layers
+        assert sum(share.has_head for share in shares) == 1
+        assert shares[0].has_embedding
+    total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
+    # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
+    assert total * run.tp >= run.model.parameters * 0.999
+
+
+def test_every_run_stack_has_a_memory_file_at_its_stages() -> None:
+    for name in run_stack_names():
+        stages = [
+            stage
+            for memory in map(load_memory_stack, memory_stack_names())
+            if name in memory.run_stacks
+            for stage in memory.zero_stages
+        ]
+        assert stages, name
+        assert len(set(stages)) == len(stages), name
+
+
+def test_messages_name_what_there_is() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"run stack with a memory file.*'nanotro'.*nanotron"
+    ):
+        footprint(replace(RUN, stack="nanotro"))
+    with pytest.raises(
+        InputError, match=r"'nanotron' at ZeRO stage 3 \(nanotron\.toml: \(0, 1\)\)"
+    ):
+        footprint(replace(ULTRA_1B, zero_stage=3))
+    with pytest.raises(UnknownNameError, match="memory stack"):
+        load_memory_stack("megatron")
+    with pytest.raises(UnknownNameError, match="width 'hiden'"):
+        KeptTensor(name="x", width="hiden")
+    with pytest.raises(UnknownNameError, match="condition 'gatd'"):
+        KeptTensor(name="x", width="hidden", only=("gatd",))
+    with pytest.raises(InputError, match="count -1 must be 0 or more"):
+        KeptTensor(name="x", width="hidden", count=-1)
+    with pytest.raises(UnknownNameError, match="place 'tail'"):
+        Moment(name="x", where="tail", tensors=())
