@@ -137,7 +137,7 @@ def calibration_report(found: Recalibration) -> RenderableType:
         ("coefficient", "left"),
         ("before", "right"),
         ("after", "right"),
-        ("known to", "right"),
+        ("known to*", "right"),
         ("meaning", "left"),
     )
     for x in sorted(moved, key=lambda x: x.spread_after / x.spread_before):
@@ -168,6 +168,7 @@ def calibration_report(found: Recalibration) -> RenderableType:
         )
         if still
         else Text(""),
+        Text("* one standard deviation, of the runs and of what was known before"),
         Text(""),
         errors,
         Text(f"Intervals are {found.interval_scale:.2f} times as wide as the shipped ones."),

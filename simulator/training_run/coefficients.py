@@ -227,7 +227,7 @@ KINDS = (
         owner="stack",
         start=1.0,
         spread=0.8,
-        meaning="milliseconds per micro-batch and rank of host work outside the layers",
+        meaning="milliseconds of host work outside the layers per micro-batch and model chunk",
         source="assumed",
     ),
     Kind(

@@ -224,6 +224,13 @@ def _precision(run: PublishedRun, device: Device, stack: str, said: list[str]) -
 
 def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
     """Raises UnsupportedRunError for what cannot be run at all."""
+    heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
+    if heads % done.tp:
+        raise UnsupportedRunError(run.id, f"tp={done.tp} does not divide {heads} attention heads")
+    if heads % kv_heads:
+        raise UnsupportedRunError(
+            run.id, f"{kv_heads} heads of keys and values do not divide {heads} of queries"
+        )
     if run.dp is run.tp is run.pp is None and device.type != "tpu" and done.zero_stage < 3:
         # Without a layout the rules above say plain data parallelism: only for what it can hold.
         bytes_per_parameter = 2 if done.lora else 6

@@ -43,7 +43,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     gather = _gather(v, c, layer.total_s)
     whole = layer.total_s + gather.time_s
     head = c["matmul"] * v["head_matmul"] + c["passes"] * v["head_pass"]
-    micro = c["microbatch_ms"] * 1e-3
+    micro = c["microbatch_ms"] * 1e-3 * v["vpp"]
     full = v["layers"] * whole + (0.0 if v["pp"] > 1 else head) + micro
     last = v["last_layers"] * whole + head + micro
     ends = full < last or v["pp"] == 1
@@ -76,7 +76,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             part="compute_s",
             name="host work per micro-batch",
             time_s=m * micro,
-            formula="microbatch_ms x micro-batches",
+            formula="microbatch_ms x chunks per rank, per micro-batch",
             numbers=f"{format_time(micro)} x {m:g}",
         )
     )
@@ -273,8 +273,8 @@ def _pipeline(
         f"{v['vpp']:g}"
     )
     if v["idle_share"] > 0:
-        idle = v["idle_share"] * busiest
-        words = "idle time of the schedule's own timeline x the busiest stage's time"
+        idle = min(v["idle_share"] * busiest, (stages - 1) * full + last - busiest)
+        words = "idle time of the schedule's own timeline x the busiest stage, 1f1b's at most"
         numbers = f"{v['idle_share']:.4g} x {format_time(busiest)}"
     steps = 1e-6 * (v["cut_steps"] * c["cut_step_us"] + v["cut_peers"] * c["cut_peer_us"])
     exposed = m * v["vpp"] * c["cut_exposed"]

@@ -52,8 +52,8 @@ class Features:
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
-    idle_share            of zero-bubble schedules: idle time of the step over a stage's time per
-                          micro-batch (0 for other schedules, which have a closed form)
+    idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
+                          stage's time per micro-batch (0 for others, which have a closed form)
     """
 
     microbatches: Array
@@ -229,23 +229,37 @@ def _row(
 def _idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     """From the schedule itself, with passes in the proportions of the surfaces.
 
-    Weight passes are the products for the weights, about half of the backward's matmuls.
+    Zero-bubble schedules: weight passes are the products for the weights, about half of the
+    backward's matmuls. Interleaved: embedding and head make the first and last chunk unlike the
+    others, which the closed form does not know.
     """
-    if not run.schedule.startswith("zb") or run.pp < 2:
+    if run.pp < 2:
         return 0.0
+    forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
+    forward += row["pass_forward"] + row["score_forward"]
+    backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
+    backward += row["pass_backward"] + 1.5 * row["score_forward"]
+    backward += row["recomputed_matmul"] * forward
+    send = row["cut_inner"] + row["cut_outer"]
+    if run.schedule.startswith("zb"):
+        return _zero_bubble_share(run, row, forward, backward, send)
+    if run.schedule == "interleaved" and run.vpp > 1:
+        return _interleaved_share(run, row, forward, backward, send)
+    return 0.0
+
+
+def _zero_bubble_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
     weight = 0.5 * row["matmul_backward"]
-    forward = row["matmul_forward"] + row["attention_forward"] + row["pass_forward"]
-    forward += row["score_forward"]
-    backward = row["matmul_backward"] - weight + row["attention_backward"] + row["pass_backward"]
-    backward += 1.5 * row["score_forward"]
     chunks = 2 if run.schedule == "zbv" else 1
     each = row["layers"] / chunks
     durations = Durations.even(
         run.pp * chunks,
         forward_s=forward * each,
-        backward_input_s=backward * each,
+        backward_input_s=(backward - weight) * each,
         backward_weight_s=weight * each,
-        send_s=row["cut_inner"] + row["cut_outer"],
+        send_s=send,
     )
     # Longer steps only repeat their middle.
     count = min(run.num_microbatches, 4 * run.pp)
@@ -257,9 +271,37 @@ def _idle_share(run: TrainingRun, row: dict[str, float]) -> float:
         durations=durations,
     )
     timeline = simulate(schedule, durations)
-    busy = (forward + backward + weight) * row["layers"]
+    busy = (forward + backward) * row["layers"]
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
     return max(0.0, longest_rank_s(timeline) / busy - count)
+
+
+def _interleaved_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
+    count = min(run.num_microbatches, 4 * run.pp)
+    if count % run.pp:
+        return 0.0
+    stages = run.pp * run.vpp
+    layers = [row["all_layers"] / stages] * stages
+    if row["last_layers"] < row["layers"]:
+        layers = [row["layers"] / run.vpp] * stages
+        layers[0] = layers[-1] = max(0.0, row["layers"] / run.vpp - 1)
+    head = row["head_matmul"] + row["head_pass"]
+    heads = [0.0] * (stages - 1) + [head]
+    durations = Durations(
+        forward_s=tuple(forward * n + h / 3 for n, h in zip(layers, heads, strict=True)),
+        backward_s=tuple(backward * n + 2 * h / 3 for n, h in zip(layers, heads, strict=True)),
+        send_forward_s=(0.0, *[send] * (stages - 1)),
+        send_backward_s=(0.0, *[send] * (stages - 1)),
+    )
+    schedule = build_schedule(
+        "interleaved", num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
+    )
+    end = max(simulate(schedule, durations).end_s)
+    layer = forward + backward
+    busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
+    return max(0.0, end / busy - count)
 
 
 def _expert_kernels(run: TrainingRun, dense: float) -> float:

@@ -103,7 +103,7 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     gather_layer = hidden + c["gather_exposed"] * np.minimum(gather, layer)
     head = c["matmul"] * x.head_matmul + c["passes"] * x.head_pass
     whole = layer + gather_layer
-    micro = c["microbatch_ms"] * 1e-3
+    micro = c["microbatch_ms"] * 1e-3 * x.vpp
     full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro
     last = x.last_layers * whole + head + micro
     busiest = np.maximum(full, last)

@@ -1,0 +1,152 @@
+"""The explanation of a described run adds up to what is predicted of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profiles.errors import ShardwrightError
+from profiles.published.run import FIGURES, read_runs
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.complete import complete_run
+from simulator.training_run.explain_memory import explain_memory
+from simulator.training_run.explain_run import RunExplanation, explain_run
+from simulator.training_run.footprint import footprint
+from simulator.training_run.predict_runs import predict_runs
+from simulator.training_run.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.training_run import TrainingRun
+
+TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"
+
+
+def completed(path: Path, *, every: int) -> list[TrainingRun]:
+    found = []
+    for run in read_runs(path, lenient=True)[::every]:
+        try:
+            found.append(complete_run(run))
+        except ShardwrightError:
+            continue
+    return found
+
+
+def parts_of(found: RunExplanation) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for line in found.lines:
+        sums[line.part] = sums.get(line.part, 0.0) + line.time_s
+    return sums
+
+
+def test_lines_add_up_to_the_batch_predictions_part_by_part() -> None:
+    """The oracle is the batch path: another array length, other rows beside each."""
+    rows = read_runs(FIGURES, lenient=True)
+    checked = 0
+    for asked in predict_runs(rows):
+        if asked.run is None or asked.step_time_s is None:
+            continue
+        found = explain_run(asked.run, shipped_coefficients())
+        sums = parts_of(found)
+        total = sum(sums.values())
+        assert total == pytest.approx(asked.step_time_s.value, rel=1e-9), asked.id
+        for name, time_s in asked.parts:
+            assert sums.get(name, 0.0) == pytest.approx(time_s, abs=1e-9 * total), (asked.id, name)
+        assert found.step.interval.low == pytest.approx(asked.step_time_s.low)
+        assert found.step.interval.high == pytest.approx(asked.step_time_s.high)
+        checked += 1
+    assert checked > 50
+
+
+def test_every_kind_of_open_row_is_explained() -> None:
+    if not TRUTH.is_file():
+        pytest.skip(f"no open rows at {TRUTH.parent.parent.name}/{TRUTH.parent.name}")
+    for run in completed(TRUTH, every=11):
+        found = explain_run(run, shipped_coefficients())
+        assert sum(line.time_s for line in found.lines) == pytest.approx(
+            found.step.interval.value, rel=1e-9
+        )
+
+
+def test_memory_lines_add_up_to_the_footprint() -> None:
+    checked = 0
+    for run in completed(FIGURES, every=1):
+        try:
+            peaks = footprint(run)
+        except ShardwrightError:
+            continue
+        found = explain_memory(run)
+        total = sum(line.memory_bytes for line in found.lines)
+        assert total == pytest.approx(peaks.shown_bytes, rel=1e-9), run.id
+        assert found.shown_bytes == peaks.shown_bytes
+        checked += 1
+    assert checked > 10
+
+
+def test_weights_are_shares_of_what_is_proportional() -> None:
+    """The step is homogeneous of degree 1 in all but `spread`, the exponents of the kinds that
+    multiply each other (shares and speeds) apart: a run on one device without messages is the sum
+    of terms of one coefficient each, so its weights add up to 1."""
+    alone = [run for run in completed(FIGURES, every=1) if run.num_devices == 1]
+    if not alone:
+        run = completed(FIGURES, every=1)[0]
+        alone = [
+            replace(
+                run,
+                num_devices=1,
+                dp=1,
+                tp=1,
+                pp=1,
+                vpp=1,
+                cp=1,
+                expert_parallel=1,
+                sequence_parallel=False,
+                zero_stage=0,
+            )
+        ]
+    dense = next(run for run in alone if not run.model.num_experts)
+    found = explain_run(dense, shipped_coefficients())
+    assert sum(x.weight for x in found.coefficients) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_a_calibration_shows_in_values_origins_and_interval() -> None:
+    run = completed(FIGURES, every=1)[0]
+    plain = explain_run(run, shipped_coefficients())
+    own = {x.name: x for x in plain.coefficients}
+    name = next(name for name in own if name.startswith(("power.", "matmul.")))
+    made = Calibration(
+        source="runs.csv",
+        method="",
+        date="2026-11-21",
+        runs=3,
+        based_on="",
+        error_before=0.2,
+        residual=0.05,
+        left_out_error=0.1,
+        interval_scale=0.5,
+        values={
+            f"matmul.{run.device}": 1.0,
+            f"launch_us.{run.stack}": 5.0,
+            name: 1.5 * own[name].value,
+        },
+    )
+    found = explain_run(run, shipped_coefficients(), made)
+    changed = {x.name: x for x in found.coefficients}
+    assert changed[name].origin == "calibration"
+    assert changed[name].value == pytest.approx(1.5 * own[name].value)
+    assert own[name].origin in ("own", "of its kind")
+    value = found.step.interval.value
+    assert found.step.interval == calibrated_interval(run, value, made)
+    assert found.step.scale == 0.5
+    assert sum(line.time_s for line in found.lines) == pytest.approx(value, rel=1e-9)
+
+
+def test_everything_names_its_source() -> None:
+    for run in completed(FIGURES, every=7):
+        found = explain_run(run, shipped_coefficients())
+        for used in found.sources:
+            assert used.source.strip(), (run.id, used.name)
+            assert used.method.strip(), (run.id, used.name)
+        assert found.step.rows > 0
+        assert all(np.isfinite(x.weight) and x.meaning for x in found.coefficients)
+        assert found.run.defaults == run.defaults
