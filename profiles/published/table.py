@@ -63,7 +63,7 @@ def read_table(
     header = _header(records, str(path))
     for name in header:
         if name not in wanted and name not in skipped:
-            raise UnknownNameError("column", name, wanted, where=f"{path}:1")
+            raise UnknownNameError("column", name, {*wanted, *skipped}, where=f"{path}:1")
     for name in required:
         if name not in header:
             raise DocumentError(

@@ -108,6 +108,15 @@ KINDS = (
         "(device files, launch_us)",
     ),
     Kind(
+        name="socket_us",
+        owner="stack",
+        start=30.0,
+        spread=1.0,
+        meaning="host microseconds per tensor-parallel collective whose processes sit on both "
+        "sockets of a node: it bounds steps that the host bounds",
+        source="assumed",
+    ),
+    Kind(
         name="ring_us",
         owner="stack",
         start=4.0,

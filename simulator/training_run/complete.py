@@ -59,7 +59,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     model = complete_model(run, seq_len=seq_len, tp=layout.tp, pp=layout.pp, stack=stack, said=said)
     lora = run.family == "lora"
     zero_stage = _zero_stage(run, stack, said)
-    vpp = vpp_of(run, layout.pp, model.num_layers, said)
+    vpp = vpp_of(run, layout.pp, model.num_layers, stack, said)
     completed = TrainingRun(
         id=run.id,
         model=model,

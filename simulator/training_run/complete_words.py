@@ -98,15 +98,18 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
-def vpp_of(run: PublishedRun, pp: int, num_layers: int, said: list[str]) -> int:
+def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
     """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
-    that divide a rank's layers (Megatron-LM splits evenly), with a V-shaped one 2."""
+    that divide a rank's layers (Megatron-LM splits evenly), with a V-shaped one 2. A run of
+    Megatron-Core that names no schedule either is taken to interleave, as its documentation
+    advises for large pipelines."""
     if pp == 1:
         return 1
     if run.vpp is not None:
         return run.vpp
     text = run.schedule.strip().lower()
-    if "interleav" in text:
+    advised = text in ("", "none") and stack in ("megatron-core", "megatron-bridge")
+    if "interleav" in text or (advised and num_layers % pp == 0):
         per_rank = num_layers // pp
         chunks = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
         said.append(f"{chunks} chunks per pipeline rank")

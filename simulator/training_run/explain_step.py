@@ -114,14 +114,16 @@ class _LayerTerms:
         device = sum(term.time_s for term in passes)
         again = 2.0 + v["recomputed_matmul"]
         kernels = v["kernels_forward"] * (1.0 + v["recomputed_matmul"]) + v["kernels_backward"]
-        host = kernels * c["launch_us"] * 1e-6
+        calls = v["socket_calls"] * again
+        host = (kernels * c["launch_us"] + calls * c["socket_us"]) * 1e-6
         waiting = StepLine(
             part="compute_s",
-            name="waiting for the host's launches",
+            name="waiting for the host",
             time_s=_larger(device, host) - device,
-            formula="larger(device, kernels x launch_us) - device",
-            numbers=f"(larger({format_time(device)}, {kernels:.4g} x {c['launch_us']:.4g} us) - "
-            f"{format_time(device)})",
+            formula="larger(device, kernels x launch_us + collectives between sockets x "
+            "socket_us) - device",
+            numbers=f"(larger({format_time(device)}, {kernels:.4g} x {c['launch_us']:.4g} us + "
+            f"{calls:g} x {c['socket_us']:.4g} us) - {format_time(device)})",
         )
         rings = StepLine(
             part="compute_s",

@@ -37,6 +37,7 @@ class Features:
                           datasheet's peak
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
+    socket_calls          tensor-parallel collectives between processes of both host sockets, forward
     tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
@@ -78,6 +79,7 @@ class Features:
     score_forward: Array
     kernels_forward: Array
     kernels_backward: Array
+    socket_calls: Array
     tensor_rings: Array
     recomputed_matmul: Array
     recomputed_attention: Array
@@ -353,6 +355,7 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         )
     gather, reduce = _data_messages(run, stack, links)
     return {
+        "socket_calls": 2.0 if run.tp > max(1, links.node_devices // 2) else 0.0,
         "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
         "tensor_inner": tensor.inner_s,
         "tensor_outer": tensor.outer_s,

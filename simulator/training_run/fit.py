@@ -9,6 +9,7 @@ that no figure of theirs shows, up to a hundred times slower than their like.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,8 @@ _CAP = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """values  [coefficients] in the order of `Assigned.names`; kind_values by kind name."""
+    """values  [coefficients] in the order of `Assigned.names`; kind_values by kind name;
+    residual  mean absolute error of the rows fitted on, nan without any."""
 
     values: Array
     kind_values: dict[str, float]
@@ -83,5 +85,5 @@ def fit_coefficients(
     return Fitted(
         values=values,
         kind_values={kind.name: float(np.exp(found.x[count + i])) for i, kind in enumerate(KINDS)},
-        residual=float(np.abs(predicted / measured_s[used] - 1).mean()),
+        residual=float(np.abs(predicted / measured_s[used] - 1).mean()) if used.size else math.nan,
     )

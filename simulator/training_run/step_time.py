@@ -96,7 +96,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     device = forward + backward + again + tensor + expert + context
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
     rings = x.tensor_rings * (2.0 + x.recomputed_matmul) * c["ring_us"] * 1e-6
-    layer = larger(device, kernels * launch) + rings
+    sockets = x.socket_calls * (2.0 + x.recomputed_matmul) * c["socket_us"] * 1e-6
+    layer = larger(device, kernels * launch + sockets) + rings
     gather = x.gather_inner * c["inner"] + x.gather_outer * c["outer"]
     gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
