@@ -110,7 +110,7 @@ def training_runs(draw: st.DrawFn) -> TrainingRun:
     """Any layout of a small dense model or one with experts that could be run."""
 
     def power(most: int) -> int:
-        return 2 ** draw(st.integers(0, most))
+        return 1 << draw(st.integers(0, most))
 
     tp, pp, cp, dp, micro_batch = power(3), power(2), power(1), power(3), power(1)
     experts = draw(st.sampled_from((0, 0, 8)))

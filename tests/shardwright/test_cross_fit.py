@@ -1,0 +1,195 @@
+"""Fitting on some rows and predicting the others: what is fitted on, and that nothing leaks."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profiles.document import read_document
+from profiles.published.measured import Measured, read_measured
+from profiles.published.run import FIGURES, PublishedRun, read_runs
+from shardwright.validate import derive_calibration
+from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
+from shardwright.validate.crossvalidate import source_folds
+from shardwright.validate.groups import source_of
+from simulator.training_run.coefficients import (
+    COEFFICIENTS_SCHEMA,
+    KINDS,
+    CoefficientFile,
+)
+from simulator.training_run.interval import INTERVALS_SCHEMA, IntervalFile
+
+# A few rows of two sources: one stack and device each.
+SOURCES = ("llmf", "simumax-b200")
+PUBLISHED = tuple(
+    run
+    for run in read_runs(FIGURES)
+    if source_of(run.id) in SOURCES and run.num_devices == 8 and run.precision == "bf16"
+)[::2]
+MEASURED = read_measured(FIGURES)
+
+
+def slowed(ids: set[str], factor: float) -> tuple[Measured, ...]:
+    return tuple(
+        replace(row, step_time_s=factor * row.step_time_s)
+        if row.id in ids and row.step_time_s
+        else row
+        for row in MEASURED
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> FitTable:
+    return fit_table(PUBLISHED, MEASURED)
+
+
+def test_the_table_holds_what_was_timed_and_can_be_predicted() -> None:
+    one, two, three = PUBLISHED[:3]
+    lost = replace(two, device="h1000")
+    table = fit_table([one, lost, three], [row for row in MEASURED if row.id != three.id])
+    assert [run.id for run in table.published] == [run.id for run in table.runs] == [one.id]
+    assert table.position == {one.id: 0}
+    assert table.measured_s.shape == table.weights.shape == (1,)
+
+
+def test_rows_are_in_their_order(table: FitTable) -> None:
+    assert len(table.runs) >= 12
+    assert [run.id for run in table.runs] == [run.id for run in PUBLISHED]
+    times = {row.id: row.step_time_s for row in MEASURED}
+    assert table.measured_s.tolist() == [times[run.id] for run in PUBLISHED]
+    assert set(table.weights.tolist()) == {1.0}
+
+
+def test_a_source_counts_for_forty_rows_at_most() -> None:
+    """80 rows of one source weigh a half each, 10 of another weigh one."""
+    first = next(run for run in PUBLISHED if source_of(run.id) == "llmf")
+    other = next(run for run in PUBLISHED if source_of(run.id) == "simumax-b200")
+    runs = [replace(first, id=f"llmf-{i}") for i in range(80)]
+    runs += [replace(other, id=f"simumax-b200-{i}") for i in range(10)]
+    found = fit_table(runs, [Measured(id=run.id, step_time_s=10.0) for run in runs])
+    assert set(found.weights[80:].tolist()) == {1.0}
+    assert found.weights[:80].sum() == pytest.approx(40.0)
+
+
+def test_runs_with_network_trouble_are_predicted_and_not_fitted_on() -> None:
+    """The README of the published runs: below 20 % MFU on several nodes. 8 x 0.13e9 weights
+    x 6 x 4.2e6 tokens are 2.6e16 flop; 32 H100 at 20 % of 989 TFLOP/s take 4.1 s."""
+    run = PublishedRun(
+        row=1,
+        id="ultra-1",
+        model="llama-like",
+        num_layers=16,
+        hidden_size=2048,
+        ffn_size=8192,
+        num_heads=32,
+        num_kv_heads=8,
+        vocab_size=32768,
+        seq_len=4096,
+        device="h100-sxm-80gb",
+        num_devices=32,
+        dp=32,
+        tp=1,
+        pp=1,
+        micro_batch=1,
+        global_batch=1024,
+        framework="nanotron",
+    )
+    weights = 16 * (4 * 2048**2 + 3 * 2048 * 8192) + 2048 * 32768
+    limit_s = 6 * weights * 1024 * 4096 / (32 * 989e12 * 0.20)
+
+    def weight(changed: PublishedRun, step_time_s: float) -> float:
+        measured = [Measured(id=changed.id, step_time_s=step_time_s)]
+        return float(fit_table([changed], measured).weights[0])
+
+    assert weight(run, 0.99 * limit_s) == 1.0
+    assert weight(run, 1.01 * limit_s) == 0.0
+    # One node has no such network.
+    alone = replace(run, num_devices=8, dp=8)
+    assert weight(alone, 100 * limit_s) == 1.0
+
+
+def test_a_fit_comes_near_what_it_is_fitted_on(table: FitTable) -> None:
+    fitted = fit(table)
+    error = np.abs(predicted_s(table, fitted.values) / table.measured_s - 1)
+    assert error.mean() == pytest.approx(fitted.residual)
+    assert error.mean() < 0.06
+
+
+def test_a_rows_own_time_never_reaches_its_prediction(table: FitTable) -> None:
+    """Slow down one fold three times: its own predictions stay to the bit, the others move."""
+    folds = {run.id: "odd" if i % 2 else "even" for i, run in enumerate(table.published)}
+    odd = np.asarray([folds[run.id] == "odd" for run in table.published])
+    before = left_out_s(table, folds)
+    spoilt = fit_table(PUBLISHED, slowed({i for i, fold in folds.items() if fold == "odd"}, 3.0))
+    after = left_out_s(spoilt, folds)
+    assert np.isfinite(before).all()
+    assert after[odd].tolist() == before[odd].tolist()
+    assert np.all(after[~odd] > 1.5 * before[~odd])
+    # What is left out is predicted, not fitted: no better than what is fitted on.
+    error = np.abs(before / table.measured_s - 1).mean()
+    inside = np.abs(predicted_s(table, fit(table).values) / table.measured_s - 1).mean()
+    assert inside < error < 0.25
+
+
+def test_a_source_left_out_takes_the_values_of_its_kinds(table: FitTable) -> None:
+    """Without its rows a B200 is a new device: its coefficients are those of the kinds."""
+    folds = source_folds(table.published)
+    found = left_out_s(table, folds)
+    rows = [i for i, run in enumerate(table.runs) if folds[run.id] == "simumax-b200"]
+    fitted = fit(table, without=rows)
+    values = fitted.values.copy()
+    kinds = {kind.name for kind in KINDS}
+    for place, name in enumerate(table.assigned.names):
+        kind, _, owner = name.partition(".")
+        assert kind in kinds
+        if owner.startswith(("b200", "megatron-core")):
+            values[place] = fitted.kind_values[kind]
+    np.testing.assert_allclose(found[rows], predicted_s(table, values)[rows], rtol=1e-9)
+
+
+def test_rows_in_no_fold_have_no_prediction(table: FitTable) -> None:
+    first = table.published[0].id
+    found = left_out_s(table, {first: "only", "not in the table": "only"})
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1:]).all()
+
+
+def test_the_data_files_are_made_from_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both files read back, hold every kind, and are the same when made again."""
+    lines = FIGURES.read_text(encoding="utf-8").splitlines(keepends=True)
+    few = {run.id for run in PUBLISHED[::2]}
+    runs = tmp_path / "runs.csv"
+    kept = [line for line in lines if line.split(",")[0] in few]
+    runs.write_text("".join([lines[0], *kept]), encoding="utf-8")
+    assert len(kept) == len(few) >= 6
+    coefficients, intervals = tmp_path / "runs.toml", tmp_path / "run_intervals.toml"
+    monkeypatch.setattr(derive_calibration, "COEFFICIENTS_FILE", coefficients)
+    monkeypatch.setattr(derive_calibration, "INTERVALS_FILE", intervals)
+    monkeypatch.setattr(sys, "argv", ["derive_calibration", str(runs)])
+    made = []
+    for _ in range(2):
+        derive_calibration.main()
+        made.append((coefficients.read_bytes(), intervals.read_bytes()))
+    assert made[0] == made[1]
+    said = capsys.readouterr().out
+    assert "in-sample: mean" in said
+    assert "5-fold: mean" in said
+    file = read_document(coefficients, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
+    assert file.runs == len(few)
+    assert {f"{kind.name}.*" for kind in KINDS} <= set(file.values)
+    # Coefficients of what is in the table, and of nothing else.
+    assert {name.partition(".")[2] for name in file.values if name.startswith("matmul.")} <= {
+        "*",
+        "a100-sxm-80gb",
+        "h100-sxm-80gb",
+        "b200-sxm",
+    }
+    bands = read_document(intervals, IntervalFile, schema=INTERVALS_SCHEMA)
+    assert set(bands.step) == {"*", "unseen"}  # too few rows for regimes
+    assert bands.step["*"].rows == len(few)

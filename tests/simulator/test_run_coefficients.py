@@ -1,0 +1,159 @@
+"""Coefficients: whose they are, where values come from, and that each of them matters."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from profiles.hardware.catalog import device_names, get_link
+from simulator.training_run.coefficients import (
+    KINDS,
+    CoefficientFile,
+    Kind,
+    assign,
+    owner_of,
+    shipped_coefficients,
+)
+from simulator.training_run.features import features
+from simulator.training_run.run_stack import run_stack_names
+from simulator.training_run.step_time import step_parts
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
+
+KIND = {kind.name: kind for kind in KINDS}
+# Together these touch every part of a step.
+VARIED = (
+    GPT_RUN,
+    replace(GPT_RUN, id="zero-1", dp=2, num_devices=128, zero_stage=1, recompute="full"),
+    replace(GPT_RUN, id="wide", tp=16, pp=4),
+    LLAMA_RUN,
+    replace(LLAMA_RUN, id="two nodes", num_devices=16, dp=16),
+    replace(LLAMA_RUN, id="experts", model=MIXTRAL, expert_parallel=8, stack="megatron-core"),
+    replace(LLAMA_RUN, id="fp8", precision="fp8", stack="nanotron", zero_stage=1, tp=2, dp=4),
+)
+
+
+def file_of(**values: float) -> CoefficientFile:
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return CoefficientFile(source="s", method="m", date="d", runs=1, residual=0.1, values=named)
+
+
+def test_kinds_say_what_they_mean_and_where_they_start() -> None:
+    assert len(KIND) == len(KINDS)
+    owners = {"", "device", "device and bits", "stack", "stack and sharding", "network"}
+    for kind in KINDS:
+        assert kind.owner in owners, kind.name
+        assert kind.start > 0.0
+        assert kind.spread > 0.0, kind.name
+        assert len(kind.meaning) > 20, kind.name
+        assert kind.source, kind.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner"),
+    [
+        ("matmul", "a100-sxm-80gb"),
+        ("power", "a100-sxm-80gb.16"),
+        ("attention", "megatron-2021"),
+        ("reduce_rank_us", "megatron-2021.whole"),
+        ("outer", "infiniband"),
+        ("inner_step_us", "*"),
+    ],
+)
+def test_owners(kind: str, owner: str) -> None:
+    assert owner_of(KIND[kind], GPT_RUN) == owner
+
+
+def test_bits_and_sharding_tell_owners_apart() -> None:
+    power, latency = KIND["power"], KIND["reduce_rank_us"]
+    bits = [
+        owner_of(power, replace(LLAMA_RUN, precision=word))
+        for word in ("fp32", "bf16", "fp8", "nvfp4")
+    ]
+    assert bits == [f"h100-sxm-80gb.{n}" for n in (32, 16, 8, 4)]
+    assert owner_of(latency, LLAMA_RUN) == "torch-fsdp.sharded"
+
+
+def test_every_run_gets_its_owners_values() -> None:
+    """Two runs of one device and different stacks share matmul and not attention."""
+    other = replace(LLAMA_RUN, stack="megatron-core")
+    assigned = assign([LLAMA_RUN, other, GPT_RUN])
+    values = np.arange(1.0, 1.0 + len(assigned.names))
+    found = assigned.of(values)
+    assert set(found) == set(KIND)
+    assert found["matmul"][0] == found["matmul"][1] != found["matmul"][2]
+    assert len(set(found["attention"].tolist())) == 3
+    for kind, index in assigned.index.items():
+        for run, place in zip((LLAMA_RUN, other, GPT_RUN), index, strict=True):
+            assert assigned.names[place] == f"{kind}.{owner_of(KIND[kind], run)}"
+            assert KINDS[assigned.kinds[place]].name == kind
+    assert assigned.starts()[assigned.names.index("power.h100-sxm-80gb.16")] == KIND["power"].start
+
+
+def test_a_file_is_asked_for_the_owner_then_the_kind_then_the_start() -> None:
+    assigned = assign([GPT_RUN, LLAMA_RUN])
+    file = file_of(
+        **{"matmul.a100-sxm-80gb": 0.8, "matmul.*": 0.7, "passes.*": 2.0, "other.thing": 9.0}
+    )
+    values = dict(zip(assigned.names, assigned.from_file(file).tolist(), strict=True))
+    assert values["matmul.a100-sxm-80gb"] == 0.8
+    assert values["matmul.h100-sxm-80gb"] == 0.7
+    assert values["passes.torch-fsdp"] == 2.0
+    assert values["attention.torch-fsdp"] == KIND["attention"].start
+
+
+def test_every_coefficient_changes_some_step() -> None:
+    """A coefficient that no run feels could not be fitted and would mean nothing."""
+    x, assigned = features(VARIED), assign(VARIED)
+    # Host time counts where it is the larger: slow enough here to be felt.
+    starts = {name: values.copy() for name, values in assigned.of(assigned.starts()).items()}
+    starts["launch_us"] *= 20
+    before = step_parts(x, starts).total_s
+    for kind in KINDS:
+        after = step_parts(x, starts | {kind.name: 1.5 * starts[kind.name]}).total_s
+        assert np.all(after >= before * (1 - 1e-12)), kind.name
+        assert np.any(after > before * (1 + 1e-9)), kind.name
+
+
+def is_physical(kind: Kind, owner: str) -> bool:
+    """A device, a stack or a network; no model, run or table."""
+    if owner == "*":
+        return True
+    if kind.owner == "device":
+        return owner in device_names()
+    if kind.owner == "device and bits":
+        name, _, bits = owner.rpartition(".")
+        return name in device_names() and bits in ("4", "8", "16", "32")
+    if kind.owner == "stack":
+        return owner in run_stack_names()
+    if kind.owner == "stack and sharding":
+        name, _, sharding = owner.rpartition(".")
+        return name in run_stack_names() and sharding in ("sharded", "whole")
+    if kind.owner == "network":
+        words = ("infiniband", "roce", "omni-path", "efa", "slingshot", "ethernet", "network")
+        return owner in words or get_link(owner).name == owner
+    return False
+
+
+def test_the_shipped_coefficients_belong_to_something_physical() -> None:
+    file = shipped_coefficients()
+    for name, value in file.values.items():
+        kind, _, owner = name.partition(".")
+        assert is_physical(KIND[kind], owner), name
+        assert math.isfinite(value), name
+        # Nothing is pulled more than e^4 away from where its kind starts.
+        assert 1 / 60 < value / KIND[kind].start < 60, name
+    assert {f"{kind.name}.*" for kind in KINDS} <= set(file.values)
+
+
+def test_the_shipped_coefficients_say_how_they_were_made() -> None:
+    file = shipped_coefficients()
+    assert file.runs > 1000
+    assert 0.0 < file.residual < 0.1
+    assert datetime.date.fromisoformat(file.date) <= datetime.datetime.now().date()
+    for source in ("llmf", "simumax-b200", "korthikanti-tab5", "vtrain-multi", "zb"):
+        assert source in file.source
+    assert "least squares" in file.method

@@ -1,0 +1,281 @@
+"""The counted quantities of described runs: layers, links, bytes of messages and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from profiles.hardware.catalog import get_device
+from simulator.training_run.features import Features, features, links_of, stage_layers
+from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import (
+    DEEPSEEK_V3,
+    GPT_RUN,
+    LLAMA_8B,
+    LLAMA_RUN,
+    MIXTRAL,
+    training_runs,
+)
+
+# Datasheets: NVLink 4 450 GB/s and NVLink 3 300 GB/s one way, one 400 or 200 Gb/s card per device.
+NVLINK4, NDR = 450e9, 50e9
+NVLINK3, HDR = 300e9, 25e9
+H100_BYTES_PER_S = 3350e9
+MEGATRON = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
+TWO_NODES = replace(MEGATRON, num_devices=16, dp=16)
+
+
+def one(run: TrainingRun, name: str) -> float:
+    return float(getattr(features([run]), name)[0])
+
+
+def of_llama_layer(tp: int = 1) -> float:
+    """Weights of a layer of Llama 3 8B: 2 h^2 + 2 x 1024 h of attention, 3 x 14336 h, 2 h."""
+    h = 4096
+    return (2 * h * h + 2 * h * 1024 + 3 * h * 14336 + 2 * h) / tp
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "expected"),
+    [
+        (96, 8, (12, 12)),
+        (30, 1, (30, 30)),
+        (22, 8, (3, 2)),  # (22 + embedding + head) / 8 = 3, of which the last stage has the head
+        (30, 4, (8, 7)),
+        (25, 4, (7, 6)),
+        (3, 8, (1, 0)),
+    ],
+)
+def test_layers_of_the_fullest_and_of_the_last_stage(
+    layers: int, pp: int, expected: tuple[float, float]
+) -> None:
+    run = replace(GPT_RUN, model=replace(GPT_RUN.model, num_layers=layers), pp=pp)
+    assert stage_layers(run) == expected
+
+
+def test_links_are_the_datasheets() -> None:
+    found = links_of(GPT_RUN)
+    assert (found.inner_bytes_per_s, found.outer_bytes_per_s) == (NVLINK3, HDR)
+    assert found.node_devices == 8
+    assert links_of(LLAMA_RUN).outer_bytes_per_s == NDR
+    # Four cards for eight devices: half a card each.
+    halved = replace(LLAMA_RUN, outer_link="4x400Gb/s NDR IB per node")
+    assert links_of(halved).outer_bytes_per_s == 25e9
+
+
+# ---- Data parallelism
+
+
+def test_zero_3_gathers_twice_and_reduces_once() -> None:
+    """Per layer and micro-batch 7/8 of 2 x 2 bytes (weights, forward and backward) and 4 bytes
+    (gradients) per weight over NVLink."""
+    moved = 7 / 8 * (2 * 2 + 4) * of_llama_layer()
+    assert one(LLAMA_RUN, "gather_inner") == pytest.approx(moved / NVLINK4)
+    for name in ("gather_outer", "reduce_inner", "reduce_outer", "reduce_ranks"):
+        assert one(LLAMA_RUN, name) == 0.0
+    # On two nodes 15/16 of it leaves over a node's eight cards.
+    wide = replace(LLAMA_RUN, num_devices=16, dp=16)
+    moved = 15 / 16 * 8 * of_llama_layer()
+    assert one(wide, "gather_outer") == pytest.approx(moved / (8 * NDR))
+
+
+def test_gradients_and_weights_of_a_step() -> None:
+    """ZeRO-1: 4 bytes of gradients reduced and 2 of weights gathered; without it, an all-reduce
+    of 4 (2 in fp16). Llama 3 8B has two tables of 128256 x 4096, padded to a multiple of 128."""
+    tables = 2 * 128256 * 4096
+    weights = 32 * of_llama_layer() + tables
+    assert one(MEGATRON, "reduce_inner") == pytest.approx(7 / 8 * 6 * weights / NVLINK4)
+    whole = replace(MEGATRON, zero_stage=0)
+    assert one(whole, "reduce_inner") == pytest.approx(2 * 7 / 8 * 4 * weights / NVLINK4)
+    half = replace(whole, precision="fp16")
+    assert one(half, "reduce_inner") == pytest.approx(2 * 7 / 8 * 2 * weights / NVLINK4)
+    assert one(MEGATRON, "gather_inner") == 0.0
+    assert one(MEGATRON, "reduce_ranks") == 7
+    # Tensor-parallel ranks share the weights, padded to 126 x 8 x 128 tokens; 8 pairs of
+    # data-parallel ranks lie 8 apart.
+    shared = replace(TWO_NODES, dp=2, tp=8)
+    weights = 32 * of_llama_layer() + 2 * 129024 * 4096
+    assert one(shared, "reduce_outer") == pytest.approx(1 / 2 * 6 * weights / 8 / NDR)
+    assert one(replace(MEGATRON, dp=1, num_devices=1), "reduce_inner") == 0.0
+
+
+def test_the_optimizer_streams_its_bytes() -> None:
+    """36 bytes per weight at 3.35 TB/s, an eighth each with ZeRO-1."""
+    weights = 32 * of_llama_layer() + 2 * 128256 * 4096
+    whole = replace(MEGATRON, zero_stage=0)
+    assert one(whole, "optimizer_s") == pytest.approx(36 * weights / H100_BYTES_PER_S)
+    assert one(MEGATRON, "optimizer_s") == pytest.approx(36 * weights / 8 / H100_BYTES_PER_S)
+    # A pipeline rank holds its layers and one table.
+    stage = replace(whole, pp=2, dp=4, schedule="1f1b")
+    held = 16 * of_llama_layer() + 128256 * 4096
+    assert one(stage, "optimizer_s") == pytest.approx(36 * held / H100_BYTES_PER_S)
+    # Sums of gradients: 8 bytes per weight of the layer and micro-batch.
+    assert one(MEGATRON, "accumulation_s") == pytest.approx(8 * of_llama_layer() / H100_BYTES_PER_S)
+
+
+def test_lora_trains_no_weights() -> None:
+    lora = replace(MEGATRON, lora=True)
+    for name in ("optimizer_s", "accumulation_s", "reduce_inner", "reduce_outer", "reduce_steps"):
+        assert one(lora, name) == 0.0
+    # The products for the weights fall away, half of the backward at the peak.
+    assert one(lora, "peak_backward") == pytest.approx(0.5 * one(MEGATRON, "peak_backward"))
+    assert one(lora, "matmul_backward") < 0.7 * one(MEGATRON, "matmul_backward")
+    for name in ("matmul_forward", "attention_backward", "pass_backward"):
+        assert one(lora, name) == one(MEGATRON, name)
+
+
+# ---- Model parallelism
+
+
+def test_two_all_reduces_of_the_hidden_state() -> None:
+    """2 x 2 x 7/8 of b s h 2 bytes = 2048 x 12288 x 2 over 300 GB/s of NVLink 3."""
+    size = 2048 * 12288 * 2
+    assert one(GPT_RUN, "tensor_inner") == pytest.approx(2 * 2 * 7 / 8 * size / NVLINK3)
+    assert one(GPT_RUN, "tensor_inner_steps") == pytest.approx(2 * 2 * 7**0.5)
+    assert one(GPT_RUN, "tensor_rings") == 0.0
+    assert one(replace(GPT_RUN, tp=1, dp=8), "tensor_inner") == 0.0
+    across = replace(GPT_RUN, tp=16, pp=4)
+    assert one(across, "tensor_outer") == pytest.approx(2 * 2 * 15 / 16 * size / (8 * HDR))
+    assert one(across, "tensor_rings") == 4 * 15
+
+
+def test_sends_between_stages() -> None:
+    """b s h 2 bytes by every tensor-parallel rank, or a tp-th where the sequence is split."""
+    size = 2048 * 12288 * 2
+    assert one(GPT_RUN, "cut_outer") == pytest.approx(size / HDR)
+    split = replace(GPT_RUN, sequence_parallel=True)
+    assert one(split, "cut_outer") == pytest.approx(size / 8 / HDR)
+    assert (one(GPT_RUN, "cut_steps"), one(GPT_RUN, "cut_peers")) == (1, 8)
+    inside = replace(GPT_RUN, tp=2, pp=4, num_devices=8)
+    assert one(inside, "cut_inner") == pytest.approx(size / NVLINK3)
+    assert one(inside, "cut_outer") == one(inside, "cut_peers") == 0.0
+    assert one(replace(GPT_RUN, pp=1, dp=8, schedule="none"), "cut_outer") == 0.0
+
+
+def test_experts_exchange_tokens_twice() -> None:
+    """Mixtral over 8 ranks: 2 x 7/8 of 4096 tokens x top 2 x 4096 x 2 bytes over NVLink."""
+    run = replace(MEGATRON, model=MIXTRAL, expert_parallel=8)
+    routed = 4096 * 2 * 4096 * 2
+    assert one(run, "expert_inner") == pytest.approx(2 * 7 / 8 * routed / NVLINK4)
+    assert one(run, "expert_outer") == 0.0
+    assert one(replace(run, expert_parallel=1), "expert_inner") == 0.0
+    # DeepSeek-V3: 58 of 61 layers have experts, each token goes to 8.
+    deep = replace(run, model=DEEPSEEK_V3)
+    routed = 4096 * 8 * 7168 * 2
+    assert one(deep, "expert_inner") == pytest.approx(58 / 61 * 2 * 7 / 8 * routed / NVLINK4)
+
+
+def test_context_parallelism_gathers_keys_and_values() -> None:
+    """3/4 of 4096 tokens x 2 x 8 heads x 128 x 2 bytes."""
+    run = replace(MEGATRON, cp=4, dp=2)
+    assert one(run, "context_inner") == pytest.approx(3 / 4 * 4096 * 2 * 1024 * 2 / NVLINK4)
+    assert one(MEGATRON, "context_inner") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("recompute", "stack", "shares"),
+    [
+        ("none", "megatron-2021", (0, 0, 0)),
+        ("full", "megatron-core", (1, 1, 1)),
+        # Korthikanti et al., arXiv 2205.05198, section 5: the attention core; a fused kernel
+        # does that anyhow.
+        ("selective", "megatron-2021", (0, 1, 0)),
+        ("selective", "megatron-core", (0, 0, 0)),
+        ("minimal", "maxtext", (0, 0, 1)),
+    ],
+)
+def test_what_is_computed_again(
+    recompute: str, stack: str, shares: tuple[float, float, float]
+) -> None:
+    run = replace(MEGATRON, recompute=recompute, stack=stack)
+    found = tuple(one(run, f"recomputed_{part}") for part in ("matmul", "attention", "pass"))
+    assert found == shares
+
+
+def test_dense_layers_among_expert_layers_are_averaged() -> None:
+    """A model of which every other layer has experts lies half way between the two."""
+    run = replace(MEGATRON, expert_parallel=8)
+    none, half, every = (
+        features([replace(run, model=replace(MIXTRAL, first_dense_layers=n))]) for n in (32, 16, 0)
+    )
+    for name in ("matmul_forward", "grouped_forward", "pass_forward", "kernels_forward"):
+        middle = 0.5 * (getattr(none, name) + getattr(every, name))
+        np.testing.assert_allclose(getattr(half, name), middle)
+    assert none.grouped_forward[0] == 0.0
+
+
+def test_zero_bubble_schedules_idle_as_their_timeline_does() -> None:
+    """1F1B idles (p - 1) (F + B) = 7 of a micro-batch's time; ZB-H1 about half of that or less
+    (Qi et al., arXiv 2401.10241, section 2.1: (p - 1)(F + B - 2 W) with B and W apart), ZB-2p a
+    few per cent of the step."""
+    share = {
+        name: one(replace(GPT_RUN, schedule=name), "idle_share")
+        for name in ("1f1b", "zb-h1", "zb-1p", "zb-2p")
+    }
+    assert share["1f1b"] == 0.0  # has a closed form
+    # Forward, input and weight pass are alike but for the scores and passes over memory.
+    assert 7 / 3 < share["zb-1p"] <= share["zb-h1"] < 7 * 0.6
+    assert share["zb-2p"] < 0.06 * 32
+
+
+def test_interleaving_idles_by_its_chunks() -> None:
+    """With a head of next to nothing, inside a node: (p - 1) / v of a micro-batch's time (Narayanan
+    et al., arXiv 2104.04473, section 2.2.2) and a little for the sends."""
+    light = replace(
+        GPT_RUN,
+        model=replace(GPT_RUN.model, vocab_size=128, learned_positions=0),
+        tp=2,
+        pp=4,
+        num_devices=8,
+        schedule="interleaved",
+    )
+    for vpp in (2, 3, 4):
+        assert 3 / vpp <= one(replace(light, vpp=vpp), "idle_share") < 1.1 * 3 / vpp
+
+
+def test_more_microbatches_do_not_change_what_is_idle() -> None:
+    short, long = (
+        one(replace(GPT_RUN, schedule="zb-1p", global_batch=count), "idle_share")
+        for count in (32, 320)
+    )
+    assert short == pytest.approx(long)
+
+
+# ---- Arrays
+
+
+def test_runs_do_not_see_each_other() -> None:
+    runs = [GPT_RUN, LLAMA_RUN, MEGATRON, replace(MEGATRON, model=MIXTRAL, expert_parallel=4)]
+    together = features(runs)
+    for place, run in enumerate(runs):
+        alone = features([run])
+        for field in fields(Features):
+            np.testing.assert_allclose(
+                getattr(together, field.name)[place],
+                getattr(alone, field.name)[0],
+                rtol=1e-12,
+                err_msg=field.name,
+            )
+    some = together.rows(np.asarray([2, 0]))
+    assert some.layers.tolist() == [32, 12]
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs())
+def test_quantities_are_finite_and_not_negative(run: TrainingRun) -> None:
+    found = features([run])
+    for field in fields(Features):
+        value = getattr(found, field.name)[0]
+        assert np.isfinite(value), field.name
+        assert value >= 0.0, field.name
+    assert found.devices[0] == run.dp * run.tp * run.pp * run.cp
+
+
+def test_bytes_move_at_the_devices_bandwidth() -> None:
+    """Llama's head: 20 bytes a logit of 4096 x 128256."""
+    assert get_device("h100-sxm-80gb").memory_bandwidth_bytes_per_s.value == H100_BYTES_PER_S
+    assert one(MEGATRON, "head_pass") == pytest.approx(20 * 4096 * 128256 / H100_BYTES_PER_S)
+    assert LLAMA_8B.vocab_size == 128256

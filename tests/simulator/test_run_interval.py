@@ -1,0 +1,138 @@
+"""Intervals: ranks by hand, which regime a run falls in, and that bands cover what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.prediction import Interval
+from simulator.training_run.interval import (
+    FEWEST,
+    Band,
+    IntervalFile,
+    band_of,
+    bands,
+    memory_interval,
+    regimes_of,
+    shipped_intervals,
+    step_interval,
+)
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
+
+
+def counted(number: int) -> list[float]:
+    """1.0, 1.01, 1.02, ... shuffled."""
+    return list(np.random.default_rng(1).permutation(1.0 + 0.01 * np.arange(number)))
+
+
+@pytest.mark.parametrize(
+    ("count", "rank"),
+    [
+        (1, 1),
+        (19, 19),  # ceil(0.95 x 20) = 19 of 19
+        (20, 20),  # ceil(0.95 x 21) = ceil(19.95)
+        (39, 38),  # 0.95 x 40 = 38, and as many from below: the second
+        (100, 96),  # ceil(0.95 x 101) = ceil(95.95)
+        (999, 950),
+    ],
+)
+def test_ranks_by_hand(count: int, rank: int) -> None:
+    found = band_of(counted(count))
+    assert found.rows == count
+    assert found.high == pytest.approx(1.0 + 0.01 * (rank - 1))
+    assert found.low == pytest.approx(1.0 + 0.01 * (count - rank))
+
+
+@pytest.mark.parametrize("count", [25, 60, 200])
+def test_bands_cover_nine_of_ten_new_rows(count: int) -> None:
+    """Split conformal: each side's coverage is at least 0.95 on average over calibration sets and
+    at most 0.95 + 1 / (n + 1), whatever the residuals' shape."""
+    rng = np.random.default_rng(count)
+
+    def residuals(size: int) -> list[float]:
+        return list(np.exp(0.1 * rng.standard_t(3, size)))
+
+    fresh = np.asarray(residuals(20000))
+    shares = []
+    for _ in range(300):
+        band = band_of(residuals(count))
+        shares.append(float(np.mean((band.low <= fresh) & (fresh <= band.high))))
+    assert 0.895 <= np.mean(shares) <= 0.905 + 2 / (count + 1)
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=200))
+def test_a_band_is_among_its_ratios(ratios: Sequence[float]) -> None:
+    band = band_of(ratios)
+    assert min(ratios) <= band.low <= band.high <= max(ratios)
+    inside = sum(band.low <= ratio <= band.high for ratio in ratios)
+    assert inside >= 0.9 * len(ratios)
+
+
+def test_a_regime_needs_enough_rows() -> None:
+    found = bands(
+        {
+            "a, one node": [1.0] * (FEWEST - 1),
+            "a": [1.0] * FEWEST,
+            "*": [1.0],
+            "unseen": [1.0, 3.0],
+        }
+    )
+    assert sorted(found) == ["*", "a", "unseen"]
+    assert found["unseen"] == Band(low=1.0, high=3.0, rows=2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "size"),
+    [(4, "one node"), (8, "one node"), (16, "few nodes"), (64, "few nodes"), (72, "many nodes")],
+)
+def test_regimes_by_size(devices: int, size: str) -> None:
+    run = replace(LLAMA_RUN, num_devices=devices, dp=devices)
+    assert regimes_of(run) == (f"torch-fsdp, {size}", "torch-fsdp", "*")
+
+
+def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
+    """By the shipped bands themselves: a run takes its regime's, else its stack's, else all's."""
+    step = shipped_intervals().step
+    for stack in ("megatron-2021", "torch-fsdp", "nanotron", "maxtext"):
+        for devices in (8, 16, 128):
+            run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
+            band = next(step[name] for name in regimes_of(run) if name in step)
+            found = step_interval(run, 10.0)
+            assert found.low == pytest.approx(10.0 * min(1.0, band.low))
+            assert found.high == pytest.approx(10.0 * max(1.0, band.high))
+
+
+def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> None:
+    unseen = shipped_intervals().step["unseen"]
+    found = step_interval(replace(LLAMA_RUN, device="trainium2"), 10.0)
+    assert (found.low, found.high) == pytest.approx((10.0 * unseen.low, 10.0 * unseen.high))
+    seen = step_interval(LLAMA_RUN, 10.0)
+    assert found.high / found.low > seen.high / seen.low
+
+
+@given(st.floats(1e-3, 1e5))
+def test_an_interval_holds_its_value(value: float) -> None:
+    for run in (GPT_RUN, LLAMA_RUN):
+        for interval in (step_interval(run, value), memory_interval(run, value)):
+            assert isinstance(interval, Interval)
+            assert interval.low <= interval.value <= interval.high
+
+
+def test_the_shipped_bands() -> None:
+    file: IntervalFile = shipped_intervals()
+    assert {"*", "unseen"} <= set(file.step)
+    assert "*" in file.memory
+    assert "conformal" in file.method
+    for table in (file.step, file.memory):
+        for name, band in table.items():
+            assert 0.0 < band.low <= band.high, name
+            assert band.rows >= FEWEST or name in ("*", "unseen"), name
+        # Narrower regimes are parts of wider ones.
+        for name, band in table.items():
+            stack = name.partition(",")[0]
+            assert band.rows <= table[stack].rows

@@ -1,0 +1,296 @@
+"""The step time from features and coefficients: closed forms, an independent timeline, monotony."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from simulator.durations import Durations
+from simulator.schedule import build_schedule
+from simulator.timeline import simulate
+from simulator.training_run.features import Features, features
+from simulator.training_run.step_time import StepParts, larger, step_parts
+from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import (
+    GPT_RUN,
+    LLAMA_RUN,
+    MIXTRAL,
+    at_starts,
+    of_each,
+    plain,
+    training_runs,
+)
+
+MEGATRON = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
+
+
+def parts_of(run: TrainingRun, **changes: float) -> StepParts:
+    """With coefficients of one, without latencies, but for `changes`."""
+    return step_parts(features([run]), of_each(plain(**changes)))
+
+
+def without_head(x: Features) -> Features:
+    nothing = np.zeros_like(x.head_matmul)
+    return replace(x, head_matmul=nothing, head_pass=nothing)
+
+
+def total(run: TrainingRun) -> float:
+    return float(at_starts([run]).total_s[0])
+
+
+# ---- What holds for every run
+
+
+@settings(max_examples=80, deadline=None)
+@given(run=training_runs())
+def test_parts_are_not_negative_and_add_up(run: TrainingRun) -> None:
+    parts = at_starts([run])
+    values = {name: float(getattr(parts, name)[0]) for name in StepParts.__dataclass_fields__}
+    for name, value in values.items():
+        assert value >= -1e-12, name
+    assert sum(values.values()) == pytest.approx(parts.total_s[0], rel=1e-12)
+    assert values["compute_s"] > 0.0
+    assert (values["bubble_s"] > 0.0) == (run.pp > 1)
+    assert (values["cut_s"] > 0.0) == (run.pp > 1)
+    assert (values["tensor_s"] > 0.0) == (run.tp > 1)
+    assert (values["context_s"] > 0.0) == (run.cp > 1)
+    assert (values["expert_s"] > 0.0) == (run.expert_parallel > 1 and run.model.num_experts > 0)
+    exchanges = run.dp * run.cp > 1 and not run.lora
+    assert (values["gather_s"] > 0.0) == (exchanges and run.zero_stage == 3)
+    assert values["optimizer_s"] == 0.0 or not run.lora
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs(), more=st.integers(1, 3))
+def test_more_layers_take_longer(run: TrainingRun, more: int) -> None:
+    model = replace(run.model, num_layers=run.model.num_layers + more * run.pp)
+    assert total(replace(run, model=model)) > total(run)
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs())
+def test_more_tokens_take_longer(run: TrainingRun) -> None:
+    one = total(run)
+    assert total(replace(run, seq_len=2 * run.seq_len)) > one
+    # By whole rounds of the pipeline, which interleaved schedules need.
+    whole = run.dp * run.micro_batch * run.pp
+    rounds = math.ceil(run.global_batch / whole) * whole
+    times = [total(replace(run, global_batch=batch)) for batch in (rounds, rounds + whole)]
+    assert times[1] > times[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs())
+def test_computing_again_is_never_faster(run: TrainingRun) -> None:
+    kinds = ("none", "selective", "minimal", "full")
+    times = [total(replace(run, recompute=kind)) for kind in kinds]
+    assert times[0] <= min(times) * (1 + 1e-12)
+    assert times[-1] >= max(times) * (1 - 1e-12)
+    assert times[-1] > times[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs())
+def test_frozen_weights_are_never_slower(run: TrainingRun) -> None:
+    # Zero-bubble schedules have nothing to move where weights are frozen.
+    assume(not run.model.num_experts and not run.schedule.startswith("zb"))
+    trained, frozen = total(replace(run, lora=False)), total(replace(run, lora=True))
+    assert frozen <= trained * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("run", [GPT_RUN, replace(MEGATRON, global_batch=512)])
+def test_twice_the_batch_is_nearly_twice_the_step(run: TrainingRun) -> None:
+    """What does not grow are the pipeline's idle time, the optimizer and the gradients."""
+    one, two = total(run), total(replace(run, global_batch=2 * run.global_batch))
+    constant = at_starts([run])
+    fixed = constant.bubble_s + constant.optimizer_s + constant.reduce_s + 0.01
+    fixed = fixed + 0.1 * constant.cut_s  # the ramp's sends; others grow
+    assert 2 * one - 2 * float(fixed[0]) < two < 2 * one
+
+
+# ---- The pipeline against the timeline
+
+
+@pytest.mark.parametrize(("pp", "count"), [(2, 2), (4, 4), (4, 11), (8, 32)])
+def test_1f1bs_closed_form_is_its_timeline(pp: int, count: int) -> None:
+    """(m - 1) T_max + sum T for equal stages, whatever part of T is forward."""
+    run = replace(GPT_RUN, pp=pp, tp=8, num_devices=8 * pp, global_batch=count)
+    parts = step_parts(without_head(features([run])), of_each(plain()))
+    busy = parts.compute_s[0] + parts.tensor_s[0]
+    stage_s = busy / count
+    for forward in (0.2, 0.33, 0.5):
+        durations = Durations.even(
+            pp,
+            forward_s=forward * stage_s,
+            backward_input_s=(1 - forward) / 2 * stage_s,
+            backward_weight_s=(1 - forward) / 2 * stage_s,
+        )
+        schedule = build_schedule(
+            "1f1b", num_ranks=pp, num_microbatches=count, stages_per_rank=1, durations=durations
+        )
+        makespan = max(simulate(schedule, durations).end_s)
+        assert busy + parts.bubble_s[0] == pytest.approx(makespan, rel=1e-9)
+    assert parts.bubble_s[0] == pytest.approx((pp - 1) * stage_s, rel=1e-9)
+
+
+def test_a_heavier_last_stage_sets_the_pace() -> None:
+    """With the head behind the last of 4 stages: sum of the others' passes and m of the last."""
+    run = replace(GPT_RUN, pp=4, num_devices=32, global_batch=8)
+    parts = parts_of(run)
+    light = step_parts(without_head(features([run])), of_each(plain()))
+    stage_s = (light.compute_s[0] + light.tensor_s[0]) / 8
+    last_s = (parts.compute_s[0] + parts.tensor_s[0]) / 8
+    assert last_s > stage_s
+    forward = tuple(x / 3 for x in (stage_s, stage_s, stage_s, last_s))
+    durations = Durations(
+        forward_s=forward,
+        backward_s=tuple(2 * x for x in forward),
+        send_forward_s=(0.0,) * 4,
+        send_backward_s=(0.0,) * 4,
+    )
+    schedule = build_schedule(
+        "1f1b", num_ranks=4, num_microbatches=8, stages_per_rank=1, durations=durations
+    )
+    makespan = max(simulate(schedule, durations).end_s)
+    found = parts.compute_s[0] + parts.tensor_s[0] + parts.bubble_s[0]
+    assert found == pytest.approx(makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize("vpp", [2, 3, 4])
+def test_interleaving_divides_the_idle_time(vpp: int) -> None:
+    run = replace(GPT_RUN, pp=4, num_devices=32, global_batch=8)
+    x = without_head(features([run]))
+    plain_parts = step_parts(x, of_each(plain()))
+    chunked = step_parts(replace(x, vpp=np.asarray([float(vpp)])), of_each(plain()))
+    assert chunked.bubble_s[0] == pytest.approx(plain_parts.bubble_s[0] / vpp)
+    stage_s = (plain_parts.compute_s[0] + plain_parts.tensor_s[0]) / 8
+    durations = Durations.even(
+        4 * vpp,
+        forward_s=stage_s / 3 / vpp,
+        backward_input_s=stage_s / 3 / vpp,
+        backward_weight_s=stage_s / 3 / vpp,
+    )
+    schedule = build_schedule(
+        "interleaved", num_ranks=4, num_microbatches=8, stages_per_rank=vpp, durations=durations
+    )
+    makespan = max(simulate(schedule, durations).end_s)
+    assert 8 * stage_s + chunked.bubble_s[0] == pytest.approx(makespan, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(run=training_runs(), name=st.sampled_from(("zb-h1", "zb-1p", "zb-2p", "zbv")))
+def test_zero_bubble_schedules_idle_less(run: TrainingRun, name: str) -> None:
+    """Or as long at the worst, where one micro-batch leaves nothing to fill with; the host's work
+    for each chunk aside."""
+    assume(run.pp > 1 and not run.lora)
+    usual = replace(run, schedule="1f1b", vpp=1)
+    filled = replace(run, schedule=name, vpp=2 if name == "zbv" else 1)
+    assert parts_of(filled).bubble_s[0] <= parts_of(usual).bubble_s[0] * (1 + 1e-9)
+
+
+# ---- Single terms by hand
+
+
+def test_one_device_without_messages_is_its_kernels() -> None:
+    """4 micro-batches of 32 layers and a head, everything at its counted speed."""
+    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=4, zero_stage=0)
+    x = features([run])
+    layer = x.matmul_forward + x.matmul_backward + x.attention_forward + x.attention_backward
+    layer = layer + x.pass_forward + x.pass_backward + x.accumulation_s
+    expected = 4 * (32 * layer + x.head_matmul + x.head_pass) + x.optimizer_s
+    assert parts_of(run).total_s[0] == pytest.approx(float(expected[0]), rel=1e-9)
+
+
+def test_a_slow_host_sets_the_pace() -> None:
+    """Megatron-Core launches 18 + 30 kernels a layer: at 1 ms each 48 ms whatever the device."""
+    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=4, zero_stage=0)
+    x = without_head(features([run]))
+    slow = step_parts(x, of_each(plain(launch_us=1000.0)))
+    assert slow.compute_s[0] == pytest.approx(4 * 32 * 48e-3, rel=1e-3)
+    fast = step_parts(x, of_each(plain(launch_us=1e-3)))
+    assert fast.compute_s[0] < 0.5 * slow.compute_s[0]
+
+
+def test_gathers_that_take_longer_than_the_compute_show() -> None:
+    """ZeRO-3 with a network a thousand times slower: the step is the gathers."""
+    run = replace(LLAMA_RUN, num_devices=16, dp=16)
+    slow = parts_of(run, outer=1000.0, gather_exposed=0.0)
+    gather_s = 32 * features([run]).gather_outer[0] * 1000 * slow_microbatches(run)
+    assert slow.total_s[0] == pytest.approx(gather_s, rel=0.1)
+    # Where they fit under the compute only the exposed share of them costs.
+    none, tenth = (parts_of(run, gather_exposed=share).gather_s[0] for share in (0.0, 0.1))
+    found = features([run])
+    gather_layer = found.gather_inner[0] + found.gather_outer[0]
+    assert tenth - none == pytest.approx(0.1 * 32 * gather_layer * slow_microbatches(run))
+
+
+def slow_microbatches(run: TrainingRun) -> int:
+    return run.global_batch // (run.dp * run.micro_batch)
+
+
+def test_latencies_count_their_steps() -> None:
+    """Two ring collectives of 8 ranks a layer and pass, 12 layers, 32 micro-batches: their square
+    roots of 7 steps, twice a pass (two all-reduces of two passes), forward and backward."""
+    steps = 2 * 2 * 7**0.5
+    added = parts_of(GPT_RUN, inner_step_us=10.0).tensor_s - parts_of(GPT_RUN).tensor_s
+    assert added[0] == pytest.approx(2 * steps * 10e-6 * 12 * 32)
+    again = replace(GPT_RUN, recompute="full")
+    added = parts_of(again, inner_step_us=10.0).tensor_s - parts_of(again).tensor_s
+    assert added[0] == pytest.approx(3 * steps * 10e-6 * 12 * 32)
+
+
+def test_sends_show_in_the_ramp_and_by_their_exposed_share() -> None:
+    """Of 32 x vpp in each direction the exposed share, and p - 1 = 7 of the ramp."""
+    cut = features([GPT_RUN]).cut_outer[0]
+    assert parts_of(GPT_RUN, cut_exposed=0.0).cut_s[0] == pytest.approx(2 * 7 * cut)
+    assert parts_of(GPT_RUN, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (16 + 7) * cut)
+    chunks = replace(GPT_RUN, vpp=3, schedule="interleaved")
+    assert parts_of(chunks, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (48 + 7) * cut)
+
+
+def test_the_slowest_of_many_nodes() -> None:
+    """1 % of the step per doubling of the nodes: 8 nodes are 3 doublings."""
+    without, slowest = parts_of(GPT_RUN), parts_of(GPT_RUN, spread=0.01)
+    assert slowest.total_s[0] == pytest.approx(1.03 * without.total_s[0])
+    assert parts_of(MEGATRON, spread=0.01).total_s[0] == parts_of(MEGATRON).total_s[0]
+
+
+def test_overheads_are_per_step_and_per_microbatch() -> None:
+    run = replace(MEGATRON, global_batch=32)  # 4 micro-batches of 8 ranks
+    assert parts_of(run, step_ms=7.0).total_s[0] - parts_of(run).total_s[0] == pytest.approx(7e-3)
+    each = parts_of(run, microbatch_ms=7.0).total_s[0] - parts_of(run).total_s[0]
+    assert each == pytest.approx(4 * 7e-3)
+
+
+def test_the_power_limit_is_a_second_bound_of_matmuls() -> None:
+    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=1, zero_stage=0)
+    x = features([run])
+    limited = step_parts(x, of_each(plain(power=5.0))).compute_s - parts_of(run).compute_s
+    peak = 32 * (x.peak_forward + x.peak_backward)
+    surface = 32 * (x.matmul_forward + x.matmul_backward)
+    assert limited[0] == pytest.approx(float((5 * peak - surface)[0]), rel=1e-3)
+
+
+def test_experts_wait_for_their_exchange() -> None:
+    run = replace(MEGATRON, model=MIXTRAL, expert_parallel=8)
+    x = features([run])
+    # Dispatch and return, forward and backward, 32 layers and 2 micro-batches.
+    assert parts_of(run).expert_s[0] == pytest.approx(float(2 * x.expert_inner[0]) * 32 * 2)
+
+
+@given(a=st.floats(1e-9, 1e3), b=st.floats(1e-9, 1e3))
+def test_larger_lies_a_little_above_the_larger(a: float, b: float) -> None:
+    def of(x: float, y: float) -> float:
+        values: NDArray[np.float64] = larger(np.asarray([x]), np.asarray([y]))
+        return float(values[0])
+
+    found = of(a, b)
+    # At most 2^(1/6) = 1.12 of it, where both are alike.
+    assert max(a, b) * (1 - 1e-12) <= found <= 2 ** (1 / 6) * max(a, b) * (1 + 1e-12)
+    assert found == pytest.approx(of(b, a))
