@@ -13,7 +13,7 @@ from rich.text import Text
 from profiles.document import write_text
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun, read_runs
-from shardwright.commands.output import note, show
+from shardwright.commands.output import note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
@@ -58,8 +58,7 @@ def validate(
     )
     page = accuracy_markdown(study)
     if markdown is not None:
-        write_text(markdown, page)
-        note(f"written: {markdown}")
+        write_or_print(markdown, page)
     if html is not None:
         write_text(html, accuracy_html(study))
         note(f"written: {html}")

@@ -79,7 +79,7 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     sources = sorted({source_of(run.id) for run in table.runs})
     file = CoefficientFile(
         source=f"step times of published runs: {', '.join(sources)}",
-        method="hierarchical least squares of log(predicted / measured), soft-L1 "
+        method="hierarchical least squares of log(predicted / measured), Cauchy's loss "
         "(simulator/training_run/fit.py)",
         date=today,
         runs=int((table.weights > 0).sum()),

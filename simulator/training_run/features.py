@@ -27,6 +27,9 @@ from simulator.training_run.work_seconds import WorkSeconds, work_seconds
 
 Array = NDArray[np.float64]
 
+# Schedules whose ranks hold two chunks, the second on the way back.
+_IN_V = ("zbv", "v-half", "v-min", "dualpipev")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
@@ -37,7 +40,7 @@ class Features:
                           datasheet's peak
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
-    socket_calls          tensor-parallel collectives between processes of both host sockets, forward
+    socket_calls          tensor-parallel collectives between processes of both sockets, forward
     tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
@@ -243,7 +246,7 @@ def _idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     backward += row["pass_backward"] + 1.5 * row["score_forward"]
     backward += row["recomputed_matmul"] * forward
     send = row["cut_inner"] + row["cut_outer"]
-    if run.schedule.startswith("zb"):
+    if run.schedule.startswith("zb") or run.schedule in _IN_V:
         return _zero_bubble_share(run, row, forward, backward, send)
     if run.schedule == "interleaved" and run.vpp > 1:
         return _interleaved_share(run, row, forward, backward, send)
@@ -254,7 +257,7 @@ def _zero_bubble_share(
     run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
 ) -> float:
     weight = 0.5 * row["matmul_backward"]
-    chunks = 2 if run.schedule == "zbv" else 1
+    chunks = 2 if run.schedule in _IN_V else 1
     each = row["layers"] / chunks
     durations = Durations.even(
         run.pp * chunks,
@@ -386,28 +389,53 @@ def _expert_stride(run: TrainingRun) -> int:
 
 def _layer_parameters(run: TrainingRun) -> float:
     """Weights of an average layer on one tp (and expert) rank."""
+    return _shared_parameters(run) + _expert_parameters(run)
+
+
+def _shared_parameters(run: TrainingRun) -> float:
+    """Of an average layer on one tp rank, what every data-parallel rank has alike."""
     model = run.model
     layer = (model.attention_parameters + model.small_parameters) / run.tp
     expert_share = model.num_expert_layers / model.num_layers
     layer += (1 - expert_share) * model.dense_parameters / run.tp
-    held = model.num_experts * model.expert_parameters / max(1, run.expert_parallel)
     shared = model.num_shared_experts * model.expert_parameters / run.tp
-    return layer + expert_share * (held + shared + model.router_parameters)
+    return layer + expert_share * (shared + model.router_parameters)
 
 
-def _rank_parameters(run: TrainingRun, stack: RunStack) -> float:
-    """Weights of the pipeline rank that holds most: its layers, and one vocabulary table."""
+def _expert_parameters(run: TrainingRun) -> float:
+    """Of an average layer, the experts that one rank holds."""
+    model = run.model
+    expert_share = model.num_expert_layers / model.num_layers
+    return expert_share * model.num_experts * model.expert_parameters / _expert_ranks(run)
+
+
+def _expert_ranks(run: TrainingRun) -> int:
+    """Ranks over which experts are spread; without expert parallelism tensor parallelism splits
+    each."""
+    return run.expert_parallel if run.expert_parallel > 1 else run.tp
+
+
+def _expert_replicas(run: TrainingRun) -> int:
+    """Ranks that hold the same experts."""
+    return max(1, run.dp * run.cp * run.tp // _expert_ranks(run))
+
+
+def _rank_parameters(run: TrainingRun, stack: RunStack) -> tuple[float, float]:
+    """Weights of the pipeline rank that holds most, its layers and one vocabulary table: those that
+    all data-parallel ranks have alike, and experts."""
     full, _ = stage_layers(run)
     table = padded_vocabulary(run, stack) * run.model.hidden_size / run.tp
     tables = 1 if run.pp > 1 or run.model.tied_embeddings else 2
-    return full * _layer_parameters(run) + tables * table
+    return full * _shared_parameters(run) + tables * table, full * _expert_parameters(run)
 
 
 def _updated_parameters(run: TrainingRun, stack: RunStack) -> float:
     if run.lora:
         return 0.0
-    count = _rank_parameters(run, stack)
-    return count / (run.dp * run.cp) if run.zero_stage >= 1 else count
+    shared, experts = _rank_parameters(run, stack)
+    if run.zero_stage < 1:
+        return shared + experts
+    return shared / (run.dp * run.cp) + experts / _expert_replicas(run)
 
 
 def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
@@ -422,12 +450,16 @@ def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mes
             "reduce_scatter", layer * stack.gradient_bytes, ranks, links, stride=stride
         )
         return gather * 2.0 + reduce, Messages()
-    count = _rank_parameters(run, stack)
     # fp16 training of 2021 reduced its 16-bit gradients; bf16 is reduced in fp32.
     gradient = 2.0 if run.precision == "fp16" else stack.gradient_bytes
-    if run.zero_stage >= 1:
-        reduce = collective("reduce_scatter", count * gradient, ranks, links, stride=stride)
-        reduce += collective("all_gather", count * stack.weight_bytes, ranks, links, stride=stride)
-    else:
-        reduce = collective("all_reduce", count * gradient, ranks, links, stride=stride)
+    shared, experts = _rank_parameters(run, stack)
+    reduce = Messages()
+    for count, group in ((shared, ranks), (experts, _expert_replicas(run))):
+        if run.zero_stage >= 1:
+            reduce += collective("reduce_scatter", count * gradient, group, links, stride=stride)
+            reduce += collective(
+                "all_gather", count * stack.weight_bytes, group, links, stride=stride
+            )
+        else:
+            reduce += collective("all_reduce", count * gradient, group, links, stride=stride)
     return Messages(), reduce

@@ -1,9 +1,9 @@
 """90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
 
 Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
-4.5): runs of one stack and size of machine, since what was not predicted of a cluster (its network,
-above all) grows with it. A regime with few rows takes its stack's band, a run whose device or stack
-has no fitted coefficient the band of whole sources left out.
+4.5): runs of one stack, device and size of machine, since what was not predicted of a cluster (its
+network, above all) grows with it. A regime with few rows takes the next wider one's band, a run
+whose device or stack has no fitted coefficient the band of whole sources left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from simulator.training_run.training_run import TrainingRun
 
 INTERVALS_SCHEMA = "shardwright/run-intervals@1"
 INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
-# A band needs so many residuals: the 5th and 95th of fewer than 20 are their extremes.
-FEWEST = 20
+# A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
+FEWEST = 15
 _EVERY, _UNSEEN = "*", "unseen"
 
 
@@ -56,7 +56,13 @@ def regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes that a run belongs to, the narrowest first."""
     nodes = run.num_nodes
     size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
-    return f"{run.stack}, {size}", run.stack, _EVERY
+    return (
+        f"{run.stack}, {run.device}, {size}",
+        f"{run.stack}, {run.device}",
+        f"{run.stack}, {size}",
+        run.stack,
+        _EVERY,
+    )
 
 
 def step_interval(run: TrainingRun, time_s: float) -> Interval:

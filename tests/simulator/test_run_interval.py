@@ -92,7 +92,14 @@ def test_a_regime_needs_enough_rows() -> None:
 )
 def test_regimes_by_size(devices: int, size: str) -> None:
     run = replace(LLAMA_RUN, num_devices=devices, dp=devices)
-    assert regimes_of(run) == (f"torch-fsdp, {size}", "torch-fsdp", "*")
+    device = LLAMA_RUN.device
+    assert regimes_of(run) == (
+        f"torch-fsdp, {device}, {size}",
+        f"torch-fsdp, {device}",
+        f"torch-fsdp, {size}",
+        "torch-fsdp",
+        "*",
+    )
 
 
 def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
