@@ -1,0 +1,96 @@
+"""How long a described run's pipeline idles, from its schedule's own timeline.
+
+Passes are in the proportions of the kernels' surfaces, before any coefficient: only their ratios
+count here.
+"""
+
+from __future__ import annotations
+
+from simulator.bubble import longest_rank_s
+from simulator.durations import Durations
+from simulator.schedule import build_schedule
+from simulator.timeline import simulate
+from simulator.training_run.training_run import TrainingRun
+
+# Schedules whose ranks hold two chunks, the second on the way back.
+_IN_V = ("zbv", "v-half", "v-min", "dualpipev")
+
+
+def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
+    """Idle time over the busiest stage's time per micro-batch; 0 where a closed form serves.
+
+    run, row  the run, and its features so far (features.py)
+
+    Zero-bubble schedules: weight passes are the products for the weights, about half of the
+    backward's matmuls. Interleaved: embedding and head make the first and last chunk unlike the
+    others, which the closed form does not know.
+    """
+    if run.pp < 2:
+        return 0.0
+    forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
+    forward += row["pass_forward"] + row["score_forward"]
+    backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
+    backward += row["pass_backward"] + 1.5 * row["score_forward"]
+    backward += row["recomputed_matmul"] * forward
+    send = row["cut_inner"] + row["cut_outer"]
+    if run.schedule.startswith("zb") or run.schedule in _IN_V:
+        return _zero_bubble_share(run, row, forward, backward, send)
+    if run.schedule == "interleaved" and run.vpp > 1:
+        return _interleaved_share(run, row, forward, backward, send)
+    return 0.0
+
+
+def _zero_bubble_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
+    weight = 0.5 * row["matmul_backward"]
+    chunks = 2 if run.schedule in _IN_V else 1
+    each = row["layers"] / chunks
+    durations = Durations.even(
+        run.pp * chunks,
+        forward_s=forward * each,
+        backward_input_s=(backward - weight) * each,
+        backward_weight_s=weight * each,
+        send_s=send,
+    )
+    # Longer steps only repeat their middle.
+    count = min(run.num_microbatches, 4 * run.pp)
+    schedule = build_schedule(
+        run.schedule,
+        num_ranks=run.pp,
+        num_microbatches=count,
+        stages_per_rank=chunks,
+        durations=durations,
+    )
+    timeline = simulate(schedule, durations)
+    busy = (forward + backward) * row["layers"]
+    # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
+    return max(0.0, longest_rank_s(timeline) / busy - count)
+
+
+def _interleaved_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
+    count = min(run.num_microbatches, 4 * run.pp)
+    if count % run.pp:
+        return 0.0
+    stages = run.pp * run.vpp
+    layers = [row["all_layers"] / stages] * stages
+    if row["last_layers"] < row["layers"]:
+        layers = [row["layers"] / run.vpp] * stages
+        layers[0] = layers[-1] = max(0.0, row["layers"] / run.vpp - 1)
+    head = row["head_matmul"] + row["head_pass"]
+    heads = [0.0] * (stages - 1) + [head]
+    durations = Durations(
+        forward_s=tuple(forward * n + h / 3 for n, h in zip(layers, heads, strict=True)),
+        backward_s=tuple(backward * n + 2 * h / 3 for n, h in zip(layers, heads, strict=True)),
+        send_forward_s=(0.0, *[send] * (stages - 1)),
+        send_backward_s=(0.0, *[send] * (stages - 1)),
+    )
+    schedule = build_schedule(
+        "interleaved", num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
+    )
+    end = max(simulate(schedule, durations).end_s)
+    layer = forward + backward
+    busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
+    return max(0.0, end / busy - count)
