@@ -45,8 +45,8 @@ MODELS = {
     "gpt2": ("gpt2.json", 128, 2),
     "resnet50": ("examples.resnet50:build", 1, 2),
 }
-# A shared machine's speed moves by 10 to 29 % in CPU time between a profile and a run minutes later,
-# so a pair that is further off is measured anew; a wrong prediction is off every time.
+# A shared machine's speed moves by 10 to 29 % in CPU time between a profile and a run minutes
+# later, so a pair that is further off is measured anew; a wrong prediction is off every time.
 BUSY = 0.25
 ATTEMPTS = 3
 MEMORY = 0.05
