@@ -26,6 +26,9 @@ class Precision(StrEnum):
     BF16 = "bf16"
     FP32 = "fp32"
     FP16 = "fp16"
+    FP8 = "fp8"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
 
 
 class Optimizer(StrEnum):
@@ -76,8 +79,8 @@ def fit(
 @app.command(
     epilog=(
         "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 "
-        "--seq 8192\n\n  shardwright plan llama-3.1-8b --on 8xa100 --global-batch 64 --seq 4096 "
-        "--tp 1,2 -o plan.json"
+        "--seq 8192\n\n  shardwright plan llama-3.1-405b --on 2048x8xh100-sxm --global-batch 2048 "
+        "--seq 8192 --stack megatron-core --tp 4,8 -o layout.json"
     )
 )
 def plan(
@@ -89,10 +92,16 @@ def plan(
     tp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
     pp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
     dp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
+    cp: Annotated[str | None, typer.Option(help="with --stack: context parallel")] = None,
+    ep: Annotated[str | None, typer.Option(help="with --stack: ranks of experts")] = None,
     zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
     vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
     recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
     schedule: Annotated[str | None, typer.Option(help="gpipe,1f1b,interleaved")] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="plan for megatron-core, nanotron, ... from the model's figures"),
+    ] = None,
     precision: Precision = Precision.BF16,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
@@ -117,11 +126,14 @@ def plan(
             "tp": tp,
             "pp": pp,
             "dp": dp,
+            "cp": cp,
+            "ep": ep,
             "zero": zero,
             "vpp": vpp,
             "recompute": recompute,
             "schedule": schedule,
         },
+        stack=stack,
         precision=precision.value,
         optimizer=optimizer.value,
         solver=solver.value,

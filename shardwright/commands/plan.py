@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import encode, to_json, write_document
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_time, parse_quantity
@@ -45,6 +45,7 @@ def plan(
     seq: int | None,
     *,
     axes: dict[str, str | None],
+    stack: str | None,
     precision: str,
     optimizer: str,
     solver: str,
@@ -57,6 +58,32 @@ def plan(
     quiet: bool,
 ) -> None:
     """`shardwright plan`."""
+    if stack is not None:
+        # Here, since only this branch needs the described models.
+        from shardwright.commands.plan_layout import plan_for_stack
+
+        plan_for_stack(
+            model,
+            on,
+            global_batch,
+            seq,
+            stack=stack,
+            axes=axes,
+            precision=precision,
+            output=output,
+            json_output=json_output,
+            explain=explain,
+            time_limit=time_limit,
+            local=local or local_profile(),
+            quiet=quiet,
+        )
+        return
+    for axis in ("cp", "ep"):
+        if axes.get(axis) not in (None, "1"):
+            raise InputError(
+                f"--{axis} {axes[axis]}: our own executor has no such axis; name the framework "
+                f"that will run the plan, for example --stack megatron-core"
+            )
     import_from_here(model)
     space = space_of(axes)
     cluster = get_cluster(on, local=local or local_profile())

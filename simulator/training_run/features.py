@@ -115,22 +115,40 @@ def features(runs: Sequence[TrainingRun]) -> Features:
     """The features of runs, in their order."""
     stacks = [load_run_stack(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
+    places: dict[tuple[object, ...], int] = {}
     for run, stack in zip(runs, stacks, strict=True):
+        # Runs that differ in their mesh alone compute the same.
+        key = _work_key(run)
+        if key in places:
+            continue
+        places[key] = len(works)
         works.append((run.device, layer_work(run, stack, experts=False)))
         works.append((run.device, layer_work(run, stack, experts=run.model.num_experts > 0)))
         works.append((run.device, head_work(run, stack)))
     seconds = work_seconds(works)
-    table = [
-        _row(
-            run,
-            stack,
-            tuple(work for _, work in works[3 * i : 3 * i + 3]),
-            tuple(seconds[3 * i : 3 * i + 3]),
-        )
-        for i, (run, stack) in enumerate(zip(runs, stacks, strict=True))
-    ]
+    table = []
+    for run, stack in zip(runs, stacks, strict=True):
+        at = places[_work_key(run)]
+        mine = tuple(work for _, work in works[at : at + 3])
+        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3])))
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
+
+
+def _work_key(run: TrainingRun) -> tuple[object, ...]:
+    """All that `layer_work` and `head_work` read of a run."""
+    return (
+        run.device,
+        run.stack,
+        run.model,
+        run.precision,
+        run.tp,
+        run.cp,
+        run.expert_parallel,
+        run.sequence_parallel,
+        run.micro_batch,
+        run.seq_len,
+    )
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:

@@ -1,0 +1,114 @@
+"""`LayoutFile`: the whole answer of a search over layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.prediction import Interval
+from simulator.training_run.training_run import TrainingRun
+
+LAYOUT_SCHEMA = "shardwright/layout@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPrediction:
+    """What a layout is predicted to do.
+
+    parts   seconds by part of the step; they add up to the step time
+    mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
+            arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
+    peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    """
+
+    step_time_s: Interval
+    parts: tuple[tuple[str, float], ...]
+    mfu: float
+    peak_memory_bytes: float
+    usd_per_million_tokens: Interval | None
+    kwh_per_million_tokens: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChoice:
+    """A layout with its prediction; why_not_first is "" for the chosen one."""
+
+    run: TrainingRun
+    prediction: LayoutPrediction
+    why_not_first: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRelaxation:
+    """A change under which a layout exists, checked by solving it."""
+
+    change: str
+    flag: str
+    layout: str
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutInfeasibility:
+    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most."""
+
+    nearest: str
+    rank: int
+    term: str
+    needed_bytes: float
+    capacity_bytes: float
+    relaxations: tuple[LayoutRelaxation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What a change would bring: the best step time under it, solved anew."""
+
+    change: str
+    step_time_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFile:
+    """The answer.
+
+    status       `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
+    bound        no layout of the space is predicted faster than this many seconds
+    considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
+                 refined  one by one
+    """
+
+    status: str
+    model: str
+    cluster: str
+    stack: str
+    objective: str
+    bound: float | None
+    gap: float | None
+    search_time_s: float
+    considered: int
+    too_big: int
+    pruned: int
+    refined: int
+    chosen: LayoutChoice | None = None
+    alternatives: tuple[LayoutChoice, ...] = ()
+    infeasibility: LayoutInfeasibility | None = None
+    sensitivities: tuple[Sensitivity, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+def layout_title(run: TrainingRun) -> str:
+    """`tp4 cp2 pp8 dp16, interleaved x4, micro-batch 1, ZeRO 1, recompute selective`."""
+    mesh = [f"tp{run.tp}"]
+    mesh += [f"cp{run.cp}"] if run.cp > 1 else []
+    mesh += [f"pp{run.pp}", f"dp{run.dp}"]
+    mesh += [f"ep{run.expert_parallel}"] if run.expert_parallel > 1 else []
+    parts = [" ".join(mesh)]
+    if run.pp > 1:
+        parts.append(run.schedule + (f" x{run.vpp}" if run.vpp > 1 else ""))
+    parts.append(f"micro-batch {run.micro_batch}")
+    if run.zero_stage:
+        parts.append(f"ZeRO {run.zero_stage}")
+    if run.recompute != "none":
+        parts.append(f"recompute {run.recompute}")
+    return ", ".join(parts)

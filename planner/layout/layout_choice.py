@@ -1,0 +1,82 @@
+"""A refined layout as it is shown: with intervals, money, energy, and why it is not first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
+from planner.layout.layout_search import PricedLayout
+from profiles.hardware.catalog import get_device
+from profiles.hardware.cluster import Cluster
+from profiles.model.transformer import Transformer
+from profiles.sourced import Sourced
+from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
+from simulator.prediction import Interval
+from simulator.training_run.interval import step_interval
+
+
+def choice_of(
+    layout: PricedLayout,
+    best: PricedLayout | None,
+    cluster: Cluster,
+    price: Callable[[Cluster], Sourced | None],
+) -> LayoutChoice:
+    run = layout.run
+    step = step_interval(run, layout.step_time_s)
+    tokens = run.global_batch * run.seq_len
+    per_s = Interval(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low)
+    peak = get_device(run.device).peak(run.precision).value
+    return LayoutChoice(
+        run=run,
+        prediction=LayoutPrediction(
+            step_time_s=step,
+            parts=layout.parts,
+            mfu=model_flop_per_token(run.model, run.seq_len)
+            * per_s.value
+            / (run.num_devices * peak),
+            peak_memory_bytes=layout.memory.needed_bytes,
+            usd_per_million_tokens=usd_per_million_tokens(per_s, run.num_devices, price(cluster)),
+            kwh_per_million_tokens=kwh_per_million_tokens(per_s, cluster),
+        ),
+        why_not_first="" if best is None else why_not_first(layout, best),
+    )
+
+
+def model_flop_per_token(model: Transformer, seq_len: int) -> float:
+    """Forward and backward, without recomputation: PaLM, arXiv 2204.02311, appendix B, with the
+    experts that a token visits and without the table of embeddings."""
+    idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
+    used = model.parameters - idle - model.hidden_size * model.learned_positions
+    if not model.tied_embeddings:
+        used -= model.hidden_size * model.vocab_size
+    attention = 12 * model.num_layers * model.num_heads * model.head_size * seq_len
+    return float(6 * used + attention)
+
+
+_PART_WORDS = {
+    "compute_s": "compute",
+    "tensor_s": "tensor-parallel messages",
+    "expert_s": "all-to-all of experts",
+    "context_s": "context-parallel messages",
+    "gather_s": "gathering of parameters",
+    "cut_s": "sends between stages",
+    "bubble_s": "bubble",
+    "reduce_s": "exchange of gradients",
+    "optimizer_s": "optimizer",
+    "overhead_s": "overhead",
+}
+
+
+def part_words(name: str) -> str:
+    """What a part of the step is called."""
+    return _PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
+
+
+def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
+    """`2.1 % slower: bubble +1.3 s`."""
+    mine, first = dict(layout.parts), dict(best.parts)
+    name = max(mine, key=lambda part: mine[part] - first[part])
+    slower = layout.step_time_s / best.step_time_s - 1
+    if slower < 5e-4 or mine[name] <= first[name]:
+        return f"{slower:.1%} slower"
+    return f"{slower:.1%} slower: {part_words(name)} +{mine[name] - first[name]:.2f} s"

@@ -1,0 +1,81 @@
+"""`LayoutQuestion`, and what a search over its layouts finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.layout.layout_ground import base_run
+from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
+from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.prices import LayoutPrices
+from planner.layout.rules import load_layout_rules
+from profiles.hardware.catalog import get_device
+from profiles.hardware.cluster import Cluster
+from profiles.model.transformer import Transformer
+from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutQuestion:
+    """What is asked.
+
+    model, name   its figures and what it is called
+    stack         the framework that will run it
+    """
+
+    name: str
+    model: Transformer
+    cluster: Cluster
+    stack: str
+    global_batch: int
+    seq_len: int
+    precision: str
+    space: LayoutSpace
+
+
+def solve_layouts(
+    question: LayoutQuestion,
+    coefficients: CoefficientFile,
+    said: list[str],
+    *,
+    clock: Callable[[], float],
+    capacity: float = 1.0,
+    runners_up: int = 3,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
+) -> tuple[LayoutOutcome, TrainingRun]:
+    """The search's outcome; `capacity` times the device's memory."""
+    rules = load_layout_rules(question.stack)
+    base = altered(
+        base_run(
+            question.name,
+            question.model,
+            question.cluster,
+            rules=rules,
+            global_batch=question.global_batch,
+            seq_len=question.seq_len,
+            precision=question.precision,
+            said=said,
+        )
+    )
+    ground = LayoutGround(
+        model=question.model,
+        rules=rules,
+        num_devices=base.num_devices,
+        node_devices=base.node_devices,
+        global_batch=question.global_batch,
+        seq_len=question.seq_len,
+    )
+    outcome = search_layouts(
+        LayoutPrices(base, coefficients),
+        legal_layouts(question.space, ground),
+        capacity_bytes=capacity * get_device(base.device).usable_bytes,
+        runners_up=runners_up,
+        clock=clock,
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
+    return outcome, base

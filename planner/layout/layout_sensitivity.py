@@ -1,0 +1,66 @@
+"""What the next GiB, GB/s or device would bring: the best layout under one change each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from planner.layout.layout_answer import Sensitivity, layout_title
+from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_relax import layout_candidates
+from planner.layout.layout_space import LayoutSpace
+from profiles.errors import InputError
+from profiles.hardware.catalog import get_device
+from profiles.hardware.cluster import Cluster
+from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.network_text import network_of
+from simulator.training_run.training_run import TrainingRun
+
+
+def sensitivities(
+    question: LayoutQuestion,
+    base: TrainingRun,
+    coefficients: CoefficientFile,
+    rebuild: Callable[[str], Cluster],
+    clock: Callable[[], float],
+) -> tuple[Sensitivity, ...]:
+    """The best step under one change each."""
+    found: list[Sensitivity] = []
+
+    def tried(change: str, asked: LayoutQuestion, **more: object) -> None:
+        try:
+            outcome, _ = solve_layouts(asked, coefficients, [], clock=clock, runners_up=0, **more)  # type: ignore[arg-type] # options of _solve
+        except InputError:
+            return
+        if outcome.layouts:
+            best = outcome.layouts[0]
+            found.append(
+                Sensitivity(
+                    change=change, step_time_s=best.step_time_s, layout=layout_title(best.run)
+                )
+            )
+
+    usable = get_device(base.device).usable_bytes
+    tried("10 GiB more memory per device", question, capacity=1 + 10 * 2**30 / usable)
+    tried("10 GiB less memory per device", question, capacity=1 - 10 * 2**30 / usable)
+    if base.num_devices > base.node_devices:
+        tried(
+            "a network of twice the rate between nodes",
+            question,
+            altered=lambda run: _faster_network(run, 2.0),
+        )
+    for doubled in _doubled(question.cluster, rebuild):
+        tried(f"twice the devices ({doubled.name})", replace(question, cluster=doubled))
+    tried("twice the batch", replace(question, global_batch=2 * question.global_batch))
+    return tuple(found)
+
+
+def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
+    network = network_of(run.outer_link, run.device, run.node_devices)
+    rate = network.bytes_per_s_per_node * 8 * times / 1e9
+    return replace(run, outer_link=f"1x{rate:g}Gb/s {network.kind} per node")
+
+
+def _doubled(cluster: Cluster, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:
+    candidates = layout_candidates(LayoutSpace(), cluster, rebuild, ())
+    return tuple(c.cluster for c in candidates if c.kind == "devices")[:1]

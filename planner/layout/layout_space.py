@@ -1,0 +1,256 @@
+"""The space of layouts: the values that each axis may take, and every legal combination.
+
+An axis that is None is free, one value pins it, several restrict it. What is legal is what the
+framework accepts: tp divides the attention heads, pp x vpp stages hold a layer each, experts divide
+evenly, each replica has whole micro-batches, and interleaved schedules whole rounds of the pipeline
+(Megatron-Core, schedules.py). Layers need not divide by pp (the rule of `stage_layers`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from planner.divisors import divisors
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, joined
+from planner.layout.rules import LayoutRules
+from profiles.errors import InputError, UnknownNameError
+from profiles.model.transformer import Transformer
+
+# Context parallelism halves each rank's sequence into two chunks so that causal work is even
+# (Megatron-Core, context parallelism); fewer tokens than this per chunk are not offered freely.
+_FEWEST_CHUNK_TOKENS = 128
+_TWO_CHUNKS = frozenset({"zbv", "v-half", "v-min", "dualpipev"})
+_FLAGS = {
+    "tp": "--tp",
+    "cp": "--cp",
+    "ep": "--ep",
+    "pp": "--pp",
+    "dp": "--dp",
+    "vpp": "--vpp",
+    "zero": "--zero",
+    "micro_batch": "--micro-batch",
+    "schedule": "--schedule",
+    "recompute": "--recompute",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSpace:
+    """Allowed values per axis; None where free.
+
+    Raises InputError for empty axes and counts below 1, UnknownNameError for unknown names.
+    """
+
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    vpp: tuple[int, ...] | None = None
+    zero: tuple[int, ...] | None = None
+    micro_batch: tuple[int, ...] | None = None
+    schedule: tuple[str, ...] | None = None
+    recompute: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for axis in (f.name for f in fields(self)):
+            allowed = getattr(self, axis)
+            if allowed == ():
+                raise InputError(f"{_FLAGS[axis]} allows no value; leave it out to leave it free")
+            for value in allowed or ():
+                if axis in ("schedule", "recompute"):
+                    known = SCHEDULES if axis == "schedule" else RECOMPUTE
+                    if value not in known:
+                        raise UnknownNameError(axis, value, known, where=_FLAGS[axis])
+                elif axis == "zero":
+                    if value not in (0, 1, 2, 3):
+                        raise InputError(f"--zero must be 0, 1, 2 or 3, got {value}")
+                elif value < 1:
+                    raise InputError(f"{_FLAGS[axis]} must be 1 or more, got {value}")
+
+    def allows(self, axis: str, value: int | str) -> bool:
+        """True where `value` is allowed on `axis`."""
+        allowed = getattr(self, axis)
+        return allowed is None or value in allowed
+
+    def pins(self) -> tuple[str, ...]:
+        """What is not free, as flags."""
+        return tuple(
+            f"{flag} {','.join(str(value) for value in getattr(self, axis))}"
+            for axis, flag in _FLAGS.items()
+            if getattr(self, axis) is not None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutGround:
+    """What the space is laid over.
+
+    node_devices   devices of the innermost domain: a free tp stays within it
+    """
+
+    model: Transformer
+    rules: LayoutRules
+    num_devices: int
+    node_devices: int
+    global_batch: int
+    seq_len: int
+
+
+def legal_layouts(space: LayoutSpace, ground: LayoutGround) -> Layouts:
+    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
+    parts = [
+        part
+        for mesh in _meshes(space, ground)
+        for part in (_of_mesh(space, ground, mesh),)
+        if part is not None
+    ]
+    if not parts:
+        raise InputError(_why_none(space, ground))
+    return joined(parts)
+
+
+Mesh = tuple[int, int, int, int, int]
+
+
+def _meshes(space: LayoutSpace, ground: LayoutGround) -> Iterator[Mesh]:
+    """(tp, cp, pp, dp, ep)"""
+    model, devices = ground.model, ground.num_devices
+    for tp in _degrees(space, ground, "tp"):
+        if model.num_heads % tp or devices % tp:
+            continue
+        if space.tp is None and ground.node_devices % tp:
+            continue
+        for cp in _degrees(space, ground, "cp"):
+            if devices % (tp * cp) or ground.seq_len % (2 * cp if cp > 1 else 1):
+                continue
+            if space.cp is None and cp > 1 and ground.seq_len < 2 * cp * _FEWEST_CHUNK_TOKENS:
+                continue
+            for pp in _degrees(space, ground, "pp"):
+                if devices % (tp * cp * pp) or pp > model.num_layers:
+                    continue
+                dp = devices // (tp * cp * pp)
+                if ground.global_batch % dp or not _permitted(space, ground, "dp", dp):
+                    continue
+                for ep in _degrees(space, ground, "ep"):
+                    if ep == 1 or (model.num_experts % ep == 0 and tp * cp * dp % ep == 0):
+                        yield tp, cp, pp, dp, ep
+
+
+def _degrees(space: LayoutSpace, ground: LayoutGround, axis: str) -> tuple[int, ...]:
+    most = {
+        "tp": ground.model.num_heads,
+        "cp": ground.num_devices,
+        "pp": ground.num_devices,
+        "ep": max(1, ground.model.num_experts),
+    }[axis]
+    of = ground.model.num_experts if axis == "ep" and ground.model.num_experts else 0
+    free = divisors(of or (ground.num_devices if axis != "ep" else 1))
+    return tuple(d for d in free if d <= most and _permitted(space, ground, axis, d))
+
+
+def _permitted(space: LayoutSpace, ground: LayoutGround, axis: str, value: int) -> bool:
+    return space.allows(axis, value) and (value == 1 or axis in ground.rules.axes)
+
+
+def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | None:
+    tp, cp, pp, dp, ep = mesh
+    per_replica = ground.global_batch // dp
+    sizes = [b for b in divisors(per_replica) if space.allows("micro_batch", b)]
+    zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
+    kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
+    rows = [
+        (b, schedule, vpp, zero, kind)
+        for b in sizes
+        for schedule, vpp in _pipelines(space, ground, pp, per_replica // b)
+        for zero, kind in itertools.product(zeros, kinds)
+    ]
+    if not rows:
+        return None
+    table = np.asarray(rows, dtype=np.int64).T
+    count = table.shape[1]
+    return Layouts(
+        tp=np.full(count, tp),
+        cp=np.full(count, cp),
+        ep=np.full(count, ep),
+        pp=np.full(count, pp),
+        dp=np.full(count, dp),
+        vpp=table[2],
+        zero_stage=table[3],
+        micro_batch=table[0],
+        schedule=table[1],
+        recompute=table[4],
+    )
+
+
+def _zero_stages(rules: LayoutRules, replicas: int) -> tuple[int, ...]:
+    """With one replica there is nothing to shard, unless the framework always does."""
+    return rules.zero_stages if replicas > 1 else rules.zero_stages[:1]
+
+
+def _pipelines(
+    space: LayoutSpace, ground: LayoutGround, pp: int, microbatches: int
+) -> list[tuple[int, int]]:
+    """(schedule's index, stages per rank)."""
+    if pp == 1:
+        return [(0, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
+    asked = space.schedule or ground.rules.schedules
+    layers = ground.model.num_layers
+    found = []
+    for name in asked:
+        number = SCHEDULES.index(name)
+        if name == "interleaved":
+            if microbatches % pp or "vpp" not in ground.rules.axes:
+                continue
+            found += [
+                (number, vpp)
+                for vpp in range(2, layers // pp + 2)
+                if space.allows("vpp", vpp)
+                and (layers % (pp * vpp) == 0 or (layers + 2) % (pp * vpp) == 0)
+            ]
+        elif name in _TWO_CHUNKS:
+            if space.allows("vpp", 2) and layers >= 2 * pp:
+                found.append((number, 2))
+        elif space.allows("vpp", 1):
+            found.append((number, 1))
+    return found
+
+
+def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
+    """The contradiction in one sentence."""
+    pins = " with ".join(space.pins()) or "no pin"
+    rules, model = ground.rules, ground.model
+    for axis in ("tp", "pp", "dp", "cp", "ep", "vpp"):
+        asked = getattr(space, axis)
+        if asked and max(asked) > 1 and axis not in rules.axes and 1 not in asked:
+            return (
+                f"{_FLAGS[axis]} {','.join(map(str, asked))}: {rules.name} has no such axis "
+                f"({rules.source.partition(':')[0]}); its axes are {', '.join(rules.axes)}"
+            )
+    heads = [tp for tp in space.tp or () if model.num_heads % tp]
+    if heads and len(heads) == len(space.tp or ()):
+        return f"--tp {heads[0]} does not divide the model's {model.num_heads} attention heads"
+    if space.pp and min(space.pp) > model.num_layers:
+        return f"--pp {min(space.pp)} is more than the model's {model.num_layers} layers"
+    meshes = list(_meshes(space, ground))
+    if not meshes:
+        products = (
+            f"tp x cp x pp x dp must be {ground.num_devices} (--on), dp must divide "
+            f"--global-batch {ground.global_batch}"
+        )
+        return (
+            f"{pins}: no mesh of {ground.num_devices} devices is left for {rules.name}: "
+            f"{products}, tp the {model.num_heads} heads, pp be at most {model.num_layers}, "
+            f"and ep divide {model.num_experts or 'no'} experts. Free one of these flags, "
+            f"or change --on or --global-batch."
+        )
+    return (
+        f"{pins}: {len(meshes)} meshes are left, but none with these micro-batches, schedules, "
+        f"ZeRO stages and recompute kinds. {rules.name} runs {', '.join(rules.schedules)} "
+        f"(interleaved with micro-batches in whole rounds of pp), ZeRO {rules.zero_stages} and "
+        f"recompute {', '.join(rules.recompute)}; a micro-batch must divide the share of a replica."
+    )

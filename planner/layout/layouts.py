@@ -1,0 +1,82 @@
+"""`Layouts`: many layouts of one model, device type and batch, as arrays over the layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training_run.training_run import TrainingRun
+
+Counts = NDArray[np.int64]
+
+# The schedules and recompute kinds that a layout's index may mean, in a fixed order.
+SCHEDULES = (
+    "1f1b",
+    "interleaved",
+    "gpipe",
+    "zb-h1",
+    "zb-h2",
+    "zbv",
+    "v-half",
+    "v-min",
+    "dualpipev",
+)
+RECOMPUTE = ("none", "selective", "mlp", "minimal", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE."""
+
+    tp: Counts
+    cp: Counts
+    ep: Counts
+    pp: Counts
+    dp: Counts
+    vpp: Counts
+    zero_stage: Counts
+    micro_batch: Counts
+    schedule: Counts
+    recompute: Counts
+
+    def __len__(self) -> int:
+        return int(self.tp.size)
+
+    def rows(self, index: NDArray[np.intp] | slice) -> Layouts:
+        """Some of the layouts."""
+        return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(Layouts)})
+
+    def key(self, *names: str) -> NDArray[np.int64]:
+        """[layouts, names] the values of some axes."""
+        return np.stack([getattr(self, name) for name in names], axis=1)
+
+    def run(self, base: TrainingRun, index: int) -> TrainingRun:
+        """One layout as a complete run; what no axis says is taken from `base`."""
+        tp = int(self.tp[index])
+        ranks = tp * int(self.cp[index]) * int(self.pp[index]) * int(self.dp[index])
+        return replace(
+            base,
+            num_devices=ranks,
+            tp=tp,
+            cp=int(self.cp[index]),
+            expert_parallel=int(self.ep[index]),
+            pp=int(self.pp[index]),
+            dp=int(self.dp[index]),
+            vpp=int(self.vpp[index]),
+            zero_stage=int(self.zero_stage[index]),
+            micro_batch=int(self.micro_batch[index]),
+            schedule=SCHEDULES[int(self.schedule[index])],
+            recompute=RECOMPUTE[int(self.recompute[index])],
+            sequence_parallel=base.sequence_parallel and tp > 1,
+        )
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """All layouts of several sets, in their order."""
+    names = [f.name for f in fields(Layouts)]
+    return Layouts(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    )

@@ -1,0 +1,188 @@
+"""Step times of many layouts at once: the features of few representatives, put together as arrays.
+
+A feature of a run depends on some axes only: what a layer computes and sends on tp, cp, ep and the
+micro-batch; what is exchanged once per step on the mesh and the ZeRO stage. So `features` is asked
+for one representative of each combination of those, and the rest are gathered. That gives the
+numbers of `features` itself (tests/planner/layout/test_prices.py), 1,000 times faster.
+
+The idle time of interleaved and zero-bubble schedules comes from a timeline of its own; here it has
+a lower bound, so the times of such layouts are lower bounds too (`exact` says which are none).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout.layouts import SCHEDULES, Layouts
+from simulator.training_run.coefficients import CoefficientFile, assign
+from simulator.training_run.features import Features, features
+from simulator.training_run.step_time import StepParts, step_parts
+from simulator.training_run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+
+# Features by what they depend on; all others depend on the axes of _LAYER_AXES alone.
+_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
+_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
+_OF_MESH = (
+    "devices",
+    "nodes",
+    "layers",
+    "last_layers",
+    "gather_inner",
+    "gather_outer",
+    "gather_steps",
+    "reduce_inner",
+    "reduce_outer",
+    "reduce_steps",
+    "reduce_ranks",
+    "optimizer_s",
+    "accumulation_s",
+)
+_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share")
+# An idle share of 0 means that a closed form serves (step_time.py).
+_NEXT_TO_NONE = 1e-12
+_CHUNK = 1 << 17
+
+
+class LayoutPrices:
+    """Prices of layouts of one model on one kind of device.
+
+    base  a run with everything that no axis of `Layouts` says
+    """
+
+    def __init__(self, base: TrainingRun, coefficients: CoefficientFile) -> None:
+        self.base = base
+        self._coefficients = coefficients
+
+    def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
+        """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
+        return np.asarray(
+            (layouts.pp == 1)
+            | (layouts.schedule == SCHEDULES.index("1f1b"))
+            | (layouts.schedule == SCHEDULES.index("gpipe"))
+        )
+
+    def step_times(self, layouts: Layouts) -> Array:
+        """[layouts] seconds; never above the step time."""
+        if not len(layouts):
+            return np.zeros(0)
+        layer = _Gathered(self.base, layouts, self._layer_keys(layouts))
+        mesh = _Gathered(self.base, layouts, layouts.key(*_MESH_AXES))
+        coefficients = self._coefficients_of(layouts)
+        found = [
+            self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)).total_s
+            for i in range(0, len(layouts), _CHUNK)
+        ]
+        return np.concatenate(found)
+
+    def exact_parts(self, run: TrainingRun) -> StepParts:
+        """The parts of one layout's step, with its schedule's own timeline."""
+        assigned = assign([run])
+        values = assigned.from_file(self._coefficients)
+        return step_parts(features([run]), assigned.of(values))
+
+    def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
+        """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a
+        cut leaves the node, and whether experts stay within the data-parallel ranks."""
+        ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
+        node = self.base.node_devices
+        crosses = (ranks // layouts.pp >= node) | (ranks > node)
+        cut = np.where(layouts.pp == 1, 0, 1 + crosses)
+        spread = layouts.ep <= layouts.dp * layouts.cp
+        return np.column_stack([layouts.key(*_LAYER_AXES), cut, spread])
+
+    def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
+        """Per kind of coefficient the value of every layout; layouts differ in sharding alone."""
+        both = [replace(self.base, zero_stage=z) for z in (0, 1)]
+        assigned = assign(both)
+        by_kind = assigned.of(assigned.from_file(self._coefficients))
+        sharded = (layouts.zero_stage > 0).astype(np.intp)
+        return {
+            kind: value[sharded]
+            if value[0] != value[1]
+            else np.broadcast_to(value[0], len(layouts))
+            for kind, value in by_kind.items()
+        }
+
+    def _parts(
+        self,
+        layouts: Layouts,
+        layer: _Gathered,
+        mesh: _Gathered,
+        coefficients: dict[str, Array],
+        rows: slice,
+    ) -> StepParts:
+        part = layouts.rows(rows)
+        known = {
+            f.name: (mesh if f.name in _OF_MESH else layer).column(f.name, rows)
+            for f in fields(Features)
+            if f.name not in _OWN
+        }
+        known["microbatches"] = np.ceil(
+            self.base.global_batch / (part.dp * part.micro_batch).astype(float)
+        )
+        known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
+        known["dp"] = part.dp.astype(float)
+        known["idle_share"] = _least_idle(known, part)
+        return step_parts(
+            Features(**known), {kind: value[rows] for kind, value in coefficients.items()}
+        )
+
+
+class _Gathered:
+    """Features of one representative per distinct key, and how every layout finds its own."""
+
+    def __init__(self, base: TrainingRun, layouts: Layouts, keys: NDArray[np.int64]) -> None:
+        _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        plain = [replace(layouts.run(base, int(i)), schedule="1f1b", vpp=1) for i in first.tolist()]
+        self._features = features(plain)
+        self._where = where.ravel()
+
+    def column(self, name: str, rows: slice) -> Array:
+        """A feature of some of the layouts."""
+        return np.asarray(getattr(self._features, name)[self._where[rows]])
+
+
+def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:
+    """Lower bounds on `idle_share`; 0 where it is 0 by definition.
+
+    Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
+    the ranks before it (its last action is a backward of its first chunk); so does every order of
+    1F1B. The two longest candidates are the last rank, which has the head, and the one before it.
+    Zero-bubble schedules may idle next to nothing.
+    """
+    interleaved = (layouts.schedule == SCHEDULES.index("interleaved")) & (layouts.vpp > 1)
+    plain = (layouts.schedule == SCHEDULES.index("1f1b")) | (
+        layouts.schedule == SCHEDULES.index("gpipe")
+    )
+    closed = (layouts.pp == 1) | plain
+    pp, vpp = x["pp"], x["vpp"]
+    forward = x["matmul_forward"] + x["grouped_forward"] + x["attention_forward"]
+    forward = forward + x["pass_forward"] + x["score_forward"]
+    backward = x["matmul_backward"] + x["grouped_backward"] + x["attention_backward"]
+    backward = backward + x["pass_backward"] + 1.5 * x["score_forward"]
+    backward = backward + x["recomputed_matmul"] * forward
+    send = x["cut_inner"] + x["cut_outer"]
+    head = x["head_matmul"] + x["head_pass"]
+    layer = forward + backward
+    fewer = np.where(x["last_layers"] < x["layers"], 1.0, 0.0)
+    even = x["all_layers"] / (pp * vpp)
+    chunk = np.where(fewer > 0, x["layers"] / vpp, even)
+    count = np.minimum(x["microbatches"], 4 * pp)
+    busy = np.maximum(x["layers"] * layer, x["last_layers"] * layer + head)
+    rank_layers = vpp * chunk
+
+    def end(waits: Array, work: Array) -> Array:
+        outside = layer * np.maximum(0.0, waits * chunk - fewer * (waits > 0)) + 2 * waits * send
+        return np.asarray(outside + count * work)
+
+    last = end(pp - 1, layer * (rank_layers - fewer) + head)
+    before = end(np.maximum(0.0, pp - 2), layer * (rank_layers - fewer * (pp == 2)))
+    share = np.maximum(last, before) / busy - count
+    return np.where(
+        closed, 0.0, np.where(interleaved, np.maximum(share, _NEXT_TO_NONE), _NEXT_TO_NONE)
+    )

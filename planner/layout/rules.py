@@ -1,0 +1,47 @@
+"""`LayoutRules`: what a training framework can run, as data (profiles/data/layout_rules)."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import UnknownNameError
+
+LAYOUT_RULES_SCHEMA = "shardwright/layout-rules@1"
+LAYOUT_RULES_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "layout_rules"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRules:
+    """What a framework runs.
+
+    axes       degrees that may exceed 1: of tp, pp, dp, cp, ep, vpp
+    schedules  of pipelines of two ranks or more;  recompute  kinds of `TrainingRun.recompute`
+    zero_stages  that it offers with every one of its axes
+    sequence_parallel   whether norms and residuals are split over tp
+    """
+
+    name: str
+    date: str
+    source: str
+    axes: tuple[str, ...]
+    schedules: tuple[str, ...]
+    zero_stages: tuple[int, ...]
+    recompute: tuple[str, ...]
+    sequence_parallel: bool
+
+
+def layout_stacks() -> tuple[str, ...]:
+    """The frameworks whose layouts can be searched."""
+    return tuple(sorted(path.stem for path in LAYOUT_RULES_FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def load_layout_rules(stack: str) -> LayoutRules:
+    """The rules of a framework; raises UnknownNameError."""
+    if stack not in layout_stacks():
+        raise UnknownNameError("framework", stack, layout_stacks(), where="--stack")
+    path = LAYOUT_RULES_FOLDER / f"{stack}.toml"
+    return read_document(path, LayoutRules, schema=LAYOUT_RULES_SCHEMA)

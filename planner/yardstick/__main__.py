@@ -1,0 +1,45 @@
+"""``python -m planner.yardstick NAME ...``: each public problem is one module of this folder, with its own arguments.
+
+A yardstick module offers ``add_arguments(parser)`` and ``run(arguments) -> int`` (the exit code); its docstring's first
+line is its help. A new one is a new file here, and nothing else.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import planner.yardstick
+
+from profiles.errors import ShardwrightError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of one yardstick command: 0 done, 2 wrong input, and what the yardstick itself says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m planner.yardstick", description=planner.yardstick.__doc__
+    )
+    commands = parser.add_subparsers(dest="yardstick", required=True)
+    for found in sorted(
+        pkgutil.iter_modules(planner.yardstick.__path__), key=lambda found: found.name
+    ):
+        if found.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"planner.yardstick.{found.name}")
+        if not hasattr(module, "add_arguments"):
+            continue
+        first_line = (module.__doc__ or "").strip().partition("\n")[0]
+        command = commands.add_parser(found.name, help=first_line, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except ShardwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""`shardwright plan --stack`: the best layout of a described model for a named framework."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_space import LayoutSpace
+from planner.space import parse_axis
+from profiles.document import encode, to_json, write_document
+from profiles.errors import InfeasibleError
+from profiles.hardware.catalog import device_names, get_cluster
+from profiles.model.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+from profiles.model.transformer import Transformer
+from profiles.units import format_time, parse_quantity
+from shardwright import api
+from shardwright.commands.asked import sequence_of
+from shardwright.commands.output import note, show
+from shardwright.report.layout_report import layout_report
+
+_COUNTS = ("tp", "cp", "ep", "pp", "dp", "vpp", "zero", "micro_batch")
+
+
+def plan_for_stack(
+    model: str,
+    on: str,
+    global_batch: int,
+    seq: int | None,
+    *,
+    stack: str,
+    axes: dict[str, str | None],
+    precision: str,
+    output: Path | None,
+    json_output: bool,
+    explain: bool,
+    time_limit: str | None,
+    local: Path | None,
+    quiet: bool,
+) -> None:
+    """Print (and write) the answer; raises InfeasibleError where no layout fits."""
+    length, assumed = sequence_of(model, seq)
+    question = LayoutQuestion(
+        name=model,
+        model=figures_of(model),
+        cluster=get_cluster(on, local=local),
+        stack=stack,
+        global_batch=global_batch,
+        seq_len=length,
+        precision=precision,
+        space=layout_space_of(axes),
+    )
+    limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
+    live = not (quiet or json_output) and sys.stderr.isatty()
+
+    def progress(bound: float, incumbent: float, gap: float, seconds: float) -> None:
+        if live:
+            best = format_time(incumbent) if incumbent < float("inf") else "none yet"
+            text = f"bound {format_time(bound)}  best {best}  gap {gap:.1%}  {seconds:.1f} s"
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+    answer = plan_layout(
+        question,
+        price=api.price_for,
+        rebuild=get_cluster,
+        device_names=device_names(),
+        clock=time.monotonic,
+        time_limit_s=limit,
+        progress=progress,
+        explain=explain,
+    )
+    if live:
+        sys.stderr.write("\r\x1b[K")
+    answer = _with_assumptions(answer, assumed)
+    if output is not None:
+        write_document(output, answer, schema=LAYOUT_SCHEMA, provenance=_provenance())
+    if json_output:
+        sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
+    else:
+        show(layout_report(answer))
+        if output is not None and answer.chosen is not None:
+            note(f"written: {output}")
+    if answer.chosen is None:
+        raise InfeasibleError(f"no layout of {model} fits on {on} with {stack}")
+
+
+def figures_of(model: str) -> Transformer:
+    """The figures of a shipped name or a config.json."""
+    spec = resolve_model(model)
+    return figures_of_config(spec.config, spec.source)
+
+
+def layout_space_of(axes: dict[str, str | None]) -> LayoutSpace:
+    """The space of the pins given as flags."""
+    given: dict[str, Any] = {}
+    for axis in _COUNTS:
+        text = axes.get(axis)
+        if text is not None:
+            given[axis] = parse_axis(text, "--" + axis.replace("_", "-"))
+    for axis in ("schedule", "recompute"):
+        text = axes.get(axis)
+        if text is not None:
+            given[axis] = tuple(part.strip() for part in text.split(","))
+    return LayoutSpace(**given)
+
+
+def _with_assumptions(answer: LayoutFile, assumed: tuple[str, ...]) -> LayoutFile:
+    from dataclasses import replace
+
+    return replace(answer, assumptions=(*assumed, *answer.assumptions))
+
+
+def _provenance() -> dict[str, Any]:
+    from shardwright import __version__
+
+    return {"version": __version__, "command": " ".join(["shardwright", *sys.argv[1:]])}

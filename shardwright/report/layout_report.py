@@ -1,0 +1,128 @@
+"""What `plan --stack` prints: the layout, its runners-up, what limits it, and what would help."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from planner.layout.layout_choice import part_words
+from profiles.hardware.catalog import get_device
+from profiles.units import format_bytes, format_percent, format_time, format_usd
+from shardwright.report.terminal import table
+from simulator.prediction import Interval
+
+
+def layout_report(answer: LayoutFile) -> RenderableType:
+    """At most 100 columns; about 25 lines."""
+    if answer.chosen is None:
+        return _infeasible(answer)
+    chosen = answer.chosen
+    prediction = chosen.prediction
+    proof = (
+        "proven optimal" if answer.status == "optimal" else f"gap {format_percent(answer.gap or 0)}"
+    )
+    capacity = get_device(chosen.run.device).usable_bytes
+    rows = table(
+        ("#", "right"),
+        ("layout", "left"),
+        ("step", "right"),
+        ("peak", "right"),
+        ("$/Mtok", "right"),
+        ("why not first", "left"),
+    )
+    for number, choice in enumerate((chosen, *answer.alternatives), start=1):
+        rows.add_row(
+            str(number),
+            layout_title(choice.run),
+            format_time(choice.prediction.step_time_s.value),
+            format_bytes(choice.prediction.peak_memory_bytes),
+            _usd(choice.prediction.usd_per_million_tokens),
+            choice.why_not_first or "chosen",
+        )
+    facts = [
+        f"step {_interval(prediction.step_time_s)}",
+        f"MFU {format_percent(prediction.mfu)}",
+        f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
+    ]
+    if prediction.usd_per_million_tokens is not None:
+        facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
+    return Group(
+        Text.assemble(("Best layout  ", "bold"), layout_title(chosen.run), "   ", (proof, "green")),
+        Text("             " + "   ".join(facts)),
+        Text(
+            f"             {answer.considered:,} layouts considered in "
+            f"{format_time(answer.search_time_s)}: {answer.too_big:,} lack memory, "
+            f"{answer.pruned:,} pruned by their bound, {answer.refined:,} refined"
+        ),
+        Text(""),
+        rows,
+        Text(""),
+        Text(f"Step:   {_parts(chosen)}"),
+        *_helps(answer),
+        *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
+    )
+
+
+def _helps(answer: LayoutFile) -> list[RenderableType]:
+    if not answer.sensitivities or answer.chosen is None:
+        return []
+    now = answer.chosen.prediction.step_time_s.value
+    rows = table(
+        ("what would help", "left"), ("step", "right"), ("change", "right"), ("layout", "left")
+    )
+    for found in answer.sensitivities:
+        rows.add_row(
+            found.change,
+            format_time(found.step_time_s),
+            f"{found.step_time_s / now - 1:+.1%}",
+            found.layout,
+        )
+    return [Text(""), rows, Text("")]
+
+
+def _infeasible(answer: LayoutFile) -> RenderableType:
+    why = answer.infeasibility
+    if why is None:
+        return Text(f"No layout of {answer.model} fits on {answer.cluster}.")
+    over = format_bytes(why.needed_bytes - why.capacity_bytes)
+    lines: list[RenderableType] = [
+        Text.assemble(
+            ("No layout fits  ", "bold red"),
+            f"{answer.model} on {answer.cluster}: {answer.considered:,} layouts considered",
+        ),
+        Text(
+            f"Nearest: {why.nearest}: rank {why.rank} needs {format_bytes(why.needed_bytes)} of "
+            f"{format_bytes(why.capacity_bytes)}, {over} too much; most of it is {why.term}"
+        ),
+    ]
+    for found in why.relaxations:
+        lines.append(
+            Text(
+                f"Would fit: {found.change} ({found.flag}): {found.layout}, step "
+                f"{format_time(found.step_time_s)}"
+            )
+        )
+    if not why.relaxations:
+        lines.append(Text("No change that was tried makes it fit."))
+    return Group(*lines)
+
+
+def _parts(choice: LayoutChoice) -> str:
+    """The parts of the step, largest first, with their shares."""
+    total = sum(seconds for _, seconds in choice.prediction.parts)
+    shown = sorted(choice.prediction.parts, key=lambda part: -part[1])
+    said = [
+        f"{part_words(name)} {format_percent(seconds / total)}"
+        for name, seconds in shown
+        if seconds > 0.005 * total
+    ]
+    return ", ".join(said)
+
+
+def _interval(value: Interval) -> str:
+    return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
+
+
+def _usd(value: Interval | None) -> str:
+    return format_usd(value.value) if value is not None else "-"

@@ -1,0 +1,205 @@
+"""The search over layouts against pricing every one of them by itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.prices import LayoutPrices
+from planner.layout.rules import layout_stacks, load_layout_rules
+from profiles.document import encode
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalog import get_cluster, get_device
+from profiles.model.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.footprint import footprint
+
+
+def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", batch=32, seq=4096,
+             precision="bf16", **pins):  # fmt: skip
+    return LayoutQuestion(
+        name=model,
+        model=figures_of_config(resolve_model(model).config, model),
+        cluster=get_cluster(on),
+        stack=stack,
+        global_batch=batch,
+        seq_len=seq,
+        precision=precision,
+        space=LayoutSpace(**pins),
+    )
+
+
+def solved(asked, **options):
+    return plan_layout(
+        asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, **options
+    )
+
+
+def enumerated(asked):
+    """The least step time of all layouts that fit, each priced alone by the scalar functions."""
+    answer = solved(asked)
+    split = load_layout_rules(asked.stack).sequence_parallel
+    base = replace(answer.chosen.run, id=asked.name, sequence_parallel=split)
+    ground = LayoutGround(
+        model=asked.model,
+        rules=load_layout_rules(asked.stack),
+        num_devices=asked.cluster.num_devices,
+        node_devices=base.node_devices,
+        global_batch=asked.global_batch,
+        seq_len=asked.seq_len,
+    )
+    layouts = legal_layouts(asked.space, ground)
+    prices = LayoutPrices(base, shipped_coefficients())
+    usable = get_device(base.device).usable_bytes
+    best = float("inf")
+    for index in range(len(layouts)):
+        run = layouts.run(base, index)
+        memory = footprint(run)
+        if memory.refused or memory.needed_bytes > usable:
+            continue
+        best = min(best, float(prices.exact_parts(run).total_s[0]))
+    return answer, best
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question(tp=(1, 2, 4), cp=(1, 2)),
+        question(stack="megatron-2021", on="2x8xa100-sxm-40gb", batch=16, seq=2048),
+        question(stack="nanotron", batch=64),
+        question(model="mixtral-8x7b", on="4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
+        question(schedule=("zb-h1", "1f1b"), tp=(1, 2), cp=(1,), batch=16),
+        question(on="1x8xa100-sxm-40gb", batch=8, precision="bf16"),
+    ],
+    ids=["dense", "2021", "nanotron", "experts", "zero-bubble", "tight"],
+)
+def test_the_optimum_of_enumeration(asked):
+    answer, best = enumerated(asked)
+    assert answer.status == "optimal"
+    assert answer.gap == 0.0
+    assert answer.chosen.prediction.step_time_s.value == pytest.approx(best, rel=1e-9)
+    assert answer.bound == answer.chosen.prediction.step_time_s.value
+    assert answer.considered == answer.too_big + answer.pruned + answer.refined or (
+        # Refined runners-up come from the pruned ones.
+        answer.considered <= answer.too_big + answer.pruned + answer.refined
+    )
+
+
+def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
+    answer = solved(question())
+    shown = (answer.chosen, *answer.alternatives)
+    times = [choice.prediction.step_time_s.value for choice in shown]
+    assert times == sorted(times)
+    assert len({(c.run.tp, c.run.cp, c.run.pp, c.run.dp, c.run.schedule) for c in shown}) == 4
+    for choice in shown:
+        seconds = sum(value for _, value in choice.prediction.parts)
+        assert seconds == pytest.approx(choice.prediction.step_time_s.value, rel=1e-6)
+    assert all("slower" in choice.why_not_first for choice in answer.alternatives)
+
+
+def test_equal_inputs_give_equal_answers():
+    answers = {str(encode(solved(question(), explain=True))) for _ in range(20)}
+    assert len(answers) == 1
+
+
+def test_a_large_cluster_is_proven():
+    answer = solved(question("llama-3.1-405b", "2048x8xh100-sxm", batch=2048, seq=8192))
+    assert answer.status == "optimal"
+    assert answer.considered > 10_000
+
+
+def test_pins_are_kept():
+    answer = solved(question(tp=(2,), pp=(4,), zero=(0,), micro_batch=(2,), recompute=("full",)))
+    run = answer.chosen.run
+    assert (run.tp, run.pp, run.zero_stage, run.micro_batch, run.recompute) == (2, 4, 0, 2, "full")
+
+
+def test_nothing_fits_says_what_would():
+    answer = solved(question("llama-3.1-70b", "1x4xh100-sxm"), device_names=("h200-sxm",))
+    assert answer.status == "infeasible"
+    why = answer.infeasibility
+    assert why.term == "optimizer states"
+    assert why.needed_bytes > why.capacity_bytes
+    assert [r.flag for r in why.relaxations] == ["--on 8x4xh100-sxm"]
+    asked = question("llama-3.1-70b", "8x4xh100-sxm")
+    assert solved(asked).chosen.prediction.step_time_s.value == why.relaxations[0].step_time_s
+    with pytest.raises(AssertionError):  # half of it does not fit, or it would have been offered
+        assert solved(question("llama-3.1-70b", "4x4xh100-sxm")).status == "optimal"
+
+
+def test_a_pin_that_leaves_no_memory_is_offered_back():
+    answer = solved(question("llama-3.1-70b", "8x8xh100-sxm", tp=(1,), pp=(1,)))
+    assert answer.status == "infeasible"
+    assert "no --pp" in {r.flag for r in answer.infeasibility.relaxations}
+
+
+@pytest.mark.parametrize(
+    ("pins", "words"),
+    [
+        ({"tp": (3,)}, "does not divide the model's 32 attention heads"),
+        ({"pp": (64,)}, "--pp 64 is more than the model's 32 layers"),
+        ({"dp": (5,)}, "no mesh of 16 devices"),
+        ({"micro_batch": (7,)}, "micro-batch must divide"),
+    ],
+)
+def test_contradictions_name_the_pins(pins, words):
+    with pytest.raises(InputError, match=words):
+        solved(question(**pins))
+
+
+def test_axes_that_a_framework_lacks():
+    with pytest.raises(InputError, match="nanotron has no such axis"):
+        solved(question(stack="nanotron", cp=(2,)))
+
+
+def test_unknown_framework_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="megatron-core"):
+        solved(question(stack="megatron-cor"))
+
+
+def test_bad_counts():
+    with pytest.raises(InputError, match="--global-batch must be 1 or more"):
+        solved(question(batch=0))
+    with pytest.raises(InputError, match="--tp must be 1 or more"):
+        LayoutSpace(tp=(0,))
+    with pytest.raises(InputError, match="--zero must be"):
+        LayoutSpace(zero=(4,))
+
+
+def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
+    ticks = iter(range(10**6))
+    with pytest.raises(InputError, match="--time-limit"):
+        plan_layout(
+            question(),
+            price=lambda _: None,
+            rebuild=get_cluster,
+            clock=lambda: float(next(ticks)),
+            time_limit_s=0.0,
+        )
+
+    def interrupt(bound, incumbent, gap, seconds):
+        if incumbent < float("inf"):
+            raise KeyboardInterrupt
+
+    answer = solved(question(), progress=interrupt)
+    assert answer.status in ("optimal", "feasible")
+    assert answer.bound <= answer.chosen.prediction.step_time_s.value
+
+
+def test_every_framework_has_rules_that_its_memory_files_cover():
+    from simulator.training_run.memory_stack import memory_stack_of
+
+    for stack in layout_stacks():
+        asked = question(stack=stack, on="1x8xh100-sxm", batch=8)
+        answer = solved(asked)
+        for zero in load_layout_rules(stack).zero_stages:
+            memory_stack_of(replace(answer.chosen.run, zero_stage=zero))
+
+
+def test_search_is_quick_enough_to_be_asked_often():
+    """Not a timed test: fewer than one layout in twenty is looked at one by one."""
+    answer = solved(question("llama-3.1-70b", "16x8xh100-sxm", batch=1024, seq=8192))
+    assert answer.refined < answer.considered / 20

@@ -1,0 +1,113 @@
+"""Prices of layouts as arrays: the same numbers as one layout at a time, and true lower bounds."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.memory_floor import needed_floor_bytes
+from planner.layout.prices import LayoutPrices
+from planner.layout.rules import load_layout_rules
+from profiles.model.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.features import Features, features
+from simulator.training_run.footprint import footprint
+from simulator.training_run.training_run import TrainingRun
+
+CASES = (
+    ("llama-3.1-70b", "megatron-core", "h100-sxm-80gb", 64, 128, 8192, {}),
+    ("gpt3-175b", "megatron-2021", "a100-sxm-80gb", 128, 96, 2048, {}),
+    ("deepseek-v3", "megatron-core", "h800-sxm-80gb", 256, 512, 4096, {"tp": (1, 2), "cp": (1, 2)}),
+    ("llama-3.1-8b", "nanotron", "h100-sxm-80gb", 16, 64, 4096, {}),
+    ("gpt2", "torch-fsdp", "a100-sxm-40gb", 16, 64, 1024, {}),
+    ("llama-3.1-8b", "megatron-core", "h100-sxm-80gb", 16, 32, 4096,
+     {"schedule": ("zb-h1", "zbv", "v-half", "gpipe"), "tp": (2,)}),
+)  # fmt: skip
+
+
+def laid_out(case):
+    model, stack, device, count, batch, seq, pins = case
+    figures = figures_of_config(resolve_model(model).config, model)
+    rules = load_layout_rules(stack)
+    base = TrainingRun(
+        id=model,
+        model=figures,
+        device=device,
+        num_devices=count,
+        node_devices=8,
+        outer_link="",
+        dp=1,
+        tp=1,
+        pp=1,
+        vpp=1,
+        cp=1,
+        expert_parallel=1,
+        sequence_parallel=rules.sequence_parallel,
+        zero_stage=0,
+        recompute="none",
+        micro_batch=1,
+        global_batch=batch,
+        seq_len=seq,
+        precision="bf16",
+        schedule="1f1b",
+        stack=stack,
+    )
+    ground = LayoutGround(
+        model=figures,
+        rules=rules,
+        num_devices=count,
+        node_devices=8,
+        global_batch=batch,
+        seq_len=seq,
+    )
+    return base, legal_layouts(LayoutSpace(**pins), ground)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")
+def test_arrays_equal_the_single_run(case):
+    base, layouts = laid_out(case)
+    prices = LayoutPrices(base, shipped_coefficients())
+    times, exact = prices.step_times(layouts), prices.exact(layouts)
+    floors = needed_floor_bytes(base, layouts)
+    chosen = np.random.default_rng(1).choice(len(layouts), min(40, len(layouts)), replace=False)
+    for index in chosen.tolist():
+        run = layouts.run(base, index)
+        time_s = float(prices.exact_parts(run).total_s[0])
+        if exact[index]:
+            assert times[index] == pytest.approx(time_s, rel=1e-9), run
+        assert times[index] <= time_s * (1 + 1e-9), run
+        assert floors[index] <= footprint(run).needed_bytes * (1 + 1e-9), run
+
+
+def test_interleaved_bounds_are_close():
+    base, layouts = laid_out(CASES[0])
+    prices = LayoutPrices(base, shipped_coefficients())
+    rows = np.flatnonzero(~prices.exact(layouts))
+    chosen = np.random.default_rng(2).choice(rows, 40, replace=False)
+    times = prices.step_times(layouts)
+    ratios = [
+        times[i] / float(prices.exact_parts(layouts.run(base, int(i))).total_s[0]) for i in chosen
+    ]
+    assert min(ratios) > 0.9
+    assert np.median(ratios) > 0.98
+
+
+def test_every_feature_is_gathered_by_what_it_depends_on():
+    """Two runs that differ in one axis alone differ in no feature that is gathered without it."""
+    base, layouts = laid_out(CASES[2])
+    from planner.layout.prices import _OF_MESH, _OWN
+
+    layer = [f.name for f in fields(Features) if f.name not in (*_OF_MESH, *_OWN)]
+    rows = np.flatnonzero((layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == 0))
+    run = layouts.run(base, int(rows[0]))
+    for changed, names in (
+        (replace(run, zero_stage=1 - run.zero_stage), layer),
+        (replace(run, micro_batch=2 * run.micro_batch), _OF_MESH),
+        (replace(run, recompute="full"), _OF_MESH),
+        (replace(run, pp=2 * run.pp, dp=run.dp // 2, global_batch=run.global_batch), layer),
+    ):
+        one, other = features([run]), features([changed])
+        for name in names:
+            assert getattr(one, name)[0] == getattr(other, name)[0], (name, changed)
