@@ -110,5 +110,6 @@ def layout_title(run: TrainingRun) -> str:
     if run.zero_stage:
         parts.append(f"ZeRO {run.zero_stage}")
     if run.recompute != "none":
-        parts.append(f"recompute {run.recompute}")
+        some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
+        parts.append(f"recompute {run.recompute}{some}")
     return ", ".join(parts)

@@ -72,6 +72,7 @@ def solve_layouts(
     outcome = search_layouts(
         LayoutPrices(base, coefficients),
         legal_layouts(question.space, ground),
+        partial_recompute=rules.partial_recompute,
         capacity_bytes=capacity * get_device(base.device).usable_bytes,
         runners_up=runners_up,
         clock=clock,

@@ -12,15 +12,17 @@ refined can be faster. Equal times go to less memory, then to the first in the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import Layouts
-from planner.layout.memory_floor import needed_floor_bytes
+from planner.layout.layouts import RECOMPUTE, Layouts
+from planner.layout.memory_floor import fewest_recomputed_layers, needed_floor_bytes
 from planner.layout.prices import LayoutPrices
+from simulator.training_run.features import stage_layers
 from simulator.training_run.footprint import Footprint, footprint
 from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
@@ -79,6 +81,7 @@ def search_layouts(
     layouts: Layouts,
     *,
     capacity_bytes: float,
+    partial_recompute: bool = False,
     runners_up: int = 3,
     extra_refinements: int = 400,
     clock: Callable[[], float],
@@ -87,6 +90,7 @@ def search_layouts(
 ) -> LayoutOutcome:
     """The best layouts that need no more than `capacity_bytes`.
 
+    partial_recompute   full recomputation may be of some layers of each stage: as few as fit
     runners_up, extra_refinements   after the proof, so many layouts more at most are refined until
                   so many of other families are known
     clock         seconds; read between refinements only
@@ -94,6 +98,8 @@ def search_layouts(
     start = clock()
     within = np.flatnonzero(needed_floor_bytes(prices.base, layouts) <= capacity_bytes)
     light = layouts.rows(within)
+    if partial_recompute:
+        light = _with_fewest_recomputed(prices.base, light, capacity_bytes)
     bounds, exact = prices.step_times(light), prices.exact(light)
     order = np.argsort(bounds, kind="stable")
     refiner = _Refiner(prices, light, capacity_bytes)
@@ -145,11 +151,16 @@ class _Refiner:
         self.prices, self.layouts, self.capacity_bytes = prices, layouts, capacity_bytes
 
     def refine(self, index: int, bound_s: float, *, exact: bool) -> PricedLayout | None:
-        """None where it does not fit, or the framework refuses it."""
-        run = self.layouts.run(self.prices.base, index)
+        """None where it does not fit, or the framework refuses it; of full recomputation the
+        fewest layers of each stage that fit."""
+        run = asked = self.layouts.run(self.prices.base, index)
         memory = footprint(run)
-        if memory.refused or memory.needed_bytes > self.capacity_bytes:
+        while self._too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
+            run = replace(run, recompute_layers=run.recompute_layers + 1)
+            memory = footprint(run)
+        if self._too_big(memory):
             return None
+        exact = exact and run is asked
         parts = self.prices.exact_parts(run)
         time_s = float(parts.total_s[0])
         # One price, whichever way it was computed: rounding must not change the proof.
@@ -161,6 +172,25 @@ class _Refiner:
             ),
             memory=memory,
         )
+
+    def _too_big(self, memory: Footprint) -> bool:
+        return bool(memory.refused) or memory.needed_bytes > self.capacity_bytes
+
+
+def _chunk_layers(run: TrainingRun) -> int:
+    """Layers of the fullest virtual stage."""
+    return math.ceil(stage_layers(run)[0] / run.vpp)
+
+
+def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Layouts:
+    """The layouts; those of full recomputation with as few layers as their floor of memory allows.
+    Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
+    full = np.flatnonzero(layouts.recompute == RECOMPUTE.index("full"))
+    if not full.size:
+        return layouts
+    layers = layouts.recompute_layers.copy()
+    layers[full] = fewest_recomputed_layers(base, layouts.rows(full), capacity_bytes)
+    return replace(layouts, recompute_layers=layers)
 
 
 def family(run: TrainingRun) -> tuple[object, ...]:

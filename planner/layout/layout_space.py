@@ -184,6 +184,7 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
         micro_batch=table[0],
         schedule=table[1],
         recompute=table[4],
+        recompute_layers=np.zeros(count, dtype=np.int64),
     )
 
 

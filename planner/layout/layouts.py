@@ -29,7 +29,8 @@ RECOMPUTE = ("none", "selective", "mlp", "minimal", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE."""
+    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, and
+    `recompute_layers` is that of TrainingRun."""
 
     tp: Counts
     cp: Counts
@@ -41,6 +42,7 @@ class Layouts:
     micro_batch: Counts
     schedule: Counts
     recompute: Counts
+    recompute_layers: Counts
 
     def __len__(self) -> int:
         return int(self.tp.size)
@@ -70,6 +72,7 @@ class Layouts:
             micro_batch=int(self.micro_batch[index]),
             schedule=SCHEDULES[int(self.schedule[index])],
             recompute=RECOMPUTE[int(self.recompute[index])],
+            recompute_layers=int(self.recompute_layers[index]),
             sequence_parallel=base.sequence_parallel and tp > 1,
         )
 

@@ -43,6 +43,7 @@ _OF_MESH = (
     "accumulation_s",
 )
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share")
+_RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 # An idle share of 0 means that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
 _CHUNK = 1 << 17
@@ -122,6 +123,9 @@ class LayoutPrices:
             for f in fields(Features)
             if f.name not in _OWN
         }
+        again = _recomputed_share(part, known["layers"])
+        for name in _RECOMPUTED:
+            known[name] = known[name] * again
         known["microbatches"] = np.ceil(
             self.base.global_batch / (part.dp * part.micro_batch).astype(float)
         )
@@ -138,13 +142,22 @@ class _Gathered:
 
     def __init__(self, base: TrainingRun, layouts: Layouts, keys: NDArray[np.int64]) -> None:
         _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        plain = [replace(layouts.run(base, int(i)), schedule="1f1b", vpp=1) for i in first.tolist()]
+        plain = [
+            replace(layouts.run(base, int(i)), schedule="1f1b", vpp=1, recompute_layers=0)
+            for i in first.tolist()
+        ]
         self._features = features(plain)
         self._where = where.ravel()
 
     def column(self, name: str, rows: slice) -> Array:
         """A feature of some of the layouts."""
         return np.asarray(getattr(self._features, name)[self._where[rows]])
+
+
+def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
+    """`features.recomputed_share` of every layout."""
+    share = layouts.recompute_layers * layouts.vpp / layers
+    return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
 
 
 def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:

@@ -20,6 +20,7 @@ class LayoutRules:
     axes       degrees that may exceed 1: of tp, pp, dp, cp, ep, vpp
     schedules  of pipelines of two ranks or more;  recompute  kinds of `TrainingRun.recompute`
     zero_stages  that it offers with every one of its axes
+    partial_recompute   whether full recomputation may be of some layers of each stage only
     sequence_parallel   whether norms and residuals are split over tp
     """
 
@@ -30,6 +31,7 @@ class LayoutRules:
     schedules: tuple[str, ...]
     zero_stages: tuple[int, ...]
     recompute: tuple[str, ...]
+    partial_recompute: bool
     sequence_parallel: bool
 
 

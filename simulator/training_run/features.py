@@ -250,10 +250,19 @@ def _expert_kernels(run: TrainingRun, dense: float) -> float:
     return 2 * dense + 2 * run.model.num_experts / max(1, run.expert_parallel)
 
 
+def recomputed_share(run: TrainingRun) -> float:
+    """Share of the fullest stage's layers that full recomputation runs again."""
+    if not run.recompute_layers:
+        return 1.0
+    full, _ = stage_layers(run)
+    return min(1.0, run.recompute_layers * run.vpp / full)
+
+
 def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]:
     """Shares of the forward's matmuls, attention core and passes that are done again."""
     if run.recompute == "full":
-        return 1.0, 1.0, 1.0
+        share = recomputed_share(run)
+        return share, share, share
     if run.recompute == "selective":
         return 0.0, 1.0 if stack.attention == "unfused" else 0.0, 0.0
     if run.recompute == "mlp":

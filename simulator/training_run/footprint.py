@@ -81,7 +81,7 @@ def footprint(run: TrainingRun) -> Footprint:
     sizes = TensorSizes(run, stack)
     shares = stage_shares(run, stack.stage_split)
     in_flight = most_in_flight(run)
-    layer = activation_bytes(run.recompute, stack, sizes)
+    layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
         for rank in range(run.pp)
@@ -106,11 +106,45 @@ def footprint(run: TrainingRun) -> Footprint:
     )
 
 
+def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
+    """The footprint of one pipeline rank alone."""
+    stack = memory_stack_of(run)
+    sizes = TensorSizes(run, stack)
+    shares = stage_shares(run, stack.stage_split)
+    layer = _layer_bytes(run, stack, sizes)
+    return _rank_footprint(run, stack, sizes, layer, rank, shares, most_in_flight(run)[rank])
+
+
 def fits(run: TrainingRun) -> bool:
     """Whether the stack runs the layout and its fullest rank stays within what the device leaves
     to a framework."""
     found = footprint(run)
     return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
+
+
+def _layer_bytes(
+    run: TrainingRun, stack: MemoryStack, sizes: TensorSizes
+) -> tuple[ActivationBytes, ActivationBytes]:
+    """Of a layer under the run's recompute kind, and of one that is not run again."""
+    layer = activation_bytes(run.recompute, stack, sizes)
+    whole = not run.recompute_layers
+    return layer, layer if whole else activation_bytes("none", stack, sizes)
+
+
+def _kept_bytes(
+    run: TrainingRun, layers: tuple[ActivationBytes, ActivationBytes], share: StageShare
+) -> float:
+    """Of one micro-batch on a virtual stage; its first layers are those that are run again."""
+    again, plain = layers
+    count = run.recompute_layers or share.num_layers
+    dense = min(share.dense_layers, count)
+    expert = min(share.expert_layers, count - dense)
+    return (
+        dense * again.dense_layer
+        + expert * again.expert_layer
+        + (share.dense_layers - dense) * plain.dense_layer
+        + (share.expert_layers - expert) * plain.expert_layer
+    )
 
 
 def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...]) -> str:
@@ -131,7 +165,7 @@ def _rank_footprint(
     run: TrainingRun,
     stack: MemoryStack,
     sizes: TensorSizes,
-    layer: ActivationBytes,
+    layers: tuple[ActivationBytes, ActivationBytes],
     rank: int,
     shares: tuple[StageShare, ...],
     in_flight: float,
@@ -140,10 +174,8 @@ def _rank_footprint(
     static = static_bytes(run, stack, mine, sizes.vocabulary)
     here = RankFacts(num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine))
     always = sizes.total(stack.always, here)
-    kept = sum(
-        share.dense_layers * layer.dense_layer + share.expert_layers * layer.expert_layer
-        for share in mine
-    )
+    layer, _ = layers
+    kept = sum(_kept_bytes(run, layers, share) for share in mine)
     # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
     activations = kept * in_flight / len(mine)
     rerun = max(

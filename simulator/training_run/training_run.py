@@ -16,6 +16,8 @@ class TrainingRun:
     expert_parallel  ranks over which experts are spread (a part of dp x tp)
     recompute     `none`, `selective` (the attention core), `mlp`, `full`, or `minimal` (all that is
                   cheap; MaxText's word)
+    recompute_layers  of `full`: the first so many layers of each virtual stage are run again (what
+                  Megatron-Core calls the block method); 0 for all
     vpp           model chunks per pipeline rank
     stack         name of a run stack (simulator/training_run/run_stack.py)
     lora          only low-rank adapters are trained
@@ -44,6 +46,7 @@ class TrainingRun:
     schedule: str
     stack: str
     lora: bool = False
+    recompute_layers: int = 0
     defaults: tuple[str, ...] = ()
 
     @property

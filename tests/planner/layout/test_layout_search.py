@@ -1,5 +1,6 @@
 """The search over layouts against pricing every one of them by itself."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from profiles.hardware.catalog import get_cluster, get_device
 from profiles.model.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.features import stage_layers
 from simulator.training_run.footprint import footprint
 
 
@@ -56,12 +58,20 @@ def enumerated(asked):
     usable = get_device(base.device).usable_bytes
     best = float("inf")
     for index in range(len(layouts)):
-        run = layouts.run(base, index)
-        memory = footprint(run)
-        if memory.refused or memory.needed_bytes > usable:
-            continue
-        best = min(best, float(prices.exact_parts(run).total_s[0]))
+        for run in partly_recomputed(layouts.run(base, index)):
+            memory = footprint(run)
+            if memory.refused or memory.needed_bytes > usable:
+                continue
+            best = min(best, float(prices.exact_parts(run).total_s[0]))
     return answer, best
+
+
+def partly_recomputed(run):
+    """The run, or where its framework allows it every number of layers that are run again."""
+    if run.recompute != "full" or not load_layout_rules(run.stack).partial_recompute:
+        return (run,)
+    most = math.ceil(stage_layers(run)[0] / run.vpp)
+    return tuple(replace(run, recompute_layers=layers) for layers in range(1, most + 1))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +83,12 @@ def enumerated(asked):
         question(model="mixtral-8x7b", on="4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
         question(schedule=("zb-h1", "1f1b"), tp=(1, 2), cp=(1,), batch=16),
         question(on="1x8xa100-sxm-40gb", batch=8, precision="bf16"),
+        question("llama-3.1-70b", "4x8xh100-sxm", batch=16, seq=8192, recompute=("full",)),
+        question(
+            "llama-3.1-70b", "4x8xh100-sxm", batch=16, recompute=("full", "none"), tp=(4,), pp=(8,)
+        ),
     ],
-    ids=["dense", "2021", "nanotron", "experts", "zero-bubble", "tight"],
+    ids=["dense", "2021", "nanotron", "experts", "zero-bubble", "tight", "full", "partly"],
 )
 def test_the_optimum_of_enumeration(asked):
     answer, best = enumerated(asked)
