@@ -1,70 +1,37 @@
-"""Prints the table of benchmarks; exit status 1 where a ratio does not hold."""
+"""Prints the tables of all benchmarks; exit status 1 where a ratio or an answer does not hold.
+
+`python -m bench NAME ...` runs some of them. Every other module of this folder that has a `run()`
+is a benchmark.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
-import time
-from collections.abc import Callable
 
-import simpy
-
-from simulator.schedule import Schedule, build_schedule, dependencies
-from simulator.timeline import Durations, simulate
-
-RANKS, MICRO_BATCHES, REPEATS = 16, 256, 5
-# The timeline must be at least this many times faster than simpy on the same schedule.
-LEAST_TIMELINE_RATIO = 5.0
+import bench
 
 
-def best_of(run: Callable[[], float]) -> tuple[float, float]:
-    """(least CPU seconds over a few runs, what the run returned)."""
-    times, result = [], 0.0
-    for _ in range(REPEATS):
-        start = time.process_time()
-        result = run()
-        times.append(time.process_time() - start)
-    return min(times), result
-
-
-def by_simpy(schedule: Schedule, forward_s: float, backward_s: float) -> float:
-    """The makespan of the schedule as a simpy simulation."""
-    environment = simpy.Environment()
-    done = {action: environment.event() for row in schedule.ranks for action in row}
-
-    def rank(row: tuple[object, ...]) -> object:
-        for action in row:
-            for need in dependencies(action, schedule.num_stages):  # type: ignore[arg-type]
-                yield done[need]
-            kind = str(action.kind)  # type: ignore[attr-defined]
-            yield environment.timeout(forward_s if kind == "F" else backward_s)
-            done[action].succeed()  # type: ignore[index]
-
-    for row in schedule.ranks:
-        environment.process(rank(row))  # type: ignore[arg-type]
-    environment.run()
-    return float(environment.now)
-
-
-def main() -> int:
-    schedule = build_schedule("1f1b", num_ranks=RANKS, num_microbatches=MICRO_BATCHES)
-    stages = schedule.num_stages
-    durations = Durations(
-        forward_s=(1.0,) * stages,
-        backward_s=(2.0,) * stages,
-        send_forward_s=(0.0,) * stages,
-        send_backward_s=(0.0,) * stages,
-    )
-    simulate(schedule, durations)
-    ours_s, ours = best_of(lambda: simulate(schedule, durations).makespan_s)
-    simpy_s, theirs = best_of(lambda: by_simpy(schedule, 1.0, 2.0))
-    actions = 2 * stages * MICRO_BATCHES
-    ratio = simpy_s / ours_s
-    print(f"timeline, 1F1B of {RANKS} ranks x {MICRO_BATCHES} micro-batches ({actions} actions)")
-    print(f"  ours  {ours_s * 1e3:8.2f} ms  {actions / ours_s / 1e6:.2f} M actions/s")
-    print(f"  simpy {simpy_s * 1e3:8.2f} ms  ratio {ratio:.1f} (must hold {LEAST_TIMELINE_RATIO})")
-    print(f"  makespans {ours} and {theirs}")
-    return int(ratio < LEAST_TIMELINE_RATIO or abs(ours - theirs) > 1e-9)
+def main(asked: list[str]) -> int:
+    """1 where any benchmark's figure does not hold, 2 for an unknown name."""
+    names = sorted(found.name for found in pkgutil.iter_modules(bench.__path__))
+    modules = {
+        name: importlib.import_module(f"bench.{name}") for name in names if not name.startswith("_")
+    }
+    known = {name: module for name, module in modules.items() if hasattr(module, "run")}
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        print(f"error: no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+        return 2
+    failed = []
+    for name in asked or list(known):
+        if known[name].run():
+            failed.append(name)
+        print()
+    print(f"does not hold: {', '.join(failed)}" if failed else "all figures hold")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

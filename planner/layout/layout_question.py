@@ -48,18 +48,33 @@ def solve_layouts(
     altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
 ) -> tuple[LayoutOutcome, TrainingRun]:
     """The search's outcome; `capacity` times the device's memory."""
+    base, ground = ground_of(question, said)
+    base = altered(base)
+    outcome = search_layouts(
+        LayoutPrices(base, coefficients),
+        legal_layouts(question.space, ground),
+        partial_recompute=ground.rules.partial_recompute,
+        capacity_bytes=capacity * get_device(base.device).usable_bytes,
+        runners_up=runners_up,
+        clock=clock,
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
+    return outcome, base
+
+
+def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, LayoutGround]:
+    """The run before its layout is chosen, and what the space is laid over."""
     rules = load_layout_rules(question.stack)
-    base = altered(
-        base_run(
-            question.name,
-            question.model,
-            question.cluster,
-            rules=rules,
-            global_batch=question.global_batch,
-            seq_len=question.seq_len,
-            precision=question.precision,
-            said=said,
-        )
+    base = base_run(
+        question.name,
+        question.model,
+        question.cluster,
+        rules=rules,
+        global_batch=question.global_batch,
+        seq_len=question.seq_len,
+        precision=question.precision,
+        said=said,
     )
     ground = LayoutGround(
         model=question.model,
@@ -69,14 +84,4 @@ def solve_layouts(
         global_batch=question.global_batch,
         seq_len=question.seq_len,
     )
-    outcome = search_layouts(
-        LayoutPrices(base, coefficients),
-        legal_layouts(question.space, ground),
-        partial_recompute=rules.partial_recompute,
-        capacity_bytes=capacity * get_device(base.device).usable_bytes,
-        runners_up=runners_up,
-        clock=clock,
-        time_limit_s=time_limit_s,
-        progress=progress,
-    )
-    return outcome, base
+    return base, ground
