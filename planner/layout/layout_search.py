@@ -96,13 +96,11 @@ def search_layouts(
     clock         seconds; read between refinements only
     """
     start = clock()
-    within = np.flatnonzero(needed_floor_bytes(prices.base, layouts) <= capacity_bytes)
-    light = layouts.rows(within)
-    if partial_recompute:
-        light = _with_fewest_recomputed(prices.base, light, capacity_bytes)
-    bounds, exact = prices.step_times(light), prices.exact(light)
-    order = np.argsort(bounds, kind="stable")
-    refiner = _Refiner(prices, light, capacity_bytes)
+    left = candidates_of(
+        prices, layouts, capacity_bytes=capacity_bytes, partial_recompute=partial_recompute
+    )
+    light, bounds, exact, order = left.layouts, left.bounds, left.exact, left.order
+    refiner = Refiner(prices, light, capacity_bytes)
     found: dict[tuple[object, ...], PricedLayout] = {}
     best, refined, complete = np.inf, 0, True
     position = 0
@@ -144,7 +142,41 @@ def search_layouts(
     )
 
 
-class _Refiner:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The layouts whose floor of memory is within the device, in their order.
+
+    bounds, floors  [layouts] seconds and bytes at least;  exact  where the bound is the time
+    order           their indices, the least bound first
+    """
+
+    layouts: Layouts
+    bounds: NDArray[np.float64]
+    floors: NDArray[np.float64]
+    exact: NDArray[np.bool_]
+    order: NDArray[np.intp]
+
+
+def candidates_of(
+    prices: LayoutPrices, layouts: Layouts, *, capacity_bytes: float, partial_recompute: bool
+) -> Candidates:
+    """What is left of the layouts when those that surely lack memory are gone, with its bounds."""
+    floors = needed_floor_bytes(prices.base, layouts)
+    within = np.flatnonzero(floors <= capacity_bytes)
+    light = layouts.rows(within)
+    if partial_recompute:
+        light = _with_fewest_recomputed(prices.base, light, capacity_bytes)
+    bounds = prices.step_times(light)
+    return Candidates(
+        layouts=light,
+        bounds=bounds,
+        floors=floors[within],
+        exact=prices.exact(light),
+        order=np.argsort(bounds, kind="stable"),
+    )
+
+
+class Refiner:
     """Layouts one by one: their footprint, and their time with the schedule's timeline."""
 
     def __init__(self, prices: LayoutPrices, layouts: Layouts, capacity_bytes: float) -> None:
@@ -213,7 +245,7 @@ def _next(bounds: NDArray[np.float64], order: NDArray[np.intp], position: int) -
 
 
 def _look_further(
-    refiner: _Refiner,
+    refiner: Refiner,
     bounds: NDArray[np.float64],
     exact: NDArray[np.bool_],
     order: NDArray[np.intp],

@@ -1,1 +1,1 @@
-"""Public problems with known answers, each solved by a command: ``python -m planner.yardstick NAME FILE``."""
+"""Public problems with known answers, as commands: ``python -m planner.yardstick NAME FILE``."""

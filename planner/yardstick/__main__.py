@@ -1,7 +1,7 @@
-"""``python -m planner.yardstick NAME ...``: each public problem is one module of this folder, with its own arguments.
+"""``python -m planner.yardstick NAME ...``: each public problem is one module of this folder.
 
-A yardstick module offers ``add_arguments(parser)`` and ``run(arguments) -> int`` (the exit code); its docstring's first
-line is its help. A new one is a new file here, and nothing else.
+A yardstick module offers ``add_arguments(parser)`` and ``run(arguments) -> int`` (the exit code);
+its docstring's first line is its help. A new one is a new file here, and nothing else.
 """
 
 import argparse
@@ -11,12 +11,11 @@ import sys
 from collections.abc import Sequence
 
 import planner.yardstick
-
 from profiles.errors import ShardwrightError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of one yardstick command: 0 done, 2 wrong input, and what the yardstick itself says."""
+    """The exit code of a yardstick: 0 done, 2 wrong input, else what the yardstick itself says."""
     parser = argparse.ArgumentParser(
         prog="python -m planner.yardstick", description=planner.yardstick.__doc__
     )

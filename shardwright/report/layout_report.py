@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.layout.layout_choice import part_words
 from profiles.hardware.catalog import get_device
+from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.report.terminal import table
 from simulator.prediction import Interval
@@ -62,6 +65,49 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         *_helps(answer),
         *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
     )
+
+
+def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) -> RenderableType:
+    """The front of step time and memory, or dollars per token, fastest first."""
+    rows = table(
+        ("devices", "right"),
+        ("layout", "left"),
+        ("step", "right"),
+        ("peak", "right"),
+        ("$/Mtok", "right"),
+        ("kWh/Mtok", "right"),
+    )
+    shown = _spaced(choices)
+    for part, choice in shown:
+        prediction = choice.prediction
+        rows.add_row(
+            str(part.num_devices),
+            layout_title(choice.run),
+            _interval(prediction.step_time_s),
+            format_bytes(prediction.peak_memory_bytes),
+            _usd(prediction.usd_per_million_tokens),
+            f"{prediction.kwh_per_million_tokens.value:.3g}",
+        )
+    what = "peak memory" if against == "memory" else "dollars per million tokens"
+    left_out = len(choices) - len(shown)
+    head = f"No layout is better in both step time and {what}"
+    head += f" ({left_out} that save less than 5 % more are not shown):" if left_out else ":"
+    return Group(Text(head), Text(""), rows)
+
+
+def _spaced(
+    choices: Sequence[tuple[Cluster, LayoutChoice]],
+) -> list[tuple[Cluster, LayoutChoice]]:
+    """Of a front, those that need at least 5 % less memory than the one before, and the last; all
+    of a front over clusters."""
+    if len({part.num_devices for part, _ in choices}) > 1:
+        return list(choices)
+    found = [choices[0]]
+    for choice in choices[1:]:
+        before = found[-1][1].prediction.peak_memory_bytes
+        if choice[1].prediction.peak_memory_bytes <= 0.95 * before or choice is choices[-1]:
+            found.append(choice)
+    return found
 
 
 def _helps(answer: LayoutFile) -> list[RenderableType]:

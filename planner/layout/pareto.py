@@ -1,0 +1,107 @@
+"""Pareto fronts of layouts: step time against memory, and against dollars or energy per token.
+
+A layout is on a front where no other is better in one of the two and no worse in the other. The
+front of time and memory is over one cluster's layouts; that of time and cost over parts of the
+cluster, since on equal devices dollars and joules per token are proportional to device-seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.layout.layout_search import PricedLayout, Refiner, candidates_of
+from planner.layout.layout_space import legal_layouts
+from planner.layout.prices import LayoutPrices
+from profiles.errors import InputError
+from profiles.hardware.catalog import get_device
+from profiles.hardware.cluster import Cluster
+from simulator.training_run.coefficients import CoefficientFile
+
+_NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
+
+
+def memory_front(
+    question: LayoutQuestion, coefficients: CoefficientFile
+) -> tuple[PricedLayout, ...]:
+    """Layouts of which none is both faster and smaller, the fastest first; empty where none fits.
+
+    Peaks are of the fullest device, with the room that the allocator needs.
+    """
+    base, ground = ground_of(question, [])
+    capacity = get_device(base.device).usable_bytes
+    prices = LayoutPrices(base, coefficients)
+    found = candidates_of(
+        prices,
+        legal_layouts(question.space, ground),
+        capacity_bytes=capacity,
+        partial_recompute=False,
+    )
+    refiner = Refiner(prices, found.layouts, capacity)
+    priced: list[PricedLayout] = []
+    least = np.inf
+    # In the order of bounds: what is no smaller than a faster one need not be looked at. A bound
+    # that is not the time may let a slower one in, which the last pass takes out.
+    for index in found.order.tolist():
+        if found.floors[index] >= least:
+            continue
+        layout = refiner.refine(index, float(found.bounds[index]), exact=bool(found.exact[index]))
+        if layout is None or layout.memory.needed_bytes >= least:
+            continue
+        if found.exact[index]:
+            least = layout.memory.needed_bytes
+        priced.append(layout)
+    return _undominated(priced)
+
+
+def device_front(
+    question: LayoutQuestion,
+    coefficients: CoefficientFile,
+    *,
+    rebuild: Callable[[str], Cluster],
+    clock: Callable[[], float],
+) -> tuple[tuple[Cluster, PricedLayout], ...]:
+    """The best layout on 1, 2, 4, ... nodes and on the whole cluster, where a smaller part is not
+    both slower and dearer (device-seconds) than another; the fastest first.
+
+    Raises InputError for a cluster that is not named by its numbers (`16x8xh100-sxm`).
+    """
+    named = _NAMED.match(question.cluster.name)
+    if named is None:
+        raise InputError(
+            f"--pareto usd needs a cluster such as 16x8xh100-sxm, whose nodes can be counted; "
+            f"{question.cluster.name} is not"
+        )
+    nodes, per_node, device = int(named[1] or 1), int(named[2]), named[3]
+    counts = sorted({nodes, *(2**k for k in range(nodes.bit_length()) if 2**k <= nodes)})
+    best: list[tuple[Cluster, PricedLayout]] = []
+    for count in counts:
+        part = rebuild(f"{count}x{per_node}x{device}")
+        try:
+            outcome, _ = solve_layouts(
+                replace(question, cluster=part), coefficients, [], clock=clock, runners_up=0
+            )
+        except InputError:
+            continue
+        if outcome.layouts:
+            best.append((part, outcome.layouts[0]))
+    front: list[tuple[Cluster, PricedLayout]] = []
+    cheapest = np.inf
+    for part, layout in sorted(best, key=lambda pair: pair[1].step_time_s):
+        cost = part.num_devices * layout.step_time_s
+        if cost < cheapest:
+            cheapest = cost
+            front.append((part, layout))
+    return tuple(front)
+
+
+def _undominated(priced: list[PricedLayout]) -> tuple[PricedLayout, ...]:
+    front: list[PricedLayout] = []
+    for layout in sorted(priced, key=lambda one: (one.step_time_s, one.memory.needed_bytes)):
+        if not front or layout.memory.needed_bytes < front[-1].memory.needed_bytes:
+            front.append(layout)
+    return tuple(front)

@@ -1,0 +1,248 @@
+"""What the Sailor folder says: runs, layer profiles and network measurements, as values.
+
+Field meanings were read in Sailor's simulator and engine (github.com/eth-easl/sailor, MIT, read
+2026-11-21: sailor/Planner/simulations/runtime_simulator.py, sailor/profiling/networking,
+deepspeed/pipe_engine.py):
+
+- `tmp_per_stage[stage][replica]` is `[[[device, devices per node, zone], ...], tp]`; a replica
+  whose stage spans several kinds of node occurs in baselines only and is refused here;
+- `dp[stage]` counts the replicas of a stage; `gbs` counts samples of all replicas;
+- `layers_per_stage` names layers of the profile. In two runs layer 19 is written 29: all of these
+  are transformer layers of one kind, so what is named is used as it stands;
+- `N` counts nodes; `model` is empty on the mixed devices, so the model follows from the layers;
+- a profile is [forward, backward, update] seconds; the collectives of tensor parallelism are in
+  it, the update is of the whole stage;
+- a network coefficient triple is a parabola in log2(MB per pair of devices) that gives GB/s of
+  all pairs between two nodes (inter) or of count / 2 pairs inside one (intra).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import DocumentError, InputError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The tensor-parallel group that holds one stage of one replica."""
+
+    device: str
+    devices_per_node: int
+    zone: str
+    tp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A measured run.
+
+    groups  [stages][replicas of the stage]; layers  [stages], layer numbers of the profile
+    step_s, reduction_s, memory_bytes  as measured (`real`, `red_grads`, `max_mem`)
+    """
+
+    name: str
+    num_nodes: int
+    microbatch_size: int
+    global_batch_size: int
+    layers: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[Group, ...], ...]
+    step_s: float
+    reduction_s: float
+    memory_bytes: float
+
+    @property
+    def num_replicas(self) -> int:
+        return max(len(stage) for stage in self.groups)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Per replica."""
+        return math.ceil(self.global_batch_size / (self.microbatch_size * self.num_replicas))
+
+    @property
+    def mixed(self) -> bool:
+        return len({group.device for stage in self.groups for group in stage}) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Bytes per second over the message size: a parabola in log2 of the megabytes.
+
+    Held at the ends of what Sailor measured, 2^16 to 2^30 bytes (networking/run_all.py).
+    """
+
+    square: float
+    slope: float
+    constant: float
+
+    def bytes_per_s(self, message_bytes: float) -> float:
+        x = math.log2(min(max(message_bytes, 2.0**16), 2.0**30) / 1e6)
+        return (self.square * x * x + self.slope * x + self.constant) * 1e9
+
+
+LayerTimes = tuple[float, float, float]
+"""Forward, backward and update seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Layer profiles and networks.
+
+    profiles  model -> device -> micro-batch -> tp -> layer -> times
+    between   zone -> device -> count -> zone -> device -> count -> [triple, highest bytes/s]
+    within    device -> count -> [triple, highest bytes/s]
+    """
+
+    profiles: Mapping[str, Any]
+    between: Mapping[str, Any]
+    within: Mapping[str, Any]
+    folder: str
+
+    def layer_times(
+        self, model: str, device: str, microbatch_size: int, tp: int
+    ) -> Mapping[int, LayerTimes]:
+        """Times of each layer as profiled; raises UnknownNameError for what was not."""
+        node: Any = self.profiles
+        where = f"{self.folder}/layer_profiles.json"
+        steps = (("model", model), ("device", device))
+        counts = (("micro-batch", str(microbatch_size)), ("tensor-parallel degree", str(tp)))
+        for kind, key in steps + counts:
+            if key not in node:
+                raise UnknownNameError(kind, key, node, where=where)
+            node = node[key]
+            where += f": {key}"
+        return {int(layer): tuple(times) for layer, times in node.items()}
+
+    def model_of(self, run: Run) -> str:
+        """The profiled model that has this run's layers on this run's devices."""
+        count = 1 + max(layer for stage in run.layers for layer in stage)
+        devices = {group.device for stage in run.groups for group in stage}
+        fitting = []
+        for model, by_device in sorted(self.profiles.items()):
+            if not devices <= set(by_device):
+                continue
+            sizes = {
+                len(layers)
+                for device in devices
+                for by_tp in by_device[device].values()
+                for layers in by_tp.values()
+            }
+            if sizes == {count}:
+                fitting.append(model)
+        if len(fitting) != 1:
+            raise InputError(
+                f"run {run.name}: {count} layers on {', '.join(sorted(devices))} fit "
+                f"{len(fitting)} profiled models {fitting} in {self.folder}/layer_profiles.json; "
+                "one is needed"
+            )
+        return fitting[0]
+
+    def within_node(self, device: str, count: int) -> Curve:
+        """Bandwidth of one pair of devices while `count` of a node are at it."""
+        where = f"{self.folder}/intra_node_bandwidths.json"
+        if device not in self.within:
+            raise UnknownNameError("device", device, self.within, where=where)
+        if str(count) not in self.within[device]:
+            raise UnknownNameError("count", str(count), self.within[device], where=where)
+        square, slope, constant = self.within[device][str(count)][0]
+        pairs = count / 2
+        return Curve(square=square / pairs, slope=slope / pairs, constant=constant / pairs)
+
+    def between_nodes(self, sender: Group, receiver: Group) -> Curve:
+        """Bandwidth of all pairs together, as many as the smaller group has devices.
+
+        Where only the other direction was measured, that one.
+        """
+        count = str(min(sender.tp, receiver.tp))
+        for a, b in ((sender, receiver), (receiver, sender)):
+            node: Any = self.between
+            for key in (a.zone, a.device, count, b.zone, b.device, count):
+                node = node.get(key, {})
+            if node:
+                square, slope, constant = node[0]
+                return Curve(square=square, slope=slope, constant=constant)
+        raise InputError(
+            f"no bandwidth between {sender.device} and {receiver.device} with {count} pairs in "
+            f"{self.folder}/multizone_bandwidths_het.json"
+        )
+
+
+def read_measurements(folder: Path) -> Measurements:
+    """The profiles and networks of the folder; raises DocumentError."""
+    return Measurements(
+        profiles=_read(folder / "layer_profiles.json"),
+        between=_read(folder / "multizone_bandwidths_het.json"),
+        within=_read(folder / "intra_node_bandwidths.json"),
+        folder=folder.name,
+    )
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """The runs of a file like runs.json, in its order; raises DocumentError, InputError."""
+    rows = _read(path)
+    if not isinstance(rows, list):
+        raise DocumentError(f"{path.name} must be a list of runs, is a {type(rows).__name__}")
+    return tuple(_run(row, f"{path.name}[{index}]") for index, row in enumerate(rows))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DocumentError(
+            f"cannot read {path}: {error.strerror}; name the folder that holds it"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise DocumentError(f"{path} is not JSON: {error}") from error
+
+
+def _run(row: Mapping[str, Any], where: str) -> Run:
+    try:
+        pipelines = row["pipeline_list"]
+        if len(pipelines) != 1:
+            raise InputError(
+                f"{where}: {len(pipelines)} pipelines; runs of one pipeline with replicas per "
+                "stage are predicted"
+            )
+        pipeline = pipelines[0]
+        groups = tuple(
+            tuple(_group(entry, where) for entry in stage) for stage in pipeline["tmp_per_stage"]
+        )
+        layers = tuple(tuple(int(n) for n in stage) for stage in pipeline["layers_per_stage"])
+        counts = [len(stage) for stage in groups]
+        stages = {len(layers), len(groups), int(pipeline["num_stages"])}
+        if counts != pipeline["dp"] or len(stages) > 1:
+            raise InputError(
+                f"{where}: num_stages {pipeline['num_stages']} and dp {pipeline['dp']}, but "
+                f"tmp_per_stage lists {counts} groups and layers_per_stage {len(layers)} stages"
+            )
+        return Run(
+            name=str(row.get("id", where)),
+            num_nodes=int(row["N"]),
+            microbatch_size=int(row["mbs"]),
+            global_batch_size=int(row["gbs"]),
+            layers=layers,
+            groups=groups,
+            step_s=float(row["real"]),
+            reduction_s=float(row.get("red_grads", math.nan)),
+            memory_bytes=float(row.get("max_mem", math.nan)),
+        )
+    except KeyError as error:
+        raise DocumentError(f"{where} has no key {error}") from error
+
+
+def _group(entry: Any, where: str) -> Group:
+    nodes, tp = entry
+    if len(nodes) != 1:
+        raise InputError(
+            f"{where}: a tensor-parallel group over {len(nodes)} nodes; groups within one node "
+            "are profiled"
+        )
+    device, per_node, zone = nodes[0]
+    return Group(device=device, devices_per_node=int(per_node), zone=zone, tp=int(tp))

@@ -1,0 +1,28 @@
+"""Questions that several tests ask."""
+
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_space import LayoutSpace
+from profiles.hardware.catalog import get_cluster
+from profiles.model.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+
+
+def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", batch=32, seq=4096,
+             precision="bf16", **pins):  # fmt: skip
+    return LayoutQuestion(
+        name=model,
+        model=figures_of_config(resolve_model(model).config, model),
+        cluster=get_cluster(on),
+        stack=stack,
+        global_batch=batch,
+        seq_len=seq,
+        precision=precision,
+        space=LayoutSpace(**pins),
+    )
+
+
+def solved(asked, **options):
+    return plan_layout(
+        asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, **options
+    )

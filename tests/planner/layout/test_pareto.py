@@ -1,0 +1,56 @@
+"""Fronts of layouts against every layout priced alone."""
+
+import pytest
+
+from planner.layout.layout_question import ground_of
+from planner.layout.layout_space import legal_layouts
+from planner.layout.pareto import device_front, memory_front
+from planner.layout.prices import LayoutPrices
+from profiles.errors import InputError
+from profiles.hardware.catalog import get_cluster, get_device
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.footprint import footprint
+from tests.planner.layout.asked import question, solved
+
+
+def test_the_front_of_memory_is_that_of_enumeration():
+    asked = question(tp=(1, 2, 4), cp=(1,))
+    base, ground = ground_of(asked, [])
+    layouts = legal_layouts(asked.space, ground)
+    prices = LayoutPrices(base, shipped_coefficients())
+    every = []
+    for index in range(len(layouts)):
+        run = layouts.run(base, index)
+        memory = footprint(run).needed_bytes
+        if memory <= get_device(base.device).usable_bytes:
+            every.append((float(prices.exact_parts(run).total_s[0]), memory))
+    front, least = [], float("inf")
+    for step_s, memory in sorted(every):
+        if memory < least:
+            least = memory
+            front.append((step_s, memory))
+    found = memory_front(asked, shipped_coefficients())
+    assert len(found) > 3
+    assert [one.memory.needed_bytes for one in found] == pytest.approx([m for _, m in front])
+    assert [one.step_time_s for one in found] == pytest.approx([s for s, _ in front], rel=1e-9)
+
+
+def test_fewer_devices_are_cheaper_and_slower():
+    asked = question("llama-3.1-70b", "16x8xh100-sxm", batch=64)
+    front = device_front(asked, shipped_coefficients(), rebuild=get_cluster, clock=lambda: 0.0)
+    assert front[0][0].num_devices == 128
+    times = [layout.step_time_s for _, layout in front]
+    costs = [part.num_devices * layout.step_time_s for part, layout in front]
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
+    best = solved(question("llama-3.1-70b", front[-1][0].name, batch=64))
+    assert best.chosen.prediction.step_time_s.value == times[-1]
+
+
+def test_a_cluster_without_a_count_of_nodes():
+    asked = question()
+    from dataclasses import replace
+
+    unnamed = replace(asked, cluster=replace(asked.cluster, name="ours"))
+    with pytest.raises(InputError, match="--pareto usd needs a cluster such as"):
+        device_front(unnamed, shipped_coefficients(), rebuild=get_cluster, clock=lambda: 0.0)
