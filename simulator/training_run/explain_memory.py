@@ -65,9 +65,19 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         lines.append(
             MemoryLine(
                 name="allocator's blocks beyond the tensors",
-                memory_bytes=rank.reserved_bytes - rank.allocated_bytes,
+                memory_bytes=rank.reserved_bytes - rank.allocated_bytes - rank.lingering,
                 numbers=f"(activations + moment) x ({stack.reserved_over_allocated.value:g} - 1): "
                 f"{stack.reserved_over_allocated.source}",
+            )
+        )
+        lines.append(
+            MemoryLine(
+                name="blocks waiting for a collective",
+                memory_bytes=rank.lingering,
+                numbers="; ".join(
+                    f"{tensor.each:g} per layer and micro-batch in flight, at most {tensor.most:g}"
+                    for tensor in stack.lingering
+                ),
             )
         )
     if stack.shows == "device":

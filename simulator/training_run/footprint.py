@@ -29,6 +29,7 @@ class RankFootprint:
     always        buffers and workspaces that last
     activations   of all micro-batches in flight at the peak
     moment        the peak's name;  moment_bytes  what is there besides at it
+    lingering     blocks that wait for a collective's stream, as far as the device has room
     reserved_bytes   blocks of the allocator, where there is room;  needed_bytes  to run at all
     """
 
@@ -38,6 +39,7 @@ class RankFootprint:
     activations: float
     moment: str
     moment_bytes: float
+    lingering: float
     reserved_bytes: float
     needed_bytes: float
 
@@ -195,6 +197,14 @@ def _rank_footprint(
             moments.append((moment.name, activations, extra))
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
     lasting, passing = static.total + always, held + extra
+    reserved = lasting + passing * stack.reserved_over_allocated.value
+    layers_in_flight = sum(share.num_layers for share in mine) * in_flight / len(mine)
+    waiting = sum(
+        sizes.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
+        for tensor in stack.lingering
+    )
+    # Where they do not fit beside the rest the allocator waits for the device and takes them back.
+    lingering = min(waiting, max(0.0, get_device(run.device).usable_bytes - reserved))
     return RankFootprint(
         rank=rank,
         static=static,
@@ -202,6 +212,8 @@ def _rank_footprint(
         activations=held,
         moment=name,
         moment_bytes=extra,
-        reserved_bytes=lasting + passing * stack.reserved_over_allocated.value,
-        needed_bytes=lasting + passing * stack.needed_over_allocated.value,
+        lingering=lingering,
+        reserved_bytes=reserved + lingering,
+        # They come back in pieces between kept tensors: the runs that failed needed room for both.
+        needed_bytes=lasting + passing * stack.needed_over_allocated.value + waiting,
     )

@@ -59,6 +59,42 @@ class KeptTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LingeringTensor:
+    """Freed tensors whose blocks the allocator may not hand out again yet.
+
+    A tensor that a collective on another stream reads is free for the host at once, for the device
+    only when that stream has passed it (torch, Tensor.record_stream). A host that runs ahead so
+    takes new blocks for each, until the device's queue of launches is full. Such blocks count as
+    reserved, not as allocated (c10/cuda/CUDACachingAllocator.cpp, `free`), and an allocator in need
+    waits for them.
+
+    width, bytes, split, only   as a KeptTensor's
+    each   per layer and micro-batch in flight;  most  at most so many on a rank
+    """
+
+    name: str
+    width: str
+    each: float
+    most: float
+    bytes: float = 2.0
+    split: str = "none"
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.each < 0.0 or self.most < 0.0:
+            raise InputError(
+                f"{self.name}: each {self.each:g} and most {self.most:g} must be 0 or more"
+            )
+        self.one()
+
+    def one(self) -> KeptTensor:
+        """One of them; raises what KeptTensor raises."""
+        return KeptTensor(
+            name=self.name, width=self.width, bytes=self.bytes, split=self.split, only=self.only
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """A moment of a step that may be the peak: what is there besides the kept activations.
 
@@ -92,6 +128,7 @@ class MemoryStack:
     layers             tensors that a layer keeps from its forward to its backward
     always             tensors of a rank that are there for the whole run
     moments            what may be the peak
+    lingering          blocks that a host running ahead leaves waiting
     reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
                        where there is room, over tensors
     needed_over_allocated     the same where there is not: what a layout needs to run at all
@@ -119,6 +156,7 @@ class MemoryStack:
     layers: tuple[KeptTensor, ...]
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
+    lingering: tuple[LingeringTensor, ...] = ()
 
     def __post_init__(self) -> None:
         _check("stage split", self.stage_split, STAGE_SPLITS, self.name)

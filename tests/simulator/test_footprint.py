@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalog import get_device
 from profiles.model.transformer import LatentAttention, Transformer
 from simulator.held_activations import most_held
 from simulator.schedule import build_schedule
@@ -18,6 +19,7 @@ from simulator.training_run.footprint import fits, footprint
 from simulator.training_run.in_flight_batches import most_in_flight
 from simulator.training_run.memory_stack import (
     KeptTensor,
+    LingeringTensor,
     Moment,
     load_memory_stack,
     memory_stack_names,
@@ -209,11 +211,31 @@ def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
 
 
 def test_nanotron_cuts_by_cost() -> None:
-    # 16 layers and a head of 4: 20 units; a stage ends with the layer that passes its share, 5 k.
-    # The sixth layer is the first past 5, the eleventh past 10, the sixteenth past 15.
+    # 16 layers and a head of 4: 20 units; a stage ends with the layer that reaches its share, 5 k.
     shares = stage_shares(replace(ULTRA_1B, pp=4, num_devices=4), "cost")
-    assert [share.num_layers for share in shares] == [6, 5, 5, 0]
+    assert [share.num_layers for share in shares] == [5, 5, 5, 1]
     assert [share.has_head for share in shares] == [False, False, False, True]
+    # Shares of 20 / 3: the seventh layer is the first past 6.67, the fourteenth past 13.33.
+    shares = stage_shares(replace(ULTRA_1B, pp=3, num_devices=3), "cost")
+    assert [share.num_layers for share in shares] == [7, 7, 2]
+
+
+def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
+    # One rank with tp 8 in a node: 2 tensors of each of 16 layers, s b h in bf16 each.
+    run = replace(ULTRA_1B, tp=8, num_devices=8, sequence_parallel=True, micro_batch=4)
+    each = 4 * 4096 * 2048 * 2
+    (rank,) = footprint(run).ranks
+    assert rank.lingering == 2 * 16 * each
+    assert rank.reserved_bytes == pytest.approx(rank.allocated_bytes + rank.lingering)
+    # Two ranks' worth of layers in flight reach the most that the queue of launches allows, 38.
+    (deep,) = footprint(replace(run, model=replace(run.model, num_layers=32))).ranks
+    assert deep.lingering == 38 * each
+    # Without tensor parallelism no output waits for a collective.
+    assert footprint(replace(run, tp=1, num_devices=1)).ranks[0].lingering == 0.0
+    # 40 sequences do not fit beside what lingers.
+    full = replace(run, micro_batch=40)
+    assert footprint(full).reserved_bytes <= get_device(run.device).usable_bytes
+    assert footprint(full).needed_bytes > get_device(run.device).usable_bytes
 
 
 def test_layouts_that_nanotron_refuses() -> None:
@@ -358,5 +380,9 @@ def test_messages_name_what_there_is() -> None:
         KeptTensor(name="x", width="hidden", only=("gatd",))
     with pytest.raises(InputError, match="count -1 must be 0 or more"):
         KeptTensor(name="x", width="hidden", count=-1)
+    with pytest.raises(InputError, match="x: each 2 and most -1 must be 0 or more"):
+        LingeringTensor(name="x", width="hidden", each=2, most=-1)
+    with pytest.raises(UnknownNameError, match="width 'hiden'"):
+        LingeringTensor(name="x", width="hiden", each=2, most=1)
     with pytest.raises(UnknownNameError, match="place 'tail'"):
         Moment(name="x", where="tail", tensors=())

@@ -43,8 +43,8 @@ def _errors(prefix: str, *, unit: float = GIB) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("prefix", "worst_mean"),
-    # As measured, with a little room: 0.10 %, 3.6 %, 10.2 %, 8.0 %.
-    [("simumax-b200", 0.002), ("bloom", 0.04), ("ultra", 0.108), ("mlperf", 0.09)],
+    # As measured, with a little room: 0.10 %, 3.6 %, 7.6 %, 8.0 %.
+    [("simumax-b200", 0.002), ("bloom", 0.04), ("ultra", 0.080), ("mlperf", 0.09)],
 )
 def test_mean_error(prefix: str, worst_mean: float) -> None:
     assert np.abs(_errors(prefix)).mean() <= worst_mean
@@ -63,7 +63,7 @@ def test_no_model_of_the_sweep_is_far_from_the_others() -> None:
             error = abs(footprint(run).shown_bytes / GIB / peak - 1)
             by_depth.setdefault(run.model.num_layers, []).append(error)
     assert len(by_depth) == 4
-    assert all(np.mean(errors) < 0.14 for errors in by_depth.values())
+    assert all(np.mean(errors) < 0.09 for errors in by_depth.values())
 
 
 def test_fits_or_fails() -> None:
@@ -71,5 +71,5 @@ def test_fits_or_fails() -> None:
     failed = [complete_run(run) for run in read_runs(TRUTH / "failed.csv")]
     assert len(failed) == 753
     stopped = np.mean([not fits(run) for run in failed])
-    # 98.0 % and 93.2 %; of the rest a good part failed for other reasons than memory.
-    assert (ran + stopped) / 2 >= 0.95
+    # 97.9 % and 94.7 %; of the rest a good part failed for other reasons than memory.
+    assert (ran + stopped) / 2 >= 0.96
