@@ -18,6 +18,7 @@ from typing import Any
 
 from profiles.document import read_document
 from profiles.errors import InputError, MismatchError, RunError
+from profiles.hardware.allocator import KEEP_FREED_MEMORY
 from profiles.hardware.fingerprint import fingerprint_differences, fingerprint_of_machine
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.plan import PLAN_SCHEMA
@@ -132,7 +133,8 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
 def _start(
     command: list[str], threads: int, progress: Callable[[int, int], None] | None
 ) -> tuple[int, str]:
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONUNBUFFERED="1")
+    environment = {**KEEP_FREED_MEMORY, **os.environ}
+    environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     # The ranks import what this process can: the current folder for a user's model code.
     paths = [str(Path.cwd()), str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)

@@ -68,6 +68,8 @@ def apply_fully_sharded(
         "mesh": mesh.dp if sharded else mesh.alone,
         "reshard_after_forward": sharded and plan.zero_stage == 3,
         "mp_policy": policy,
+        # FSDP2 cannot split a single number: every replica keeps it whole (Rank averages them).
+        "ignored_params": {p for p in stage.model.parameters() if p.dim() == 0},
     }
     modules = dict(stage.model.named_modules())
     for block in range(stage.first, stage.last):

@@ -124,16 +124,25 @@ class Rank:
         )
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """This rank's trainable parameters by their name in the whole model."""
+        """This rank's trainable parameters by their name in the whole model; of several copies
+        that its stages hold of one, the first."""
         found: dict[str, nn.Parameter] = {}
-        for stage in self.stages.values():
-            for name, p in stage.model.named_parameters():
-                if p.requires_grad:
-                    found.setdefault(name, p)
+        for name, p in self.held():
+            found.setdefault(name, p)
         return found
 
+    def held(self) -> list[tuple[str, nn.Parameter]]:
+        """Every trainable parameter of this rank's stages with its name; stages of one rank hold
+        copies of their own of what they share."""
+        return [
+            (name, p)
+            for stage in self.stages.values()
+            for name, p in stage.model.named_parameters()
+            if p.requires_grad
+        ]
+
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        parameters = list(self.parameters().values())
+        parameters = [p for _, p in self.held()]
         self._updated = parameters
         if self.plan.zero_stage == 1 and self.plan.dp > 1:
             self._owner = shares(parameters, self.plan.dp)
@@ -150,12 +159,14 @@ class Rank:
     # --- ties ---------------------------------------------------------------------------------
 
     def _synchronise_ties(self) -> None:
-        """Find parameters that stages of several ranks hold, and a group for each such set."""
-        self._ties: list[tuple[str, Any]] = []
+        """Find parameters that several stages hold, and a group of ranks for each such set."""
+        self._ties: list[tuple[list[nn.Parameter], Any]] = []
         if self.plan.pp == 1:
             return
         canonical = {name: group[0] for group in self.plan.tied_parameters for name in group}
-        mine = {canonical.get(name, name): name for name in self.parameters()}
+        mine: dict[str, list[nn.Parameter]] = {}
+        for name, p in self.held():
+            mine.setdefault(canonical.get(name, name), []).append(p)
         everyone: list[Any] = [None] * self.plan.pp
         dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
         holders: dict[str, list[int]] = {}
@@ -176,17 +187,26 @@ class Rank:
                     made = dist.new_group(ranks)
                     if dist.get_rank() in ranks:
                         groups[pp_ranks] = made
-        for name, pp_ranks in shared.items():
-            if name in mine:
-                self._ties.append((mine[name], groups[pp_ranks]))
+        for name in sorted(mine):
+            if name in shared:
+                self._ties.append((mine[name], groups[shared[name]]))
+            elif len(mine[name]) > 1:
+                self._ties.append((mine[name], None))
 
     def _sum_tied_gradients(self) -> None:
-        parameters = self.parameters()
-        for name, group in self._ties:
-            p = parameters[name]
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(local(p.grad), group=group)
+        """Every copy gets the sum over this rank's copies and those of the ranks that share it; as
+        all began alike, they stay alike."""
+        for copies, group in self._ties:
+            for p in copies:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+            first, *others = (local(p.grad) for p in copies if p.grad is not None)
+            for other in others:
+                first.add_(other)
+            if group is not None:
+                dist.all_reduce(first, group=group)
+            for other in others:
+                other.copy_(first)
 
     # --- a step -------------------------------------------------------------------------------
 
@@ -194,10 +214,8 @@ class Rank:
         """Gradients of the global batch's mean loss; that loss where this rank computes it."""
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         with self.recorder.action("data_parallel"):
-            if self.plan.zero_stage < 2:
-                average_gradients(
-                    self.parameters().values(), self.mesh.dp.get_group(), self.plan.dp
-                )
+            whole = [p for _, p in self.held() if self.plan.zero_stage < 2 or p.dim() == 0]
+            average_gradients(whole, self.mesh.dp.get_group(), self.plan.dp)
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from executor.uses_beside import Replaced, UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel, build_model
 from profiles.model.loaders import ModelSpec
@@ -52,12 +53,14 @@ class Layout:
     units       the top-most weight-holding modules that no block boundary lies inside
     calls       unit path -> its calls in order
     boundaries  block -> what crosses the cut before it (block 0: nothing)
+    used_beside  blocks of which code outside the entry call uses what crosses, too (`x + block(x)`)
     """
 
     entries: tuple[str, ...]
     units: tuple[str, ...]
     calls: dict[str, tuple[UnitCall, ...]]
     boundaries: dict[int, Boundary]
+    used_beside: frozenset[int] = frozenset()
 
 
 @contextmanager
@@ -88,7 +91,9 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        if path in above and path not in opening:
+        # Lists and dictionaries of modules are never called themselves.
+        listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
+        if listed or (path in above and path not in opening):
             for name, member in child.named_children():
                 visit(f"{path}.{name}" if path else name, member)
         elif path not in units:
@@ -114,6 +119,7 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     calls: dict[str, list[UnitCall]] = {unit: [] for unit in units}
     boundaries: dict[int, Boundary] = {0: Boundary((), ())}
     block = 0
+    beside = UsesBeside()
     order = {entry: i for i, entry in enumerate(entries) if i}
     seen: set[str] = set()
     handles = []
@@ -122,12 +128,18 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             nonlocal block
             if path in seen:
+                beside.enter(block, [])
                 return
             seen.add(path)
             block = order[path]
-            boundaries[block] = _boundary(tree_leaves((args, kwargs)))
+            leaves = tree_leaves((args, kwargs))
+            boundaries[block] = _boundary(leaves)
+            beside.enter(block, [leaves[i] for i in boundaries[block].positions])
 
         return hook
+
+    def left(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        beside.leave()
 
     def after(path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -137,19 +149,27 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
 
     for path in order:
         handles.append(modules[path].register_forward_pre_hook(at_entry(path), with_kwargs=True))
+        handles.append(modules[path].register_forward_hook(left, with_kwargs=True))
     for path in units:
         handles.append(modules[path].register_forward_hook(after(path), with_kwargs=True))
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             _fake_state(built.module, fake)
-            built.call(built.module, *(fake.from_tensor(x) for x in built.args))
+            with beside:
+                built.call(built.module, *(fake.from_tensor(x) for x in built.args))
     finally:
         for handle in handles:
             handle.remove()
     missing = [entry for entry in entries[1:] if entry not in seen]
     if missing:
         raise MismatchError(f"the model never calls {missing[0]!r}, where the plan cuts it")
-    return Layout(entries, units, {k: tuple(v) for k, v in calls.items()}, boundaries)
+    return Layout(
+        entries,
+        units,
+        {k: tuple(v) for k, v in calls.items()},
+        boundaries,
+        frozenset(beside.blocks),
+    )
 
 
 def _fake_state(module: nn.Module, fake: FakeTensorMode) -> None:
@@ -296,8 +316,10 @@ class StageModule(nn.Module):
         self._counts, self._replaced, self._entered = {}, {}, set()
         self._received = received if self.first else ()
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        beside = self.first in self._layout.used_beside
         try:
-            output = self._built.call(self.model, *args)
+            with Replaced(self._replaced) if beside else nullcontext():
+                output = self._built.call(self.model, *args)
         except _StopReplay as stop:
             return stop.tensors
         finally:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +30,13 @@ from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document, write_text
 from profiles.errors import MismatchError, ShardwrightError
 from profiles.hardware.cpu_clock import DELAY_LIMIT
+from profiles.hardware.device import ReferencePoint
 from profiles.hardware.fingerprint import cpu_model
+from profiles.hardware.probe_reference import (
+    combined_references,
+    middle_references,
+    time_references,
+)
 from profiles.model.loaders import ModelSpec, resolve_model
 from simulator.measurement import (
     MEASUREMENT_SCHEMA,
@@ -115,13 +122,25 @@ def _run(options: argparse.Namespace) -> None:
     if not options.no_memory:
         peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
     rank = Rank(plan, spec, mesh, device, recorder)
+    before = references_of_all(device)
+    readings = []
     for number in range(WARM_UP_STEPS + options.steps):
-        _step(rank, recorder)
+        train_step(rank, recorder)
+        if device.type == "cpu":
+            readings.append(time_references(0.0, barrier=dist.barrier, kernels=("layers",)))
         if dist.get_rank() == 0:
             print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
     recorder.steps = recorder.steps[WARM_UP_STEPS:]
+    during = _of_all_ranks(middle_references(readings[WARM_UP_STEPS:]))
+    after = references_of_all(device)
     measurement = _gather(plan, mesh, recorder, peak, check, device)
     if measurement is not None:
+        measurement = replace(
+            measurement,
+            references_before=before,
+            references_during=during,
+            references_after=after,
+        )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
 
 
@@ -145,7 +164,8 @@ def _whole_step(rank: Rank) -> Any:
     return run
 
 
-def _step(rank: Rank, recorder: Recorder) -> None:
+def train_step(rank: Rank, recorder: Recorder) -> None:
+    """One recorded optimizer step between two barriers; every rank calls it at once."""
     dist.barrier()
     with recorder.step() as record:
         record.loss = rank.forward_backward()
@@ -153,6 +173,19 @@ def _step(rank: Rank, recorder: Recorder) -> None:
         if rank.device.type == "cuda":
             torch.cuda.synchronize()
         dist.barrier()
+
+
+def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
+    """The reference kernels on all ranks at once, the same answer on each; none on CUDA."""
+    if device.type == "cuda":
+        return ()
+    return _of_all_ranks(time_references(barrier=dist.barrier))
+
+
+def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...]:
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, mine)
+    return combined_references(ranks)
 
 
 def _check(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> Any:

@@ -14,6 +14,7 @@ of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
               uneven, does better than the even one.
 interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
               step >= M W / p + fill + any_tail (`interleaved_fill_s`)
+split backward   as interleaved, without fill: planner/split_search.py knows more of a cell
 
 tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
 what any stage needs.
@@ -59,7 +60,7 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
         return np.zeros(0)
     p = np.asarray([cell.pp for cell in cells], dtype=float)
     m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
-    interleaved = np.asarray([cell.schedule == "interleaved" for cell in cells])
+    apart = np.asarray([cell.schedule == "interleaved" or cell.splits_backward for cell in cells])
     gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
     rows = np.asarray(
         [
@@ -76,7 +77,7 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
     plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
     own = np.maximum(m * total / p + fill, m * busiest) + any_tail
-    return np.asarray(np.where(impossible, np.inf, np.where(interleaved, own, plain)))
+    return np.asarray(np.where(impossible, np.inf, np.where(apart, own, plain)))
 
 
 def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
@@ -92,7 +93,7 @@ def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
         busiest_s=least_busiest_s(fastest, problem.kinds, cell.pp),
         last_s=float(fastest[-1]),
         send_s=float(sends.min()) if sends.size else 0.0,
-        fill_s=interleaved_fill_s(fastest, cell) if cell.vpp > 1 else 0.0,
+        fill_s=interleaved_fill_s(fastest, cell) if cell.schedule == "interleaved" else 0.0,
         tail_s=float(problem.tail_of(0)[0, 1:].min()),
         any_tail_s=float(min(tail.min() for tail in tails)),
     )

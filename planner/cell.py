@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.schedule_shape import SPLIT_SCHEDULES, rank_of_stage
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cell:
@@ -29,6 +31,19 @@ class Cell:
     @property
     def num_stages(self) -> int:
         return self.pp * self.vpp
+
+    def rank_of(self, stage: int) -> int:
+        """Pipeline rank of a virtual stage."""
+        return rank_of_stage(self.schedule, self.pp, stage)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Virtual stages of a pipeline rank, in chain order."""
+        return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
+
+    @property
+    def splits_backward(self) -> bool:
+        """True where gradients of inputs and of weights are actions of their own."""
+        return self.schedule in SPLIT_SCHEDULES
 
     def __str__(self) -> str:
         """`tp4 pp2 dp4, 1f1b, micro-batch 2, zero 1`."""

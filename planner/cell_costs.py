@@ -15,11 +15,14 @@ from planner.interleaved_problem import InterleavedProblem
 from planner.partition import labels_of, partition
 from planner.problem import Partition, PartitionProblem, with_capacity
 from planner.solver import solve_integer
+from planner.split_problem import SplitProblem
+from planner.split_search import Splitter
 from profiles.errors import UnknownNameError
 from simulator.plan import Plan
 from simulator.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
+_WORTH = 1.1  # of the best plan so far: slower cells are told apart only as runners-up
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
 
@@ -40,6 +43,9 @@ class CellCosts(Protocol):
 
     def interleaved(self, cell: Cell) -> InterleavedProblem:
         """The problem of an interleaved cell."""
+
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell that splits the backward."""
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
         """The complete plan."""
@@ -62,17 +68,27 @@ class CellSolver:
         self.seed = seed
         self.workers = workers
         self._interleavers: dict[Cell, Interleaver] = {}
+        self._incumbent_s = np.inf
+        self._splitters: dict[Cell, Splitter] = {}
         self._last: tuple[Cell, PartitionProblem] | None = None
         self._solved: dict[Cell, tuple[float, Partition | None, float]] = {}
 
     def sharper_bound(self, cell: Cell) -> float:
-        """Seconds that no plan of an interleaved cell can beat, infinite where none fits; 0 for
-        other schedules, whose refinement is exact."""
+        """Seconds that no plan can beat of an interleaved cell or of one that splits the backward,
+        infinite where none fits; 0 for other schedules, whose refinement is exact. Where that is
+        well above the best plan so far, it is only known to be well above."""
+        if cell.splits_backward:
+            splitter = self._splitter(cell)
+            found = splitter.bound(_WORTH * self._incumbent_s)
+            self._incumbent_s = min(self._incumbent_s, splitter.known_s)
+            return found
         return self._interleaver(cell).bound_s if cell.schedule == "interleaved" else 0.0
 
     def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
         """The same for every schedule, short of a prediction: what the partition that is best on
         its own takes, or `below` where none is under that. `refine` then starts from it."""
+        if cell.splits_backward:
+            return self._splitter(cell).bound(below)
         if cell.schedule == "interleaved":
             return self._interleaver(cell).bound_s
         problem = self._problem(cell)
@@ -89,8 +105,20 @@ class CellSolver:
             self._interleavers[cell] = Interleaver(self.costs.interleaved(cell))
         return self._interleavers[cell]
 
+    def _splitter(self, cell: Cell) -> Splitter:
+        if cell not in self._splitters:
+            self._splitters[cell] = Splitter(self.costs.split(cell))
+        return self._splitters[cell]
+
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        solved = self._refine(cell, below, lower)
+        self._incumbent_s = min(self._incumbent_s, solved.step_time_s)
+        return solved
+
+    def _refine(self, cell: Cell, below: float, lower: float) -> Refinement:
+        if cell.splits_backward:
+            return self._refine_split(cell, below, lower)
         if cell.schedule == "interleaved":
             return self._refine_interleaved(cell, below, lower)
         problem = self._problem(cell)
@@ -125,11 +153,31 @@ class CellSolver:
             interleaver = Interleaver(interleaver.problem.with_capacity(-_over(prediction)))
         return Refinement(cell=cell, bound_s=bound)
 
+    def _refine_split(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """The best plan of a cell that splits the backward, or a good one with what is proved."""
+        splitter = self._splitter(cell)
+        bound = lower
+        for attempt in range(_ATTEMPTS):
+            split = splitter.best(below)
+            # Only the first problem has all the memory: what is proved of the others is not of it.
+            bound = max(bound, split.bound_s) if attempt == 0 else bound
+            if split.partition is None or split.step_time_s >= below:
+                break
+            plan = self.costs.plan(cell, split.partition)
+            prediction = self.costs.predict(plan)
+            if prediction.fits:
+                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
+            splitter = Splitter(splitter.problem.with_capacity(-_over(prediction)))
+        return Refinement(cell=cell, bound_s=bound)
+
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
         if cell.schedule == "interleaved":
             chained = self.costs.interleaved(cell)
             return lambda more: Interleaver(chained.with_capacity(more)).best()
+        if cell.splits_backward:
+            split = self.costs.split(cell)
+            return lambda more: Splitter(split.with_capacity(more)).any_plan()
         problem = self.costs.problem(cell)
         labels = labels_of(problem)
         return lambda more: partition(with_capacity(problem, more), labels=labels)
@@ -150,8 +198,8 @@ class CellSolver:
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """True where the integer programme proves the dynamic programme's partition of a cell,
-        within its deterministic effort. Interleaved cells have no such proof."""
-        if cell.schedule == "interleaved":
+        within its deterministic effort. Interleaved and split cells have no such proof."""
+        if cell.schedule == "interleaved" or cell.splits_backward:
             return False
         problem = self.costs.problem(cell)
         found = partition(problem)

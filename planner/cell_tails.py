@@ -67,6 +67,8 @@ class CellTails:
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
             seconds += sum(float(optimizer[i, j]) for i, j in ranges)
+            for size in self._parameters(cell.tp).again(ranges):
+                seconds -= self._price(cell, rank, size).optimizer_s
         return seconds
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:

@@ -107,12 +107,16 @@ class HeldParameters:
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
         """Elements of the parameters in several ranges of blocks together, ties once."""
-        found = sum(float(self.count[i, j]) for i, j in ranges)
+        return sum(float(self.count[i, j]) for i, j in ranges) - sum(self.again(ranges))
+
+    def again(self, ranges: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        """Elements of each parameter that one of the ranges holds and another one again."""
+        found = []
         for first, again, size in self.repeated:
             at = [[i <= block < j for i, j in ranges] for block in (first, again)]
             if any(at[0]) and any(at[1]) and at[0] != at[1]:
-                found -= size
-        return found
+                found.append(size)
+        return tuple(found)
 
 
 def held_in_ranges(graph: ModelGraph) -> HeldParameters:

@@ -26,6 +26,7 @@ from planner.interleaved_problem import InterleavedProblem, Ranges, most_per_sta
 from planner.memory_bound import least_longest_s
 from planner.placement import Places, dp_group, first_device, sides, tp_group
 from planner.problem import Array, BlockCosts, Load, Partition, PartitionProblem, StageSlot
+from planner.split_problem import SplitProblem
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.hardware.cluster import Cluster
@@ -35,7 +36,9 @@ from simulator.memory import message_counts
 from simulator.plan import Plan, Recompute, Stage
 from simulator.predict import gather_seconds, predict
 from simulator.prediction import Prediction
+from simulator.schedule import build_schedule
 from simulator.stack import Stack
+from simulator.weight_gradients import weight_gradient_s
 from simulator.workload import Workload
 
 
@@ -111,7 +114,7 @@ class SimulatorCosts:
             busiest_s=busiest,
             last_s=float(times[-1]),
             send_s=least.crossing_s,
-            fill_s=interleaved_fill_s(times, cell) if cell.vpp > 1 else 0.0,
+            fill_s=interleaved_fill_s(times, cell) if cell.schedule == "interleaved" else 0.0,
             tail_s=least.tail_s,
             any_tail_s=least.any_tail_s,
         )
@@ -153,7 +156,12 @@ class SimulatorCosts:
         kept = in_flight(cell)
         free = self.capacity_bytes - float(chain.backward_transient_bytes.min())
         crossing = [
-            self.memory.crossing_bytes(cell, cell.micro_batch, cell.num_microbatches - k)
+            self.memory.crossing_bytes(
+                cell,
+                cell.micro_batch,
+                # Of a split backward's moments is only known what is in flight, not what is done.
+                0 if cell.splits_backward else cell.num_microbatches - k,
+            )
             for k in kept[: cell.pp]
         ]
         rooms = [free - bytes_ * sides(cell, rank) for rank, bytes_ in enumerate(crossing)]
@@ -162,24 +170,36 @@ class SimulatorCosts:
         return least_longest_s(
             seconds=seconds[kind],
             saved_bytes=chain.kept_bytes[kind],
-            static_bytes=self.memory.static_of_repeats(cell, kind, number, max(kept)),
+            static_bytes=self.memory.static_of_repeats(
+                cell,
+                kind,
+                number,
+                cell.num_microbatches if cell.splits_backward else max(kept),
+            ),
             room_bytes=rooms,
             edge_bytes=float(chain.input_bytes.max()) if apart else 0.0,
-            in_flight=[kept[rank :: cell.pp] for rank in range(cell.pp)],
-            most_per_stage=most_per_stage(len(kinds), cell.num_stages) if cell.vpp > 1 else number,
+            in_flight=[
+                tuple(kept[stage] for stage in cell.stages_of(rank)) for rank in range(cell.pp)
+            ],
+            most_per_stage=(
+                most_per_stage(len(kinds), cell.num_stages)
+                if cell.schedule == "interleaved"
+                else number
+            ),
         )
 
     # The problem of a cell.
 
     def problem(self, cell: Cell) -> PartitionProblem:
-        """The cell's partition problem; for `interleaved` its slots are the virtual stages."""
+        """The cell's partition problem; where ranks hold several stages, or split the backward,
+        its slots are the virtual stages."""
         graph = self.traced.at(cell.micro_batch, cell.tp)
         kinds = tuple(ref.kind for ref in graph.chain)
         at = np.asarray(kinds)
         places = self._places.distinct(cell)
         position = {self._places.of(cell, rank): index for index, rank in enumerate(places)}
         stages = cell.num_stages
-        at_rank = [position[self._places.of(cell, s % cell.pp)] for s in range(stages)]
+        at_rank = [position[self._places.of(cell, cell.rank_of(s))] for s in range(stages)]
         kept = in_flight(cell)
         # The last stage sends nothing on, so its forward peak may count for more.
         costs = [self._block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)]
@@ -191,7 +211,7 @@ class SimulatorCosts:
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if cell.vpp > 1:
+        if cell.vpp > 1 or cell.splits_backward:
             # What ranks hold is asked for by InterleavedProblem, not by stage.
             nothing = np.zeros((len(kinds), len(kinds) + 1))
             statics, tails = (nothing,), (nothing,) * len(places)
@@ -210,7 +230,7 @@ class SimulatorCosts:
                     in_flight=kept[s],
                     loads=loads[s],
                     capacity_bytes=self.cluster.device_at(
-                        first_device(cell, s % cell.pp)
+                        first_device(cell, cell.rank_of(s))
                     ).usable_bytes,
                     costs=2 * at_rank[s] + (s == stages - 1),
                     tail=at_rank[s],
@@ -265,6 +285,39 @@ class SimulatorCosts:
             sent_bytes=priced.output_bytes[at],
             room_for_messages=message_counts(self.stack, cell.num_microbatches),
             holds_sent=habits.sent_tensors_held_until_end,
+        )
+
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell that splits the backward."""
+        held = self.interleaved(cell)
+        at = np.asarray(held.chain.kinds)
+        places = self._places.distinct(cell)
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        weight_s = [
+            np.asarray(
+                [
+                    weight_gradient_s(kind, devices=tp_group(cell, rank), cluster=self.cluster)
+                    for kind in graph.kinds
+                ]
+            )[at]
+            for rank in places
+        ]
+        return SplitProblem(
+            held=held,
+            schedule=build_schedule(
+                cell.schedule,
+                num_ranks=cell.pp,
+                num_microbatches=cell.num_microbatches,
+                stages_per_rank=cell.vpp,
+            ),
+            weight_s=tuple(seconds for seconds in weight_s for _ in (0, 1)),
+            # As the simulator counts: everything stays until W (simulator/memory.py).
+            weight_bytes=tuple(costs.saved_bytes for costs in held.chain.costs),
+            forward_transient_bytes=tuple(
+                self._chain(cell, rank).forward_transient_bytes[at]
+                for rank in places
+                for _ in (0, 1)
+            ),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
@@ -346,9 +399,10 @@ class SimulatorCosts:
         chain = self._chain(cell, rank)
         gathers = self._gathers(cell, rank)
         # The simulator splits the gathering evenly; the forward may not depend on the strategy.
-        # Under 1f1b only the sum counts; for gpipe what is left out keeps the bound a bound.
+        # Under 1f1b only the sum counts; elsewhere what is left out keeps the bound a bound.
         least = gathers.min(axis=1)
-        rest = gathers / 2 if cell.schedule == "gpipe" else gathers - least[:, None] / 2
+        parts = cell.schedule == "gpipe" or cell.splits_backward
+        rest = gathers / 2 if parts else gathers - least[:, None] / 2
         leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
         transient = np.maximum(
             chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
@@ -362,8 +416,10 @@ class SimulatorCosts:
 
     def _send(self, cell: Cell, stage: int, size_bytes: float) -> float:
         """Seconds over the cut before a virtual stage."""
-        source, target = (stage - 1) % cell.pp, stage % cell.pp
-        if source == target or stage == 0:
+        if stage == 0:
+            return 0.0
+        source, target = cell.rank_of(stage - 1), cell.rank_of(stage)
+        if source == target:
             return 0.0
         devices = (first_device(cell, source), first_device(cell, target))
         key = (cell.tp, cell.dp, source, target, size_bytes)

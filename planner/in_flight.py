@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cell import Cell
+from planner.split_moments import most_held
 
 Counts = npt.NDArray[np.intp]
 Held = npt.NDArray[np.float64]
@@ -38,7 +39,8 @@ class Moments:
 
 
 def in_flight(cell: Cell) -> tuple[int, ...]:
-    """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time."""
+    """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
+    the first, where the backward is split: until their W)."""
     m, p = cell.num_microbatches, cell.pp
     if cell.schedule == "none":
         return (1,)
@@ -46,6 +48,13 @@ def in_flight(cell: Cell) -> tuple[int, ...]:
         return (m,) * p
     if cell.schedule == "1f1b":
         return tuple(min(m, p - s) for s in range(p))
+    if cell.splits_backward:
+        held = most_held(cell.schedule, p, m, cell.vpp)
+        found = [0] * cell.num_stages
+        for rank in range(p):
+            for turn, stage in enumerate(cell.stages_of(rank)):
+                found[stage] = int(held[turn, rank])
+        return tuple(found)
     return _kept_at_peak(p, m, cell.vpp)
 
 

@@ -10,13 +10,13 @@ devices says how many micro-batches d replicas get done in time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.mixed_stages import Counts, MixedProblem, Split, best_splits
+from planner.mixed_stages import Counts, MixedProblem, Split, StageTables, best_splits
 
 _NEVER = -(1 << 40)
 
@@ -34,7 +34,7 @@ class MixedReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPlan:
+class MixedSolution:
     """The best plan. unused: devices of each type that would only slow the step down."""
 
     replicas: tuple[MixedReplica, ...]
@@ -43,7 +43,7 @@ class MixedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoMixedPlan:
+class NoMixedSolution:
     """No set of devices within `max_stages` holds the model. needed_bytes: the least that the
     fullest block needs as a last stage; capacity_bytes: what the largest device has."""
 
@@ -51,57 +51,115 @@ class NoMixedPlan:
     capacity_bytes: float
 
 
-def plan_mixed_devices(problem: MixedProblem) -> MixedPlan | NoMixedPlan:
+def plan_mixed_devices(problem: MixedProblem) -> MixedSolution | NoMixedSolution:
     """The plan with the least step; of equal ones that with fewer replicas, then fewer devices."""
-    splits = best_splits(problem)
+    tables = problem.tables()
+    splits = best_splits(tables)
     if not splits:
         n = problem.num_blocks
         static, saved = problem.static_bytes or (0.0,) * n, problem.saved_bytes or (0.0,) * n
-        return NoMixedPlan(
+        return NoMixedSolution(
             needed_bytes=max(a + b for a, b in zip(static, saved, strict=True)),
             capacity_bytes=max(device.capacity_bytes for device in problem.devices),
         )
-    times = {counts: _times(kept, problem.num_microbatches) for counts, kept in splits.items()}
+    found = share_out(splits, tables, reduce_s=problem.reduce_s)
+    assert found is not None, "one replica gets any number of micro-batches done"
+    return found
+
+
+def share_out(
+    splits: Mapping[Counts, tuple[Split, ...]],
+    tables: StageTables,
+    *,
+    reduce_s: Sequence[float],
+    replicas: Sequence[int] = (),
+) -> MixedSolution | None:
+    """The best replicas and shares, or None where there are not devices for so many replicas.
+
+    reduce_s  [d] as in MixedProblem;  replicas  how many there may be; empty for any number
+    """
+    limits, num_microbatches = tables.counts, tables.num_microbatches
+    times = {counts: _times(kept, num_microbatches) for counts, kept in splits.items()}
     values = np.unique(np.concatenate(list(times.values())))
-    limits: Counts = tuple(device.count for device in problem.devices)
     best: tuple[float, int, float] | None = None  # step, replicas, pipeline seconds
-    most = min(len(problem.reduce_s), sum(limits), problem.num_microbatches)
-    for replicas in range(1, most + 1):
-        reduce_s = problem.reduce_s[replicas - 1]
+    most = min(len(reduce_s), sum(limits), num_microbatches)
+    for count in replicas or range(1, most + 1):
+        if count > most:
+            continue
         end = len(values)
         if best is not None:
-            end = int(np.searchsorted(values, best[0] - reduce_s, side="left"))
-        low, high = 0, end  # the least feasible value is in values[low:high], if any is
-        while low < high:
-            middle = (low + high) // 2
-            layers = _most_microbatches(times, limits, float(values[middle]), replicas)
-            if int(layers[-1].max()) >= problem.num_microbatches:
-                high = middle
-            else:
-                low = middle + 1
+            end = int(np.searchsorted(values, best[0] - reduce_s[count - 1], side="left"))
+        low = _first_in_time(times, limits, values[:end], count, num_microbatches)
         if low < end:
             pipeline_s = float(values[low])
-            if best is None or pipeline_s + reduce_s < best[0]:
-                best = (pipeline_s + reduce_s, replicas, pipeline_s)
-    assert best is not None, "one replica gets any number of micro-batches done"
-    chosen = _traced(times, limits, best[2], best[1], problem.num_microbatches)
-    shared = _shared(chosen, splits, times, problem.num_microbatches)
+            if best is None or pipeline_s + reduce_s[count - 1] < best[0]:
+                best = (pipeline_s + reduce_s[count - 1], count, pipeline_s)
+    if best is None:
+        return None
+    chosen = _traced(times, limits, best[2], best[1], num_microbatches)
+    shared = _shared(chosen, splits, times, num_microbatches)
     used = np.sum(np.array(chosen), axis=0)
-    return MixedPlan(
+    return MixedSolution(
         replicas=shared,
-        step_s=max(replica.pipeline_s for replica in shared) + problem.reduce_s[best[1] - 1],
+        step_s=max(replica.pipeline_s for replica in shared) + reduce_s[best[1] - 1],
         unused=tuple(int(limit - count) for limit, count in zip(limits, used, strict=True)),
     )
+
+
+def least_step_s(
+    splits: Mapping[Counts, tuple[Split, ...]],
+    tables: StageTables,
+    *,
+    replicas: int,
+    below_s: float = float("inf"),
+) -> float:
+    """Seconds that no step of so many replicas of these splits undercuts on the timeline
+    (`Split.least_s`), gradients not reduced; infinite where it is `below_s` or more."""
+    limits, num_microbatches = tables.counts, tables.num_microbatches
+    times = {counts: _times(kept, num_microbatches, least=True) for counts, kept in splits.items()}
+    if not times:
+        return float("inf")
+    values = np.unique(np.concatenate(list(times.values())))
+    values = values[values < below_s]
+    if not len(values):
+        return float("inf")
+    last = _most_microbatches(times, limits, float(values[-1]), replicas)[-1]
+    if int(last.max()) < num_microbatches:
+        return float("inf")
+    return float(values[_first_in_time(times, limits, values, replicas, num_microbatches)])
 
 
 Times = npt.NDArray[np.float64]
 
 
-def _times(splits: tuple[Split, ...], num_microbatches: int) -> Times:
+def _times(splits: tuple[Split, ...], num_microbatches: int, *, least: bool = False) -> Times:
     """[M] seconds of the best of the splits for 1 to M micro-batches; rising."""
-    counts = np.arange(num_microbatches)
-    rows = [split.sum_s + counts * split.longest_s for split in splits]
+    many = range(1, num_microbatches + 1)
+    if least:
+        rows = [[split.least_s(m) for m in many] for split in splits]
+    else:
+        counts = np.arange(num_microbatches)
+        rows = [split.sum_s + counts * split.longest_s for split in splits]
     return np.asarray(np.min(rows, axis=0), dtype=np.float64)
+
+
+def _first_in_time(
+    times: Mapping[Counts, Times],
+    limits: Counts,
+    values: Times,
+    replicas: int,
+    num_microbatches: int,
+) -> int:
+    """The first of the rising values in which so many replicas get all done, or their number."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        layers = _most_microbatches(times, limits, float(values[middle]), replicas)
+        if int(layers[-1].max()) >= num_microbatches:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def _most_microbatches(

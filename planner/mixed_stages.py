@@ -2,15 +2,23 @@
 
 For every set of devices that may form one pipeline, all orders of the devices and all contiguous
 splits of the blocks are searched by a dynamic programme from the last stage to the first; kept are
-the splits that no other beats in both the longest stage and the sum of stages.
+the splits that no other beats in both the longest stage and the sum of stages. The programme runs
+for every limit on the longest stage at once: the limits are the distinct times of stages.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from planner.mixed_kernels import put_in_front
+from planner.problem import Array
 from profiles.errors import InputError
+
+_SAME = 1e-9  # relative; times of stages this close are one limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,39 @@ class MixedDevice:
     count: int
     block_s: tuple[float, ...]
     capacity_bytes: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTables:
+    """What every stage would take on every type of device. n blocks, Q types.
+
+    counts      [Q] devices of each type
+    seconds     [Q][depth] of [n, n+1]: seconds per micro-batch of blocks [i, j) on a device of the
+                type as the k-th stage from the end (k = 1, 2, ..., depth; what is in flight there
+                decides about memory), messages over the cut behind it included; infinite where it
+                does not fit and where j <= i. A longer range takes no less.
+    tails_s     [Q] of [n, n+1]: seconds after the last backward if [i, j) is the first stage
+    stages      how many stages a pipeline may have
+    num_microbatches   to share out among the replicas
+    """
+
+    counts: tuple[int, ...]
+    seconds: tuple[tuple[Array, ...], ...]
+    tails_s: tuple[Array, ...]
+    stages: tuple[int, ...]
+    num_microbatches: int
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self.seconds[0][0].shape[0])
+
+    def depth(self, from_end: int) -> int:
+        """Which of the tables is that of the stage so many from the end, 1 the last."""
+        return min(from_end, len(self.seconds[0])) - 1
+
+    def of_stage(self, kind: int, from_end: int) -> Array:
+        """[n, n+1] of a type as the stage so many from the end."""
+        return self.seconds[kind][self.depth(from_end)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +111,44 @@ class MixedProblem:
     def num_blocks(self) -> int:
         return len(self.send_s)
 
+    def tables(self) -> StageTables:
+        """The times of every stage that fits."""
+        n = self.num_blocks
+        most = min(self.max_stages, n)
+        static = ranged(np.asarray(self.static_bytes or (0.0,) * n))
+        saved = ranged(np.asarray(self.saved_bytes or (0.0,) * n))
+        crossing = 2 * np.asarray([0.0, *self.send_s[1:], 0.0])
+        seconds = []
+        for device in self.devices:
+            whole = ranged(np.asarray(device.block_s)) + crossing[None, :]
+            row = []
+            for from_end in range(1, most + 1):
+                needed = static + min(from_end, self.num_microbatches) * saved
+                row.append(np.where(needed <= device.capacity_bytes, whole, np.inf))
+            seconds.append(tuple(row))
+        return StageTables(
+            counts=tuple(device.count for device in self.devices),
+            seconds=tuple(seconds),
+            tails_s=(np.zeros((n, n + 1)),) * len(self.devices),
+            stages=tuple(range(1, most + 1)),
+            num_microbatches=self.num_microbatches,
+        )
+
+
+def ranged(row: Array) -> Array:
+    """[n, n+1] sums of row[i:j]; infinite where j <= i."""
+    n = len(row)
+    total = np.concatenate([[0.0], np.cumsum(row)])
+    found = total[None, :] - total[:-1, None]
+    found[np.tril_indices(n, 0, n + 1)] = np.inf
+    return np.asarray(found)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """A pipeline: the device type of each stage, and its first block.
 
-    longest_s  the longest stage;  sum_s  all stages
+    longest_s  the longest stage;  sum_s  all stages, and the first one's tail
 
     The messages down and up over the cut behind a stage count as its work, which is so where
     messages wait in the computing stream and else errs on the slow side.
@@ -94,55 +167,58 @@ class Split:
         """
         return self.sum_s + (num_microbatches - 1) * self.longest_s
 
+    def least_s(self, num_microbatches: int) -> float:
+        """Never more than the timeline of the same stages; equal to it for equal stages.
+
+        The path of 1f1b in planner/problem.py through the longest of p stages, number s from 0,
+        with w <= p - s in flight there and m > w micro-batches, takes
+            sum + (m - w) longest + (sum of the stages behind s)
+        Of the stages up to s none is longer, so that those behind s take sum - (s + 1) longest or
+        more, and s cancels: 2 sum + (m - p - 1) longest. Besides, all micro-batches go through the
+        longest stage, and one through all stages.
+        """
+        m, p = num_microbatches, len(self.devices)
+        there_and_back_s = 2 * self.sum_s + (m - p - 1) * self.longest_s if m > p else 0.0
+        return max(m * self.longest_s, self.sum_s, there_and_back_s)
+
 
 Counts = tuple[int, ...]
 """How many devices of each type."""
 
 
-def best_splits(problem: MixedProblem) -> dict[Counts, tuple[Split, ...]]:
+def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
     """The splits worth considering for each set of devices that can form one pipeline.
 
-    A set that cannot hold the model is left out. Complexity: sets x types x n^2 x splits kept.
+    A set that cannot hold the model is left out. Complexity: limits x sets x types x n^2.
     """
-    n = problem.num_blocks
-    sums = [_prefix(device.block_s) for device in problem.devices]
-    static = _prefix(problem.static_bytes or (0.0,) * n)
-    saved = _prefix(problem.saved_bytes or (0.0,) * n)
-    most = min(problem.max_stages, n)
-    suffixes: dict[Counts, list[list[Split]]] = {}
+    limits = _limits(tables)
+    if not len(limits):
+        return {}
+    sums = suffix_sums(tables, limits)
     found: dict[Counts, tuple[Split, ...]] = {}
-    ranges = [range(device.count + 1) for device in problem.devices]
-    for counts in sorted(itertools.product(*ranges), key=lambda c: (sum(c), c)):
-        stages = sum(counts)
-        if not 1 <= stages <= most:
+    for counts in sums:
+        if sum(counts) not in tables.stages:
             continue
-        in_flight = min(stages, problem.num_microbatches)
-        # kept[i]: splits of blocks i to n over exactly these devices
-        kept: list[list[Split]] = [[] for _ in range(n + 1)]
-        for kind, device in enumerate(problem.devices):
-            if not counts[kind]:
-                continue
-            rest = tuple(c - (k == kind) for k, c in enumerate(counts))
-            for end in range(1, n + 1):
-                behind = _behind(suffixes, rest, end, n)
-                for first in range(end - 1, -1, -1):
-                    needed = static[end] - static[first] + in_flight * (saved[end] - saved[first])
-                    if needed > device.capacity_bytes or not behind:
-                        break
-                    time_s = sums[kind][end] - sums[kind][first]
-                    time_s += 2 * problem.send_s[end] if end < n else 0.0
-                    kept[first].extend(
-                        Split(
-                            longest_s=max(time_s, split.longest_s),
-                            sum_s=time_s + split.sum_s,
-                            devices=(kind, *split.devices),
-                            first_blocks=(first, *split.first_blocks),
-                        )
-                        for split in behind
-                    )
-        suffixes[counts] = [undominated(splits) for splits in kept]
-        if suffixes[counts][0]:
-            found[counts] = tuple(suffixes[counts][0])
+        kept = undominated(list(_splits_of(tables, sums, counts, limits)))
+        if kept:
+            found[counts] = tuple(kept)
+    return found
+
+
+def suffix_sums(tables: StageTables, limits: Array) -> dict[Counts, Array]:
+    """Per set of devices [n + 1, limits]: the least sum of stages that hold blocks i to n, one on
+    each device of the set, none longer than the limit; infinite where there are none."""
+    n = tables.num_blocks
+    empty = np.full((n + 1, len(limits)), np.inf)
+    empty[n] = 0.0
+    found: dict[Counts, Array] = {(0,) * len(tables.counts): empty}
+    keeps = [[np.searchsorted(limits, table) for table in row] for row in tables.seconds]
+    for counts in _sets(tables):
+        best = np.full((n + 1, len(limits)), np.inf)
+        for kind, rest in _removed(counts):
+            from_end = tables.depth(sum(counts))
+            put_in_front(tables.seconds[kind][from_end], keeps[kind][from_end], found[rest], best)
+        found[counts] = best
     return found
 
 
@@ -155,17 +231,75 @@ def undominated(splits: list[Split]) -> list[Split]:
     return kept
 
 
-def _behind(
-    suffixes: dict[Counts, list[list[Split]]], rest: Counts, end: int, blocks: int
-) -> list[Split]:
-    """The splits of the blocks behind a stage that ends at `end`; an empty one behind the last."""
-    if not any(rest):
-        return [_NOTHING] if end == blocks else []
-    return suffixes[rest][end] if end < blocks else []
+def _limits(tables: StageTables) -> Array:
+    """Distinct times of stages, rising, each a little above the times that it stands for."""
+    every = np.concatenate([table.ravel() for row in tables.seconds for table in row])
+    times = np.unique(every[np.isfinite(every)])
+    if not len(times):
+        return times
+    apart = np.concatenate([np.diff(times) > _SAME * times[1:], [True]])
+    return np.asarray(times[apart] * (1 + _SAME))
 
 
-_NOTHING = Split(longest_s=0.0, sum_s=0.0, devices=(), first_blocks=())
+def _sets(tables: StageTables) -> Iterator[Counts]:
+    """Sets of devices that may stand behind each other, smaller ones first."""
+    ranges = [range(count + 1) for count in tables.counts]
+    most = max(tables.stages)
+    for counts in sorted(itertools.product(*ranges), key=lambda c: (sum(c), c)):
+        if 1 <= sum(counts) <= most:
+            yield counts
 
 
-def _prefix(row: tuple[float, ...]) -> list[float]:
-    return [0.0, *itertools.accumulate(row)]
+def _removed(counts: Counts) -> Iterator[tuple[int, Counts]]:
+    """(type, the others) for each type in the set."""
+    for kind, count in enumerate(counts):
+        if count:
+            yield kind, tuple(c - (k == kind) for k, c in enumerate(counts))
+
+
+def _splits_of(
+    tables: StageTables, sums: Mapping[Counts, Array], counts: Counts, limits: Array
+) -> Iterator[Split]:
+    """The best split under each limit that allows a better one than the limit before."""
+    before = np.inf
+    firsts = []
+    for kind, rest in _removed(counts):
+        times = tables.of_stage(kind, sum(counts))[0][:, None]
+        allowed = np.where(times <= limits[None], times, np.inf)
+        firsts.append((allowed + sums[rest] + tables.tails_s[kind][0][:, None]).min(axis=0))
+    totals = np.min(firsts, axis=0)
+    for index in range(len(limits)):
+        if totals[index] < before * (1 - _SAME):
+            before = float(totals[index])
+            yield _traced(tables, sums, counts, float(limits[index]), index)
+
+
+def _traced(
+    tables: StageTables, sums: Mapping[Counts, Array], counts: Counts, limit: float, index: int
+) -> Split:
+    """The split behind a sum; of equal ones that with the first types and shortest stages."""
+    devices, firsts, times_s = [], [], []
+    first, sum_s = 0, 0.0
+    while sum(counts):
+        best = (np.inf, 0, counts, 0)
+        for kind, rest in _removed(counts):
+            times = tables.of_stage(kind, sum(counts))[first]
+            cost = np.where(times <= limit, times, np.inf) + sums[rest][:, index]
+            if first == 0:
+                cost = cost + tables.tails_s[kind][0]
+            end = int(np.argmin(cost))
+            if cost[end] < best[0]:
+                best = (float(cost[end]), kind, rest, end)
+        _, kind, rest, end = best
+        times_s.append(float(tables.of_stage(kind, sum(counts))[first, end]))
+        if first == 0:
+            sum_s += float(tables.tails_s[kind][0, end])
+        devices.append(kind)
+        firsts.append(first)
+        first, counts = end, rest
+    return Split(
+        longest_s=max(times_s),
+        sum_s=sum_s + sum(times_s),
+        devices=tuple(devices),
+        first_blocks=tuple(firsts),
+    )

@@ -68,7 +68,7 @@ def partition(
 class _Solver:
     def __init__(self, problem: PartitionProblem, labels: list[StageLabels]) -> None:
         self.problem, self.labels = problem, labels
-        self.sequence = _sequences(problem.kinds)
+        self.sequence = range_numbers(problem.kinds)
         self.forward = [_ranges(costs.forward_s) for costs in problem.costs]
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]
         self.backward = [_ranges(b) for b in least]
@@ -303,7 +303,7 @@ def _undominated_by_start(start: Index, columns: Array, lower: Array, beam: int 
     return np.asarray(kept, dtype=np.intp)
 
 
-def _sequences(kinds: tuple[int, ...]) -> Index:
+def range_numbers(kinds: tuple[int, ...]) -> Index:
     """[n, n+1]: a number for blocks [i, j), the same for equal sequences of kinds."""
     n = len(kinds)
     numbers: dict[tuple[int, int], int] = {}

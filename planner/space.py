@@ -14,9 +14,12 @@ from dataclasses import dataclass, fields
 from planner.cell import Cell
 from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Recompute
-from simulator.runnable import why_not_runnable
+from simulator.runnable import PLANNED_SCHEDULES, RUNNABLE_SCHEDULES, why_not_runnable
+from simulator.schedule_shape import SHAPES
 
-SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none")  # none: one pipeline rank
+SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *PLANNED_SCHEDULES)
+"""`none` has one pipeline rank. A free axis means those that the executor runs; the others are
+planned where they are named."""
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
 _FLAGS = {
     "pp": "--pp",
@@ -35,7 +38,7 @@ class Space:
     """Allowed values per axis; None where free.
 
     zero       ZeRO stages 0 to 3
-    schedule   names of SCHEDULE_NAMES
+    schedule   names of SCHEDULE_NAMES; None means those that the executor runs
     recompute  kinds that a block may use; None means all, mixed block by block
 
     Raises InputError for empty axes, counts below 1 and unknown names.
@@ -68,6 +71,8 @@ class Space:
     def allows(self, axis: str, value: int | str) -> bool:
         """True where `value` is allowed on `axis`."""
         allowed = getattr(self, axis)
+        if axis == "schedule" and allowed is None:
+            return value in RUNNABLE_SCHEDULES
         return allowed is None or value in allowed
 
     @property
@@ -128,7 +133,17 @@ def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
 
 
 def runnable(cell: Cell, precision: str) -> str:
-    """Why the executor cannot run a cell, or ""."""
+    """Why a cell is not legal, or "": the executor cannot run it, or, where it does not run the
+    schedule at all, there is no such schedule, or it could not run the rest."""
+    schedule, vpp = cell.schedule, cell.vpp
+    if schedule in PLANNED_SCHEDULES:
+        least = SHAPES[schedule].microbatches_per_rank * cell.pp
+        if cell.num_microbatches < least:
+            return (
+                f"{schedule} needs {least} micro-batches or more on pp={cell.pp}, there are "
+                f"{cell.num_microbatches}"
+            )
+        schedule, vpp = "1f1b", 1
     if cell.schedule == "interleaved" and cell.num_microbatches % cell.pp:
         return (
             f"interleaved 1f1b needs micro-batches in whole rounds of pp={cell.pp}, there are "
@@ -138,9 +153,9 @@ def runnable(cell: Cell, precision: str) -> str:
         pp=cell.pp,
         dp=cell.dp,
         tp=cell.tp,
-        vpp=cell.vpp,
+        vpp=vpp,
         zero_stage=cell.zero_stage,
-        schedule=cell.schedule,
+        schedule=schedule,
         precision=precision,
     )
 
@@ -196,6 +211,10 @@ def _schedules(space: Space, ground: Ground, pp: int) -> Iterator[tuple[str, int
             continue
         if name in ("1f1b", "gpipe") and space.allows("vpp", 1):
             yield name, 1
+        if name in PLANNED_SCHEDULES:
+            vpp = SHAPES[name].stages_per_rank
+            if space.allows("vpp", vpp) and pp * vpp <= ground.num_blocks:
+                yield name, vpp
         if name == "interleaved":
             most = ground.num_blocks // pp
             most = most if space.vpp is not None else min(most, MAX_FREE_VPP)
@@ -283,6 +302,7 @@ def _why_none(space: Space, ground: Ground) -> str:
     return (
         f"no plan obeys {pins}: 1f1b, gpipe and interleaved need pp of 2 or more; interleaved "
         f"needs vpp of 2 or more, pp x vpp up to the model's {ground.num_blocks} blocks, and "
-        f"micro-batches that are a multiple of pp; other schedules need vpp 1; zero 1 to 3 need "
+        f"micro-batches that are a multiple of pp; zbv, v-half, v-min and dualpipev have vpp 2, "
+        f"dualpipev 2 x pp micro-batches or more; other schedules need vpp 1; zero 1 to 3 need "
         f"dp of 2 or more. Free --schedule, --vpp, --zero, --pp or --micro-batch."
     )

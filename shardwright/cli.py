@@ -38,6 +38,13 @@ class Optimizer(StrEnum):
     SGD = "sgd"
 
 
+class Pareto(StrEnum):
+    """What a front sets against the step time."""
+
+    MEMORY = "memory"
+    USD = "usd"
+
+
 class Solver(StrEnum):
     """How a cell is solved exactly."""
 
@@ -84,9 +91,13 @@ def fit(
     )
 )
 def plan(
-    model: Model,
-    on: On,
-    global_batch: Annotated[int, typer.Option("--global-batch", help="sequences per step")],
+    model: Annotated[str, typer.Argument(help="as for fit; several, with commas: a sweep")] = "",
+    on: Annotated[
+        str, typer.Option("--on", help="4x8xh100-sxm, a cluster file, or local; several: a sweep")
+    ] = "",
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="sequences per step")
+    ] = None,
     seq: Seq = None,
     micro_batch: Annotated[str | None, typer.Option("--micro-batch", help="4, or 1,2,4")] = None,
     tp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
@@ -97,10 +108,16 @@ def plan(
     zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
     vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
     recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
-    schedule: Annotated[str | None, typer.Option(help="gpipe,1f1b,interleaved")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="gpipe,1f1b,interleaved; not run: zb-h1,zbv,v-half,dualpipev"),
+    ] = None,
     stack: Annotated[
         str | None,
         typer.Option(help="plan for megatron-core, nanotron, ... from the model's figures"),
+    ] = None,
+    pareto: Annotated[
+        Pareto | None, typer.Option(help="with --stack: the front of step time and this")
     ] = None,
     precision: Precision = Precision.BF16,
     optimizer: Optimizer = Optimizer.ADAMW,
@@ -110,10 +127,67 @@ def plan(
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     time_limit: Annotated[str | None, typer.Option("--time-limit", help="30s, 2min")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    price: Annotated[
+        str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
+    ] = "on-demand",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="solve again what is known")] = False,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="a sweep on processes of this machine")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="a sweep on a Ray cluster")
+    ] = None,
+    sort: Annotated[
+        str, typer.Option(help="of a sweep's table: step, cost, mfu, tokens, memory")
+    ] = "step",
     local: Local = None,
     quiet: Quiet = False,
 ) -> None:
-    """The best plan for a model on a cluster, with its bound and its runners-up."""
+    """The best plan for a model on a cluster, with its bound and its runners-up. Or the plans of
+    many models, clusters and prices: a sweep, into the folder -o."""
+    axes = {
+        "micro_batch": micro_batch,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "cp": cp,
+        "ep": ep,
+        "zero": zero,
+        "vpp": vpp,
+        "recompute": recompute,
+        "schedule": schedule,
+    }
+    if questions or workers or ray or "," in model + on + price:
+        from shardwright.commands.sweep import plan_many
+
+        plan_many(
+            questions,
+            model,
+            on,
+            global_batch,
+            seq,
+            axes=axes,
+            prices=price,
+            precision=precision.value,
+            optimizer=optimizer.value,
+            solver=solver.value,
+            seed=seed,
+            folder=output,
+            workers=workers,
+            ray=ray,
+            sort=sort,
+            cache=not no_cache,
+            local=local,
+            json_output=json_output,
+            quiet=quiet,
+            refused={"--stack": stack, "--time-limit": time_limit, "--explain": explain},
+        )
+        return
+    if not model or not on or global_batch is None:
+        raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     from shardwright.commands.plan import plan as command
 
     command(
@@ -121,19 +195,9 @@ def plan(
         on,
         global_batch,
         seq,
-        axes={
-            "micro_batch": micro_batch,
-            "tp": tp,
-            "pp": pp,
-            "dp": dp,
-            "cp": cp,
-            "ep": ep,
-            "zero": zero,
-            "vpp": vpp,
-            "recompute": recompute,
-            "schedule": schedule,
-        },
+        axes=axes,
         stack=stack,
+        pareto=pareto.value if pareto else None,
         precision=precision.value,
         optimizer=optimizer.value,
         solver=solver.value,
@@ -144,6 +208,8 @@ def plan(
         seed=seed,
         local=local,
         quiet=quiet,
+        price=price,
+        cache=not no_cache,
     )
 
 
@@ -380,7 +446,12 @@ def main() -> None:
     from profiles.errors import ShardwrightError
 
     try:
-        app(standalone_mode=False)
+        # typer gives Ctrl-C (130) and typer.Exit back as the status that they stand for.
+        status = app(standalone_mode=False)
+        if status == 130:
+            raise KeyboardInterrupt
+        if isinstance(status, int):
+            sys.exit(status)
     except ShardwrightError as error:
         _complain(str(error))
         sys.exit(error.exit_code)

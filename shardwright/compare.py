@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from profiles.document import content_hash, encode
 from profiles.errors import DocumentError, MismatchError
 from profiles.units import format_bytes, format_percent, format_time, format_usd
+from shardwright.drift import Drift, drifts_of
 from shardwright.report.breakdown import (
     critical_rank,
     measured_bubble_s,
@@ -24,6 +25,7 @@ from simulator.prediction import Prediction
 class Row:
     """One quantity. unit `s` or `bytes`; measured_cpu is None where CPU time means nothing.
 
+    predicted_cpu  what of the prediction is CPU time, None where all of it is
     inside  whether the measurement lies in the predicted interval, None where there is none
     """
 
@@ -32,6 +34,7 @@ class Row:
     predicted: float
     measured: float
     measured_cpu: float | None = None
+    predicted_cpu: float | None = None
     inside: bool | None = None
 
     @property
@@ -44,13 +47,16 @@ class Row:
         """The same by CPU time."""
         if not self.measured_cpu:
             return None
-        return (self.predicted - self.measured_cpu) / self.measured_cpu
+        predicted = self.predicted if self.predicted_cpu is None else self.predicted_cpu
+        return (predicted - self.measured_cpu) / self.measured_cpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A prediction beside its measurement; the first row is the step.
 
+    drifts         how the machine's speed moved between profile and run; the rows are never
+                   corrected by it
     critical_rank  the one predicted to end last: the rows `step: ...` are parts of its step
     """
 
@@ -61,6 +67,7 @@ class Comparison:
     undisturbed_steps: int
     steps: int
     gradients_passed: bool | None
+    drifts: tuple[Drift, ...] = ()
 
     @property
     def step(self) -> Row:
@@ -102,6 +109,7 @@ def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
         undisturbed_steps=sum(not step.disturbed for step in measured.steps),
         steps=len(measured.steps),
         gradients_passed=measured.gradient_check.passed if measured.gradient_check else None,
+        drifts=drifts_of(prediction, measured),
     )
 
 
@@ -131,7 +139,15 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
     cpu_s = plan.num_microbatches * sum(
         s.forward_cpu_s + s.backward_cpu_s for s in measured.stages if s.rank == rank
     )
-    rows = [_seconds("forward and backward", said.busy_s, found.busy_s, cpu_s)]
+    runtime_s = plan.num_microbatches * sum(
+        s.runtime_s for s in prediction.stages if s.rank == rank
+    )
+    rows = [
+        replace(
+            _seconds("forward and backward", said.busy_s, found.busy_s, cpu_s),
+            predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
+        )
+    ]
     bubble_s = measured_bubble_s(plan, measured, found) if plan.pp > 1 else None
     if bubble_s is not None:
         named = {part.name: part.time_s for part in prediction.components}
@@ -228,14 +244,18 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """
     rows = [
         {
-            **dict.fromkeys(("measured_cpu", "inside")),
+            **dict.fromkeys(("measured_cpu", "predicted_cpu", "inside")),
             **encode(row),
             "error": row.error if row.measured else None,
             "cpu_error": row.cpu_error,
         }
         for row in comparison.rows
     ]
-    return {"gradients_passed": None, **encode(comparison), "rows": rows}
+    drifts = [
+        {**encode(drift), "speed": drift.speed, "disturbed": drift.disturbed}
+        for drift in comparison.drifts
+    ]
+    return {"gradients_passed": None, **encode(comparison), "rows": rows, "drifts": drifts}
 
 
 def compare_plans(before: PlanFile, after: PlanFile) -> tuple[Difference, ...]:

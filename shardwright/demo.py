@@ -15,7 +15,6 @@ from shardwright import api
 from shardwright.commands.output import Bar, show
 from shardwright.commands.plan import provenance
 from shardwright.compare import compare_run
-from shardwright.places import trace_cache
 from shardwright.report import terminal
 from simulator.plan import PLAN_SCHEMA
 from simulator.workload import Workload
@@ -30,10 +29,10 @@ STEPS = 12
 def tour(folder: Path) -> None:
     """Run the whole way once, writing everything into `folder`; raises what its parts raise."""
     from executor.launch import run_plan
+    from executor.probe_pipeline import profile_model
     from planner.space import Space
     from profiles.hardware.probe import measure_machine
-    from profiles.hardware.probe_blocks import measure_blocks
-    from profiles.hardware.profile_file import with_blocks, write_profile
+    from profiles.hardware.profile_file import write_profile
     from profiles.model.loaders import resolve_model
     from shardwright.report.breakdown import critical_rank
     from shardwright.report.chrome_trace import chrome_trace
@@ -67,16 +66,9 @@ def tour(folder: Path) -> None:
         f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
     )
     with Bar("measuring", quiet=False) as progress:
-        points = measure_blocks(
-            spec,
-            (MICRO_BATCH,),
-            sequence_length=SEQUENCE,
-            dtype="float32",
-            num_processes=2,
-            cache=trace_cache(),
-            progress=progress,
+        cluster = profile_model(
+            spec, traced, cluster, (MICRO_BATCH,), date=today, progress=progress
         )
-    cluster = with_blocks(cluster, points, date=today)
     write_profile(local, cluster, provenance=provenance(cluster))
 
     _step(

@@ -1,4 +1,4 @@
-"""Where Shardwright keeps things of its own: traces in the cache, this machine's profile."""
+"""Where Shardwright keeps things of its own: traces and answers, this machine's profile."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ def trace_cache() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("shardwright")) / "traces"
+
+
+def answer_cache() -> Path:
+    """Folder of answers that were found before."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("shardwright")) / "answers"
 
 
 def local_profile() -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import BlockPoint, Device
+from profiles.hardware.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.comm_cost import price_collective
 from simulator.op_cost import OpCost, price_op
@@ -28,6 +28,9 @@ class BlockCost:
     forward, backward    work on the device, without tensor-parallel communication
     recompute_s          part of backward that is the forward again
     launch_s             part of forward and backward in ops that only wait for their launch
+    runtime_s            part of forward and backward that the pipeline runtime takes around the
+                         block (BlockPoint); 0 where it was not measured in a pipeline
+    action               overhead of whole actions where it was measured; blocks carry shares of it
     tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
                          the recomputed forward)
     kept_bytes           kept from forward to backward: the block's inputs and what it saved
@@ -42,6 +45,8 @@ class BlockCost:
     backward: Interval
     recompute_s: float
     launch_s: float
+    runtime_s: float
+    action: ActionOverhead | None
     tp_forward_s: float
     tp_backward_s: float
     kept_bytes: float
@@ -78,7 +83,8 @@ def price_block(
         share = recomputed.value / forward.value if forward.value else 0.0
         forward = _measured(point.forward_s, point)
         backward = _measured(point.backward_s, point)
-        recomputed = forward.scaled(share)
+        own_s = max(0.0, point.forward_s - point.forward_runtime_s)
+        recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
@@ -92,6 +98,8 @@ def price_block(
         backward=_plus(backward, recomputed),
         recompute_s=recomputed.value,
         launch_s=_launch_share(forward_ops, forward) + _launch_share(backward_ops, backward),
+        action=point.action if point else None,
+        runtime_s=point.forward_runtime_s + point.backward_runtime_s if point else 0.0,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward + tp_again,
         kept_bytes=inputs + saved,

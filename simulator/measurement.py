@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from profiles.hardware.device import ReferencePoint
 from simulator.prediction import Event
 
 MEASUREMENT_SCHEMA = "shardwright/run@1"
@@ -76,6 +77,8 @@ class Measurement:
     step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan that ran
     events        the timeline of the median step (dp rank 0, tp rank 0)
     versions      torch, python, backend
+    references_before, references_during, references_after   how fast the machine was right before,
+                  between and after the steps, all devices at once; none on accelerators
     """
 
     plan_hash: str
@@ -92,3 +95,6 @@ class Measurement:
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: str = ""
     date: str = ""
+    references_before: tuple[ReferencePoint, ...] = ()
+    references_during: tuple[ReferencePoint, ...] = ()
+    references_after: tuple[ReferencePoint, ...] = ()

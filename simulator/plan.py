@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiles.errors import InputError
+from simulator.schedule_shape import SHAPES, rank_of_stage
 from simulator.workload import Workload
 
 PLAN_SCHEMA = "shardwright/plan@1"
@@ -57,7 +58,8 @@ class Plan:
     tensor_parallel  module path pattern -> `column` or `row`, for tp > 1
     cluster        name of the cluster; cluster_hash  its content
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
-                   s % pp (interleaved placement)
+                   s % pp, or where the schedule lies in a V on the rank there and back again
+                   (simulator/schedule_shape.py)
     zero_stage     0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over dp
     seed           the only source of randomness; solver_workers  fixed, for equal answers
     """
@@ -91,6 +93,12 @@ class Plan:
             raise InputError(
                 f"pp={self.pp} x vpp={self.vpp} needs {self.pp * self.vpp} stages, the plan has "
                 f"{len(self.stages)}"
+            )
+        shape = SHAPES.get(self.schedule)
+        if shape and shape.splits_backward and self.vpp != shape.stages_per_rank:
+            raise InputError(
+                f"the schedule {self.schedule!r} has {shape.stages_per_rank} stages per rank, the "
+                f"plan has vpp={self.vpp}"
             )
         expected = 0
         for stage in self.stages:
@@ -126,7 +134,12 @@ class Plan:
 
     def stages_of(self, pp_rank: int) -> tuple[int, ...]:
         """Virtual stages that a pipeline rank runs, in chain order."""
-        return tuple(range(pp_rank, self.pp * self.vpp, self.pp))
+        stages = range(self.pp * self.vpp)
+        return tuple(stage for stage in stages if self.pp_rank_of(stage) == pp_rank)
+
+    def pp_rank_of(self, stage: int) -> int:
+        """Pipeline rank that runs a virtual stage."""
+        return rank_of_stage(self.schedule, self.pp, stage)
 
     def tp_group(self, pp_rank: int, dp_rank: int = 0) -> tuple[int, ...]:
         return tuple(self.rank(pp_rank, dp_rank, t) for t in range(self.tp))

@@ -22,7 +22,7 @@ class Alternative:
     step_time_high_s: float
     mfu: float
     peak_memory_bytes: float
-    usd_per_million_tokens: float | None
+    usd_per_million_tokens: float | None = None
     why_not_first: str
 
 

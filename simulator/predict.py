@@ -8,6 +8,7 @@ from typing import Protocol
 from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.cluster import Cluster
+from profiles.hardware.device import ActionOverhead, ReferencePoint
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
@@ -15,19 +16,20 @@ from simulator.comm_cost import CommCost, price_collective
 from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
+from simulator.predicted_events import predicted_events
 from simulator.prediction import (
     Component,
-    Event,
     Interval,
     Prediction,
     RankMemory,
     SourceTag,
     StagePrediction,
 )
-from simulator.schedule import ActionKind, Schedule, build_schedule
+from simulator.schedule import Schedule, build_schedule
 from simulator.stack import Stack, load_stack
 from simulator.step_tail import Tail, held_parameters, tail_of
 from simulator.timeline import Durations, Timeline, simulate
+from simulator.weight_gradients import stage_weight_s
 
 # Half-width of the 90 % interval of the peak: what a caching allocator rounds and keeps is not
 # modelled (torch's CUDACachingAllocator rounds to 512 B and splits blocks; assumed).
@@ -47,14 +49,18 @@ class StageCost:
     """Times of one virtual stage per micro-batch; intervals in seconds.
 
     gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
+    runtime_s  of the pipeline runtime, part of forward and backward
+    weight_s  part of backward that is W, where the schedule splits it
     """
 
     forward: Interval
     backward: Interval
     recompute_s: float
     launch_s: float
+    runtime_s: float
     tp_s: float
     gather_s: float
+    weight_s: float = 0.0
 
 
 def predict(
@@ -91,7 +97,13 @@ def predict(
         stages_per_rank=plan.vpp,
     )
     blocks = [_stage_blocks(plan, s, graph, cluster) for s in range(len(plan.stages))]
-    costs = [_stage_cost(plan, s, blocks[s], cluster, stack) for s in range(len(plan.stages))]
+    costs = [
+        replace(
+            _stage_cost(plan, s, blocks[s], cluster, stack),
+            weight_s=stage_weight_s(plan, s, graph, cluster),
+        )
+        for s in range(len(plan.stages))
+    ]
     sends = _sends(plan, blocks, cluster)
     tails = [tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.pp)]
     timeline = simulate(schedule, _durations(costs, sends, "value"))
@@ -117,11 +129,19 @@ def predict(
         bubble_fraction=bubble,
         stages=_stage_predictions(plan, costs, tails),
         ranks=ranks,
-        events=_events(plan, timeline, sends, tails),
+        events=predicted_events(plan, timeline, sends, tails),
         sources=_sources(plan, blocks, sends, tails),
         limit=_limit(components, ranks, critical),
         fits=all(rank.fits for rank in ranks),
+        references=_references(plan, cluster),
     )
+
+
+def _references(plan: Plan, cluster: Cluster) -> tuple[ReferencePoint, ...]:
+    """The profile's word on the machine's speed; none where the devices are of several kinds."""
+    devices = {cluster.device_at(plan.rank(rank)) for rank in range(plan.pp)}
+    measured = devices.pop().measurements if len(devices) == 1 else None
+    return measured.references if measured is not None else ()
 
 
 def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> None:
@@ -149,7 +169,7 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
 
 def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> list[BlockCost]:
     cut = plan.stages[stage]
-    devices = plan.tp_group(stage % plan.pp)
+    devices = plan.tp_group(plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
     return [
         price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
@@ -193,7 +213,7 @@ def gather_seconds(
 def _stage_cost(
     plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: Stack
 ) -> StageCost:
-    group = plan.dp_group(stage % plan.pp)
+    group = plan.dp_group(plan.pp_rank_of(stage))
     gather = sum(
         gather_seconds(
             b,
@@ -209,13 +229,35 @@ def _stage_cost(
     )
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
+    more = missing_overhead(blocks, plan.vpp)
+    forward_more = more.forward_cpu_s + more.forward_outside_s
+    backward_more = more.backward_cpu_s + more.backward_outside_s
     return StageCost(
-        forward=_total([b.forward for b in blocks], tp_forward + gather / 2),
-        backward=_total([b.backward for b in blocks], tp_backward + gather / 2),
+        forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
+        backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
         recompute_s=sum(b.recompute_s for b in blocks),
         launch_s=sum(b.launch_s for b in blocks),
+        runtime_s=sum(b.runtime_s for b in blocks)
+        + more.forward_outside_s
+        + more.backward_outside_s,
         tp_s=tp_forward + tp_backward,
         gather_s=gather,
+    )
+
+
+def missing_overhead(blocks: list[BlockCost], vpp: int) -> ActionOverhead:
+    """Overhead of a stage's actions that its blocks do not carry: none where vpp is 1.
+
+    Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
+    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's.
+    """
+    found = [b.action for b in blocks if b.action is not None]
+    rest = (1 - 1 / vpp) / len(found) if found else 0.0
+    return ActionOverhead(
+        forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
+        forward_outside_s=rest * sum(a.forward_outside_s for a in found),
+        backward_cpu_s=rest * sum(a.backward_cpu_s for a in found),
+        backward_outside_s=rest * sum(a.backward_outside_s for a in found),
     )
 
 
@@ -232,7 +274,7 @@ def _sends(plan: Plan, blocks: list[list[BlockCost]], cluster: Cluster) -> list[
     """Cost of crossing the cut before each stage; None where both sides are one rank."""
     found: list[CommCost | None] = [None]
     for stage in range(1, len(blocks)):
-        source, target = (stage - 1) % plan.pp, stage % plan.pp
+        source, target = plan.pp_rank_of(stage - 1), plan.pp_rank_of(stage)
         if source == target:
             found.append(None)
             continue
@@ -245,9 +287,13 @@ def _sends(plan: Plan, blocks: list[list[BlockCost]], cluster: Cluster) -> list[
 def _durations(costs: list[StageCost], sends: list[CommCost | None], end: str) -> Durations:
     name = {"value": "time_s", "low": "low_s", "high": "high_s"}[end]
     crossing = tuple(0.0 if s is None else float(getattr(s, name)) for s in sends)
+    backward = tuple(float(getattr(c.backward, end)) for c in costs)
+    shares = [c.weight_s / c.backward.value if c.backward.value else 0.0 for c in costs]
     return Durations(
         forward_s=tuple(float(getattr(c.forward, end)) for c in costs),
-        backward_s=tuple(float(getattr(c.backward, end)) for c in costs),
+        backward_s=backward,
+        backward_input_s=tuple(b * (1 - w) for b, w in zip(backward, shares, strict=True)),
+        backward_weight_s=tuple(b * w for b, w in zip(backward, shares, strict=True)),
         send_forward_s=crossing,
         send_backward_s=crossing,
     )
@@ -296,13 +342,15 @@ def _components(
     bubble = min(idle, max(0.0, free.rank_end_s(critical) - busy))
     recompute = micro * sum(c.recompute_s for c in mine)
     launch = micro * sum(c.launch_s for c in mine)
+    runtime = micro * sum(c.runtime_s for c in mine)
     tp = micro * sum(c.tp_s for c in mine)
     gather = micro * sum(c.gather_s for c in mine)
     tail = tails[critical]
     parts = {
-        "compute": busy - recompute - launch - tp - gather,
+        "compute": busy - recompute - launch - runtime - tp - gather,
         "recompute": recompute,
         "launch": launch,
+        "runtime": runtime,
         "tensor_parallel_communication": tp,
         "pipeline_communication": idle - bubble,
         "data_parallel_communication": tail.data_parallel_s + gather,
@@ -386,58 +434,15 @@ def _stage_predictions(
     return tuple(
         StagePrediction(
             stage=s,
-            rank=plan.rank(s % plan.pp),
+            rank=plan.rank(plan.pp_rank_of(s)),
             forward_s=cost.forward.value,
             backward_s=cost.backward.value,
-            optimizer_s=tails[s % plan.pp].optimizer_s,
-            data_parallel_s=tails[s % plan.pp].data_parallel_s,
+            optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
+            data_parallel_s=tails[plan.pp_rank_of(s)].data_parallel_s,
+            runtime_s=cost.runtime_s,
         )
         for s, cost in enumerate(costs)
     )
-
-
-def _events(
-    plan: Plan, timeline: Timeline, sends: list[CommCost | None], tails: list[Tail]
-) -> tuple[Event, ...]:
-    events = []
-    for i, action in enumerate(timeline.actions):
-        rank = plan.rank(timeline.ranks[i])
-        start, end = timeline.start_s[i], timeline.end_s[i]
-        events.append(
-            Event(rank=rank, stream="compute", name=timeline.names[i], start_s=start, end_s=end)
-        )
-        forward = action.kind is ActionKind.FORWARD
-        cut = action.stage + 1 if forward else action.stage
-        send = sends[cut] if 0 < cut < len(sends) else None
-        if send is not None and send.time_s > 0:
-            name = f"{action.stage}SEND_{'F' if forward else 'B'}{action.microbatch}"
-            events.append(
-                Event(rank=rank, stream="send", name=name, start_s=end, end_s=end + send.time_s)
-            )
-    for pp_rank, tail in enumerate(tails):
-        begin = timeline.rank_end_s(pp_rank)
-        rank = plan.rank(pp_rank)
-        middle = begin + tail.data_parallel_s
-        if tail.data_parallel_s > 0:
-            events.append(
-                Event(
-                    rank=rank,
-                    stream="collective",
-                    name="data_parallel",
-                    start_s=begin,
-                    end_s=middle,
-                )
-            )
-        events.append(
-            Event(
-                rank=rank,
-                stream="compute",
-                name="optimizer",
-                start_s=middle,
-                end_s=middle + tail.optimizer_s,
-            )
-        )
-    return tuple(events)
 
 
 def _sources(

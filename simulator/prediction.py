@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.errors import InputError
+from profiles.hardware.device import ReferencePoint
 
 PREDICTION_SCHEMA = "shardwright/prediction@1"
 
@@ -12,6 +13,7 @@ COMPONENTS = (
     "compute",
     "recompute",
     "launch",
+    "runtime",
     "tensor_parallel_communication",
     "pipeline_communication",
     "data_parallel_communication",
@@ -116,7 +118,11 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePrediction:
-    """Predicted times of one virtual stage per micro-batch, and of its rank per step."""
+    """Predicted times of one virtual stage per micro-batch, and of its rank per step.
+
+    runtime_s  part of forward and backward that is no work of the stage's own: the pipeline
+               runtime between actions, waiting for a core that message threads hold
+    """
 
     stage: int
     rank: int
@@ -124,6 +130,7 @@ class StagePrediction:
     backward_s: float
     optimizer_s: float
     data_parallel_s: float
+    runtime_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +143,7 @@ class Prediction:
     ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
     limit         one sentence: what binds (a rank's compute, memory, a link)
     events        one replica's timeline, dp rank 0 and tp rank 0
+    references    how fast the machine was whose measurements this rests on, where it said so
     """
 
     step_time_s: Interval
@@ -152,6 +160,7 @@ class Prediction:
     sources: tuple[SourceTag, ...]
     limit: str
     fits: bool
+    references: tuple[ReferencePoint, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(part.time_s for part in self.components)

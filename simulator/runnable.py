@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from simulator.plan import Plan
+from simulator.schedule_shape import SHAPES
+
+RUNNABLE_SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
+"""Schedules that the executor runs. It does not split the backward."""
+
+PLANNED_SCHEDULES = tuple(name for name in SHAPES if name not in RUNNABLE_SCHEDULES)
+"""Schedules that are planned and predicted where a user names them, and not run."""
 
 
 def why_not_runnable(
@@ -12,7 +19,7 @@ def why_not_runnable(
 
     The planner asks before it proposes a plan, the executor before it runs one.
     """
-    if schedule not in ("none", "gpipe", "1f1b", "interleaved"):
+    if schedule not in RUNNABLE_SCHEDULES:
         return f"the executor does not run the schedule {schedule!r}"
     if pp == 1 and schedule != "none":
         return f"the schedule {schedule!r} needs pp of 2 or more"

@@ -61,12 +61,31 @@ class MemoryPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionOverhead:
+    """What a forward and a backward of a stage took beside the work of its blocks.
+
+    *_cpu_s     inside the action: the replay of the model's code around the blocks
+    *_outside_s  the pipeline runtime between actions, and waiting for a core inside them
+    """
+
+    forward_cpu_s: float
+    forward_outside_s: float
+    backward_cpu_s: float
+    backward_outside_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPoint:
     """A whole block of a model, measured in place on this device.
 
     kind           content hash of the block (profiles.model.graph.Block.kind) at this micro-batch
     forward_s, backward_s    median seconds without recomputation, forward and backward
     spread         relative half-width of the central 90 % of the samples
+    forward_runtime_s, backward_runtime_s   parts of both that are not the block's own: its share
+                   of what the pipeline runtime takes between actions and of waiting for a core
+                   that message threads hold; 0 where the block was measured without a pipeline
+    action         the overhead of whole actions, of which this block and the others of its stage
+                   carry their shares; None without a pipeline
     """
 
     kind: str
@@ -75,11 +94,31 @@ class BlockPoint:
     backward_s: float
     sample_count: int
     spread: float
+    forward_runtime_s: float = 0.0
+    backward_runtime_s: float = 0.0
+    action: ActionOverhead | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencePoint:
+    """A reference kernel (profiles/hardware/probe_reference.py) on all devices at once.
+
+    kernel  `matmul`, `memory` or `layers`
+    time_s  CPU seconds of one call, mean over devices of medians
+    spread  relative half-width of the central 90 % of the samples
+    """
+
+    kernel: str
+    time_s: float
+    spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What was measured on a device, where and when."""
+    """What was measured on a device, where and when.
+
+    references  how fast the machine was when the blocks were measured, or else the device
+    """
 
     source: str
     date: str
@@ -87,6 +126,7 @@ class Measurements:
     attention: tuple[AttentionPoint, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
     blocks: tuple[BlockPoint, ...] = ()
+    references: tuple[ReferencePoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

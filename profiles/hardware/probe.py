@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from profiles.document import encode
+from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.cpu_clock import Sample
+from profiles.hardware.device import ReferencePoint
 from profiles.hardware.fingerprint import (
     cpu_model,
     cpu_vendor,
@@ -27,8 +28,10 @@ from profiles.hardware.probe_cases import Case, probe_cases
 from profiles.hardware.probe_links import buffer_bytes
 from profiles.hardware.probe_ops import moved_bytes
 from profiles.hardware.probe_points import Facts, Probed, cluster_from, slug
+from profiles.hardware.probe_reference import combined_references
 from profiles.hardware.probe_timing import Effort
 from profiles.hardware.probe_workers import Progress, no_progress, run_workers
+from profiles.hardware.profile_file import with_blocks
 from profiles.sourced import Sourced
 
 # Per case. Quick has about 120 cases and must end within 30 s with the start of the workers; the
@@ -116,7 +119,7 @@ def measure_cases(
     )
     backend = "nccl" if cuda else "gloo"
     threads = "" if cuda else f", {threads_per_device} thread(s) each"
-    return cluster_from(
+    cluster = cluster_from(
         probed,
         facts,
         num_devices=num_devices,
@@ -130,6 +133,13 @@ def measure_cases(
         moved_bytes=moved_bytes,
         buffer_bytes=buffer_bytes,
     )
+    references = combined_references(
+        [
+            decode(tuple[ReferencePoint, ...], answer["references"], where="references")
+            for answer in answers
+        ]
+    )
+    return with_blocks(cluster, (), references=references)
 
 
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:

@@ -158,19 +158,27 @@ def _entry_hook(entry: str, stamps: _Stamps) -> Callable[..., Any]:
         if index >= len(stamps.entries) or stamps.entries[index] != entry:
             return None  # another call of a module that is used more than once
         stamps.ends.append(stamps.now())
-        passed = _through_cut((args, kwargs), index, stamps)
+        passed = through_cut((args, kwargs), index, stamps.backward, stamps.now)
         stamps.starts.append(stamps.now())
         return passed
 
     return hook
 
 
-def _through_cut(arguments: Any, index: int, stamps: _Stamps) -> Any:
-    """The arguments with every tensor that has a gradient passed through one identity."""
+def through_cut(
+    arguments: Any,
+    index: int,
+    readings: dict[int, ClockReading],
+    now: Callable[[], ClockReading],
+) -> Any:
+    """The arguments with every tensor that has a gradient passed through one identity.
+
+    readings  where its backward stamps `now()` under `index`, once all those gradients are there
+    """
     leaves, structure = pytree.tree_flatten(arguments)
     positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
     if positions:
-        passed = _Cut.apply(index, stamps.backward, stamps.now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call] # torch's
+        passed = _Cut.apply(index, readings, now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call] # torch's
         for position, tensor in zip(positions, passed, strict=True):
             leaves[position] = tensor
     return pytree.tree_unflatten(leaves, structure)

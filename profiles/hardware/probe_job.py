@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from profiles.document import decode
+from profiles.document import decode, encode
 from profiles.errors import RunError
 from profiles.hardware.cpu_clock import Sample
 from profiles.hardware.probe_cases import Case
 from profiles.hardware.probe_links import sample_link
-from profiles.hardware.probe_ops import op_call
+from profiles.hardware.probe_ops import op_call, pieces_of
 from profiles.hardware.probe_process import Reporter
+from profiles.hardware.probe_reference import time_references
 from profiles.hardware.probe_timing import Effort, measure, resident_bytes, sample_call
 from profiles.model.graph import MatmulShape
 
@@ -28,7 +29,8 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Samples of every case, `[wall_s, cpu_s, delay_s or None]`, in the order of the cases.
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers
-    what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made).
+    what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made), and
+    how fast its reference kernels are.
     """
     cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
     effort: Effort = decode(Effort, job["effort"], where="effort")
@@ -49,15 +51,18 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         elif not (emulated and case.dtype == "bfloat16" and _flop(case) > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
+    reporter(len(cases), len(cases), "reference kernels")
+    references = () if _cuda() else time_references(barrier=dist.barrier)
     reporter(len(cases), len(cases), "done")
-    return {"samples": answers, "machine": machine}
+    return {"samples": answers, "machine": machine, "references": encode(references)}
 
 
 def _sample_op(case: Case, effort: Effort, device: torch.device) -> list[Sample]:
     try:
-        return sample_call(op_call(case, device), effort)
+        samples = sample_call(op_call(case, device), effort)
     except RuntimeError as error:
         raise RunError(f"{case.label} cannot be measured: {error}") from error
+    return [sample.per(pieces_of(case)) for sample in samples]
 
 
 def _cuda() -> bool:

@@ -7,6 +7,7 @@ warm in the caches as repetition makes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,11 @@ from profiles.hardware.probe_cases import ADAMW_TENSORS, MEMORY_OPS, Case
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 _ROW = 1024  # elements of a normalised row, a usual hidden size
+
+# An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
+# at most: AMD EPYC 9684X, amd.com). 256 small parameters are more than a ResNet-50 has (161).
+_OPTIMIZER_BYTES = 128 * 2**20
+_MOST_PARAMETERS = 256
 
 
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
@@ -35,7 +41,7 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
         there = torch.ones_like(here)
         return lambda: there.copy_(here)
     if case.op == "adamw":
-        return _adamw(case.size_bytes, device)
+        return _adamw(case, device)
     return _memory_op(case.op, case.size_bytes, device)
 
 
@@ -96,15 +102,28 @@ def _memory_op(name: str, size_bytes: int, device: torch.device) -> Callable[[],
     return calls[name]
 
 
-def _adamw(size_bytes: int, device: torch.device) -> Callable[[], object]:
-    """One step of torch.optim.AdamW on one fp32 parameter, with torch's own default variant.
+def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
+    """One step of torch.optim.AdamW on equal fp32 parameters, with torch's own default variant.
 
     The default is the for-loop variant on CPU and `foreach` on CUDA, which is also what the
-    executor's plain `AdamW(parameters, lr=...)` runs.
+    executor's plain `AdamW(parameters, lr=...)` runs. On a CPU there are as many parameters as
+    lie in memory when a model's are updated (`pieces_of`): a single small one would stay in the
+    caches, where no optimizer finds it after a backward.
     """
-    parameter = torch.nn.Parameter(torch.randn(_num_elements("adamw", size_bytes), device=device))
-    parameter.grad = torch.randn_like(parameter)
-    return torch.optim.AdamW([parameter], lr=1e-6).step
+    count = _num_elements("adamw", case.size_bytes)
+    parameters = []
+    for _ in range(1 if device.type == "cuda" else pieces_of(case)):
+        parameter = torch.nn.Parameter(torch.randn(count, device=device))
+        parameter.grad = torch.randn_like(parameter)
+        parameters.append(parameter)
+    return torch.optim.AdamW(parameters, lr=1e-6).step
+
+
+def pieces_of(case: Case) -> int:
+    """Equal pieces of work that one call does; the case's time is that of one of them."""
+    if case.op != "adamw" or torch.cuda.is_available():
+        return 1
+    return max(1, min(_MOST_PARAMETERS, math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))))
 
 
 def _tensor_count(name: str) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 
 from profiles.document import read_mapping, to_json, write_text
 from profiles.errors import InputError, RunError
+from profiles.hardware.allocator import KEEP_FREED_MEMORY
 
 # (done, total, label): `total` is a true bound that never grows.
 Progress = Callable[[int, int, str], None]
@@ -75,7 +76,7 @@ def run_workers(
 
 
 def _start(folder: Path, rank: int, threads: int) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ)
+    environment = {**KEEP_FREED_MEMORY, **os.environ}
     environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(threads)
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT)] + ([inherited] if inherited else []))

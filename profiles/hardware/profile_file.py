@@ -9,8 +9,8 @@ from typing import Any
 
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster, NodeGroup
-from profiles.hardware.device import BlockPoint, Device, Measurements
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.device import BlockPoint, Device, Measurements, ReferencePoint
 
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 
@@ -31,12 +31,14 @@ def with_blocks(
     cluster: Cluster,
     points: Sequence[BlockPoint],
     *,
+    references: Sequence[ReferencePoint] = (),
     device: str = "",
     source: str = "",
     date: str = "",
 ) -> Cluster:
     """The cluster with block points on its devices; a point replaces an earlier one of its kind.
 
+    references    how fast the machine was meanwhile; none keeps those that the device has
     device        name of the device that was measured, "" where the cluster has one kind only
     source, date  of the blocks; needed only where the device has no measurements yet
     Raises InputError where the cluster has several kinds of device and none is named, none of that
@@ -50,19 +52,22 @@ def with_blocks(
         raise InputError(
             f"the blocks were measured on {name}, cluster {cluster.name} has {', '.join(names)}"
         )
-    groups = tuple(_measured(group, name, points, source, date) for group in cluster.groups)
+    groups = tuple(
+        replace(group, device=_with_points(group.device, points, references, source, date))
+        if group.device.name == name
+        else group
+        for group in cluster.groups
+    )
     return replace(cluster, groups=groups)
 
 
-def _measured(
-    group: NodeGroup, name: str, points: Sequence[BlockPoint], source: str, date: str
-) -> NodeGroup:
-    if group.device.name != name:
-        return group
-    return replace(group, device=_with_points(group.device, points, source, date))
-
-
-def _with_points(device: Device, points: Sequence[BlockPoint], source: str, date: str) -> Device:
+def _with_points(
+    device: Device,
+    points: Sequence[BlockPoint],
+    references: Sequence[ReferencePoint],
+    source: str,
+    date: str,
+) -> Device:
     before = device.measurements
     if before is None:
         if not source or not date:
@@ -73,4 +78,5 @@ def _with_points(device: Device, points: Sequence[BlockPoint], source: str, date
         before = Measurements(source=source, date=date)
     merged = {point.kind: point for point in (*before.blocks, *points)}
     blocks = tuple(merged[kind] for kind in sorted(merged))
-    return replace(device, measurements=replace(before, blocks=blocks))
+    seen = tuple(references) or before.references
+    return replace(device, measurements=replace(before, blocks=blocks, references=seen))

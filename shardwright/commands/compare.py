@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from profiles.document import decode, encode, read_mapping, to_json
+from profiles.document import decode, read_mapping, to_json
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright import api
 from shardwright.commands.output import show, write_or_print
 from shardwright.commands.predict import write_reports
-from shardwright.compare import compare_plans, compare_run, comparison_data
+from shardwright.compare import compare_run, comparison_data
+from shardwright.plan_diff import diff_plans, plan_diff_data
 from shardwright.report import terminal
+from shardwright.report.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.plan import PLAN_SCHEMA
 
@@ -28,7 +30,7 @@ def compare(
     fail_over: str | None,
 ) -> None:
     """`shardwright compare`."""
-    from shardwright.report.markdown import comparison_markdown, difference_markdown
+    from shardwright.report.markdown import comparison_markdown
 
     answer = api.load_plan(first)
     data = read_mapping(second)
@@ -39,13 +41,13 @@ def compare(
                 f"--html, --trace and --fail-over need a run, {second} is a plan; pass the "
                 "run.json of a run, or leave them out"
             )
-        differences = compare_plans(answer, api.load_plan(second))
+        diff = diff_plans(answer, api.load_plan(second))
         if markdown is not None:
-            write_or_print(markdown, difference_markdown(differences))
+            write_or_print(markdown, plan_diff_markdown(diff))
         elif json_output:
-            sys.stdout.write(to_json([encode(d) for d in differences]))
+            sys.stdout.write(to_json(plan_diff_data(diff)))
         else:
-            show(terminal.difference_report(differences))
+            show(plan_diff_report(diff))
         return
     if tag != MEASUREMENT_SCHEMA:
         raise DocumentError(

@@ -6,16 +6,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from planner.answer_cache import AnswerCache
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
+from profiles.model.loaders import resolve_model
 from profiles.units import format_time, parse_quantity
 from shardwright import api
+from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.asked import import_from_here, sequence_of, space_of
 from shardwright.commands.output import note, show
-from shardwright.places import local_profile
+from shardwright.places import answer_cache, local_profile
+from shardwright.questions import price_for
 from shardwright.report import terminal
+from shardwright.solve_task import task_of, trace_task
 from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile
 from simulator.workload import Workload
@@ -46,6 +51,7 @@ def plan(
     *,
     axes: dict[str, str | None],
     stack: str | None,
+    pareto: str | None,
     precision: str,
     optimizer: str,
     solver: str,
@@ -56,6 +62,8 @@ def plan(
     seed: int,
     local: Path | None,
     quiet: bool,
+    price: str,
+    cache: bool,
 ) -> None:
     """`shardwright plan`."""
     if stack is not None:
@@ -68,6 +76,7 @@ def plan(
             global_batch,
             seq,
             stack=stack,
+            pareto=pareto,
             axes=axes,
             precision=precision,
             output=output,
@@ -78,6 +87,8 @@ def plan(
             quiet=quiet,
         )
         return
+    if pareto is not None:
+        raise InputError("--pareto needs --stack: fronts are of layouts of described models")
     for axis in ("cp", "ep"):
         if axes.get(axis) not in (None, "1"):
             raise InputError(
@@ -91,16 +102,36 @@ def plan(
     work = Workload(
         global_batch=global_batch, sequence_length=length, precision=precision, optimizer=optimizer
     )
-    degrees = api.tp_degrees_for(cluster) if space.tp is None else tuple({1, *space.tp})
-    traced = api.trace(
-        model,
-        sequence_length=length,
-        precision=precision,
-        tp_degrees=tuple(sorted(degrees)),
-        target=api.target_of(cluster),
-    )
     limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
-    answer = search(traced, cluster, work, space, solver, limit, seed, quiet=quiet or json_output)
+    if not cluster.homogeneous:
+        # Here, since only this branch needs replicas that differ.
+        from shardwright.commands.plan_mixed import plan_on_mixed
+
+        task = task_of(resolve_model(model), cluster, work, space, solver=solver, seed=seed)
+        plan_on_mixed(
+            lambda: trace_task(task),
+            cluster,
+            work,
+            space,
+            price=price,
+            solver=solver,
+            seed=seed,
+            time_limit_s=limit,
+            assumed=assumed,
+            output=output,
+            json_output=json_output,
+            provenance=provenance(cluster),
+        )
+        return
+    still = quiet or json_output
+    found = answered(
+        task_of(resolve_model(model), cluster, work, space, solver=solver, seed=seed),
+        lambda traced: search(traced, cluster, work, space, solver, limit, seed, quiet=still),
+        price=price_for(cluster, price),
+        cache=AnswerCache(folder=answer_cache()) if cache else None,
+        time_limit_s=limit,
+    )
+    answer = found.answer
     if assumed:
         from dataclasses import replace
 
@@ -111,6 +142,8 @@ def plan(
         sys.stdout.write(to_json(plan_json(answer)))
     else:
         show(terminal.plan_report(answer))
+        if said := how_it_came_about(found):
+            show(said)
         if explain and answer.plan is not None:
             show(terminal.prediction_report(answer, explain=True))
         if output is not None and answer.plan is not None:

@@ -7,10 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_choice import choice_of
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.pareto import device_front, memory_front
 from planner.space import parse_axis
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError
@@ -22,7 +26,8 @@ from profiles.units import format_time, parse_quantity
 from shardwright import api
 from shardwright.commands.asked import sequence_of
 from shardwright.commands.output import note, show
-from shardwright.report.layout_report import layout_report
+from shardwright.report.layout_report import front_report, layout_report
+from simulator.training_run.coefficients import shipped_coefficients
 
 _COUNTS = ("tp", "cp", "ep", "pp", "dp", "vpp", "zero", "micro_batch")
 
@@ -34,6 +39,7 @@ def plan_for_stack(
     seq: int | None,
     *,
     stack: str,
+    pareto: str | None,
     axes: dict[str, str | None],
     precision: str,
     output: Path | None,
@@ -55,6 +61,9 @@ def plan_for_stack(
         precision=precision,
         space=layout_space_of(axes),
     )
+    if pareto is not None:
+        show(_front(question, pareto))
+        return
     limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
     live = not (quiet or json_output) and sys.stderr.isatty()
 
@@ -88,6 +97,26 @@ def plan_for_stack(
             note(f"written: {output}")
     if answer.chosen is None:
         raise InfeasibleError(f"no layout of {model} fits on {on} with {stack}")
+
+
+def _front(question: LayoutQuestion, against: str) -> RenderableType:
+    coefficients = shipped_coefficients()
+    if against == "memory":
+        layouts = memory_front(question, coefficients)
+        choices = [(question.cluster, layout) for layout in layouts]
+    else:
+        choices = list(
+            device_front(question, coefficients, rebuild=get_cluster, clock=time.monotonic)
+        )
+    if not choices:
+        raise InfeasibleError(
+            f"no layout of {question.name} fits on {question.cluster.name} with {question.stack}; "
+            "without --pareto the answer says what would fit"
+        )
+    return front_report(
+        against,
+        [(part, choice_of(layout, None, part, api.price_for)) for part, layout in choices],
+    )
 
 
 def figures_of(model: str) -> Transformer:

@@ -32,7 +32,7 @@ def profile(
     from planner.space import parse_axis
     from profiles.hardware.fingerprint import num_cores
     from profiles.hardware.probe import measure_machine
-    from profiles.hardware.profile_file import read_profile, with_blocks, write_profile
+    from profiles.hardware.profile_file import read_profile, write_profile
 
     path = output or local_profile()
     per_device = threads or 1
@@ -45,24 +45,32 @@ def profile(
     cluster = read_profile(path)
     if model is not None:
         _check_same(path, cluster, devices, threads)
-        from profiles.hardware.probe_blocks import measure_blocks
+        from executor.probe_pipeline import profile_model
         from profiles.model.loaders import resolve_model
+        from profiles.model.traced import trace_model
+        from shardwright import api
 
         import_from_here(model)
         length, _ = sequence_of(model, seq)
         work = Workload(global_batch=1, sequence_length=length, precision=precision)
+        spec = resolve_model(model)
+        traced = trace_model(
+            spec,
+            sequence_length=length,
+            dtype=work.compute_dtype,
+            target=api.target_of(cluster),
+            cache=trace_cache(),
+        )
         with Bar("measuring blocks", quiet=quiet) as progress:
-            points = measure_blocks(
-                resolve_model(model),
+            cluster = profile_model(
+                spec,
+                traced,
+                cluster,
                 parse_axis(micro_batch, "--micro-batch"),
-                sequence_length=length,
-                dtype=work.compute_dtype,
-                num_processes=cluster.num_devices,
+                date=today,
                 threads_per_device=_threads(cluster),
-                cache=trace_cache(),
                 progress=progress,
             )
-        cluster = with_blocks(cluster, points, date=today)
         write_profile(path, cluster, provenance=provenance(cluster))
     device = cluster.groups[0].device
     found = device.measurements

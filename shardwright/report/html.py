@@ -35,6 +35,7 @@ _PARTS = {
     "compute": "#4c78a8",
     "recompute": "#7fa8d1",
     "launch": "#b7cce2",
+    "runtime": "#9d8fc7",
     "tensor_parallel_communication": "#d9534f",
     "pipeline_communication": "#e5837f",
     "data_parallel_communication": "#f0b3b1",

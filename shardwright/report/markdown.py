@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from profiles.units import format_bytes, format_time
 from shardwright.compare import Comparison, Difference, Row
+from shardwright.drift import drift_sentence
 
 
 def quantity(value: float, unit: str) -> str:
@@ -56,7 +57,8 @@ def verdict(comparison: Comparison) -> str:
     if comparison.gradients_passed is not None:
         what = "equal" if comparison.gradients_passed else "DIFFER FROM"
         said += f" Loss and gradients {what} those of the unsplit model."
-    return said
+    drift = drift_sentence(comparison.drifts)
+    return f"{said} {drift}" if drift else said
 
 
 def difference_markdown(differences: Sequence[Difference]) -> str:

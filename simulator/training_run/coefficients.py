@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from profiles.document import read_document
 from simulator.training_run.network_text import network_of
+from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
@@ -128,10 +129,11 @@ KINDS = (
     Kind(
         name="inner",
         owner="device",
-        start=1.35,
+        start=1.0,
         spread=0.2,
-        meaning="time of messages inside a node over that at the datasheet's rate",
-        source="collectives reach 0.7 to 0.8 of a link's rate",
+        meaning="time of messages inside a node over that of the measured curves, or over that at "
+        "the link's rate and efficiency where none was measured",
+        source="nccl-tests themselves (profiles/data/collectives)",
     ),
     Kind(
         name="outer",
@@ -278,10 +280,17 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits":
         return f"{run.device}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
-        return f"{run.stack}.{'sharded' if run.zero_stage else 'whole'}"
+        return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
-        return run.stack
+        return software_of(run)
     return network_kind(run) if kind.owner == "network" else "*"
+
+
+def software_of(run: TrainingRun) -> str:
+    """The software whose coefficients a run takes: its stack, or what that stack is called where
+    the optimizer is sharded (`RunStack.sharded_name`)."""
+    sharded = load_run_stack(run.stack).sharded_name
+    return sharded if sharded and run.zero_stage else run.stack
 
 
 def network_kind(run: TrainingRun) -> str:

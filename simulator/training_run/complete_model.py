@@ -25,6 +25,10 @@ from simulator.training_run.unsupported import UnsupportedRunError
 _GPT_VOCABULARY = 50257
 _LLAMA_VOCABULARY = 32000
 _USUAL_HEAD = 128
+# Widths whose published heads are not those nearest to 128: BigScience's 200B trials, printed as
+# NHIDDEN=14400, NHEADS=96 (github.com/bigscience-workshop/bigscience 053adaf,
+# train/tr11-176B-ml/chronicles-prequel.md), read 2026-11-21.
+_HEADS_OF_WIDTH = {14400: 96}
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bBtTmM])(?![a-zA-Z0-9])")
 _GATED_NAME = re.compile(
     r"llama|mistral|mixtral|qwen|gemma|deepseek|kimi|palm|phi|yi-|baichuan", re.I
@@ -189,8 +193,13 @@ def _gated(run: PublishedRun, said: list[str]) -> bool:
 
 
 def _heads(run: PublishedRun, hidden: int, tp: int, said: list[str]) -> int:
-    """As many heads as come nearest to 128 wide, divide the hidden size and divide among tp."""
+    """The heads published for this width, else as many as come nearest to 128 wide, divide the
+    hidden size and divide among tp."""
     counts = [n for n in range(tp, hidden // 16 + 1, tp) if hidden % n == 0]
+    published = _HEADS_OF_WIDTH.get(hidden)
+    if published in counts:
+        said.append(f"{published} heads of {hidden // published} (published for this width)")
+        return published
     if not counts:
         raise UnsupportedRunError(
             run.id, f"no number of heads divides both tp={tp} and the hidden size {hidden}"

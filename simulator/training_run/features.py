@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.hardware.catalog import get_device, get_link, node_design
+from profiles.hardware.collective_curve import curves_on
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
@@ -168,14 +169,17 @@ def stage_layers(run: TrainingRun) -> tuple[float, float]:
 
 
 def links_of(run: TrainingRun) -> Links:
-    """The datasheet rates of a run's links."""
+    """The rates of a run's links: measured curves or rate and efficiency inside a node, the
+    adapters' rate as printed between nodes."""
     device = get_device(run.device)
     inner = get_link(node_design(run.device).inner_link)
     network = network_of(run.outer_link, device.name, run.node_devices)
+    rate = inner.bandwidth_bytes_per_s.value * inner.efficiency.value
     return Links(
-        inner_bytes_per_s=inner.bandwidth_bytes_per_s.value,
+        inner_bytes_per_s=rate,
         outer_bytes_per_s=network.bytes_per_s_per_node / run.node_devices,
         node_devices=run.node_devices,
+        curve=curves_on(device.name, inner.name, rate, inner.latency_s.value),
     )
 
 
@@ -292,7 +296,7 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         context = collective("all_gather", kv * run.cp, run.cp, links, stride=run.tp)
     cut = Messages()
     if run.pp > 1:
-        share = run.tp if run.sequence_parallel else 1
+        share = run.tp if run.sequence_parallel or stack.splits_sends else 1
         beside = run.num_devices // run.pp
         cut = send(
             boundary / share,

@@ -12,6 +12,8 @@ from simulator.schedule import build_schedule
 from simulator.timeline import simulate
 from simulator.training_run.training_run import TrainingRun
 
+# A share of 0 would mean that a closed form serves (step_time.py).
+_NEXT_TO_NONE = 1e-12
 # Schedules whose ranks hold two chunks, the second on the way back.
 _IN_V = ("zbv", "v-half", "v-min", "dualpipev")
 
@@ -45,13 +47,24 @@ def _zero_bubble_share(
 ) -> float:
     weight = 0.5 * row["matmul_backward"]
     chunks = 2 if run.schedule in _IN_V else 1
-    each = row["layers"] / chunks
-    durations = Durations.even(
-        run.pp * chunks,
-        forward_s=forward * each,
-        backward_input_s=(backward - weight) * each,
-        backward_weight_s=weight * each,
-        send_s=send,
+    stages = run.pp * chunks
+    layers = [row["layers"] / chunks] * stages
+    head = 0.0
+    if chunks == 1:
+        # The last rank has the logits and the loss. In a V they share a rank with the embedding,
+        # and its chunks are taken as even.
+        layers[-1] = row["last_layers"]
+        head = row["head_matmul"] + row["head_pass"]
+    thirds = [0.0] * (stages - 1) + [head / 3]
+    durations = Durations(
+        forward_s=tuple(forward * n + h for n, h in zip(layers, thirds, strict=True)),
+        backward_s=tuple(backward * n + 2 * h for n, h in zip(layers, thirds, strict=True)),
+        backward_input_s=tuple(
+            (backward - weight) * n + h for n, h in zip(layers, thirds, strict=True)
+        ),
+        backward_weight_s=tuple(weight * n + h for n, h in zip(layers, thirds, strict=True)),
+        send_forward_s=(send,) * stages,
+        send_backward_s=(send,) * stages,
     )
     # Longer steps only repeat their middle.
     count = min(run.num_microbatches, 4 * run.pp)
@@ -63,9 +76,10 @@ def _zero_bubble_share(
         durations=durations,
     )
     timeline = simulate(schedule, durations)
-    busy = (forward + backward) * row["layers"]
+    layer = forward + backward
+    busy = max(row["layers"] * layer, layers[-1] * layer + head)
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
-    return max(0.0, longest_rank_s(timeline) / busy - count)
+    return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
 
 def _interleaved_share(

@@ -1,8 +1,10 @@
-"""Seconds of a run's collectives at the datasheets' link rates, before any coefficient.
+"""Seconds of a run's collectives, before any coefficient.
 
-A group's ranks lie side by side in nodes, `per_node` of them in each. Within nodes a ring moves
-(n - 1) / n of the data over each device's own link; between nodes every node sends as much as one
-rank of its ring, and a group has the network adapters of the devices that it occupies (rails; NCCL
+A group's ranks lie side by side in nodes, `per_node` of them in each. Within nodes a collective
+takes what was measured on such a group (nccl-tests, profiles/data/collectives: the rate grows with
+the message and the group, latency is inside); where nothing was, a ring moves (n - 1) / n of the
+data over each device's own link at its rate, plus latency steps. Between nodes every node sends as
+much as one rank of its ring, and a group has the adapters of the devices that it occupies (NCCL
 builds one ring per adapter). All-reduce is a reduce-scatter and an all-gather (Thakur et al.,
 IJHPCA 19(1), 2005, sections 4.1 to 4.4). Both parts are kept apart, because each kind of link has a
 coefficient of its own, and so are the latency steps.
@@ -12,16 +14,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profiles.hardware.collective_curve import ScaledCurves
+
 _PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """One direction's rate of a device's inner link, and of its share of the node's adapters."""
+    """One direction's rate of a device's inner link, and of its share of the node's adapters.
+
+    inner_bytes_per_s  bandwidth x efficiency of the link
+    curve              what was measured of collectives inside a node, or None
+    """
 
     inner_bytes_per_s: float
     outer_bytes_per_s: float
     node_devices: int
+    curve: ScaledCurves | None = None
+
+    def inside_s(self, operation: str, ranks: int, bus_bytes: float) -> float:
+        """Seconds of a collective inside a node when each link carries `bus_bytes`."""
+        if self.curve is not None:
+            return self.curve.time_s(operation, ranks, bus_bytes)
+        return bus_bytes / self.inner_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +83,19 @@ def collective(
         outside = size_bytes * (ranks - per_node) / ranks
         inside = size_bytes * (per_node - 1) / ranks
         return Messages(
-            inner_s=inside / links.inner_bytes_per_s,
+            inner_s=links.inside_s(operation, per_node, inside) if inside else 0.0,
             outer_s=outside / links.outer_bytes_per_s,
             inner_steps=1.0 if per_node > 1 else 0.0,
             outer_steps=1.0 if nodes > 1 else 0.0,
         )
     if nodes == 1:
         return Messages(
-            inner_s=moved / links.inner_bytes_per_s, inner_steps=passes * (ranks - 1) ** 0.5
+            inner_s=links.inside_s(operation, ranks, moved),
+            inner_steps=passes * (ranks - 1) ** 0.5 if links.curve is None else 0.0,
         )
     # A ring through every node leaves it with `per_node` adapters side by side.
     outer = moved / (per_node * links.outer_bytes_per_s)
-    inner = moved / links.inner_bytes_per_s if per_node > 1 else 0.0
+    inner = links.inside_s(operation, per_node, moved) if per_node > 1 else 0.0
     return Messages(
         inner_s=max(0.0, inner - outer) if inner > outer else 0.0,
         outer_s=outer,

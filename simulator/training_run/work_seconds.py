@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ Array = NDArray[np.float64]
 # section 4.1), because it uses no instruction that Ampere lacks.
 _AMPERE = "a100-sxm-80gb"
 _FLASH_2_GAIN = 335 / 225
+# Tensor cores want rows of a multiple of 16 bytes (cuBLAS documentation, "Tensor Core Usage"). The
+# batched products of unfused scores, whose rows are slices of a head's width, fall back to fp32
+# multiply-adds where that is not so: BLOOM's prequel (chronicles-prequel.md) gives 118 s a step
+# with 96 heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
+_ALIGNED_BYTES = 16
+_NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
+# First of two columns of sums, forward and backward, of the attention core.
+_SCORES = 5
 _NEWER = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
 
 
@@ -65,13 +74,13 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         for matmul in work.backward_matmuls(weights=False):
             add(device, matmul, row, 2)
         for matmul in work.grouped:
-            add(device, matmul, row, 5)
-        for matmul in work.backward_grouped():
-            add(device, matmul, row, 6)
-        for matmul in work.score_matmuls:
             add(device, matmul, row, 3)
+        for matmul in work.backward_grouped():
+            add(device, matmul, row, 4)
+        for matmul in work.score_matmuls:
+            add(device, matmul, row, _SCORES)
             for gradient in matmul.gradients():
-                add(device, gradient, row, 4)
+                add(device, gradient, row, _SCORES + 1)
         if work.attention is not None:
             x = work.attention
             calls[device, x.dtype, x.head_size, x.newest].append(
@@ -80,6 +89,11 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     for (device, dtype), shapes in products.items():
         m, n, k, count, rows, slots = np.asarray(shapes).T
         each = _matmul_s(device, dtype, m, n, k) * count
+        each = np.where(
+            (slots >= _SCORES) & _without_tensor_cores(dtype, m, n, k),
+            np.maximum(each, 2 * m * n * k * count / _vector_flop_per_s(device)),
+            each,
+        )
         np.add.at(sums, (rows.astype(int), slots.astype(int)), each)
         main = slots < 3
         ideal = 2 * m * n * k * count / _peak_flop_per_s(device, dtype)
@@ -91,17 +105,17 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             device, factor = _AMPERE, 1.0 / _FLASH_2_GAIN
         forward, backward = _attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)
         forward, backward = factor * forward, factor * backward
-        np.add.at(sums, (rows.astype(int), 3), forward * count)
-        np.add.at(sums, (rows.astype(int), 4), backward * count)
+        np.add.at(sums, (rows.astype(int), _SCORES), forward * count)
+        np.add.at(sums, (rows.astype(int), _SCORES + 1), backward * count)
     return [
         WorkSeconds(
             matmul_forward_s=row[0],
             matmul_backward_s=row[1],
             frozen_backward_s=row[2],
-            attention_forward_s=row[3],
-            attention_backward_s=row[4],
-            grouped_forward_s=row[5],
-            grouped_backward_s=row[6],
+            grouped_forward_s=row[3],
+            grouped_backward_s=row[4],
+            attention_forward_s=row[_SCORES],
+            attention_backward_s=row[_SCORES + 1],
             peak_forward_s=row[7],
             peak_backward_s=row[8],
             frozen_peak_backward_s=row[9],
@@ -120,6 +134,18 @@ def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
     wide = "bfloat16" if "bfloat16" in surface.tables else "float16"
     ratio = peaks[wide].value / peaks[dtype].value if {dtype, wide} <= set(peaks) else 1.0
     return surface.time_s(wide, m, n, k) * ratio
+
+
+def _without_tensor_cores(dtype: str, *sizes: Array) -> NDArray[np.bool_]:
+    """Whether a row of any operand is no multiple of 16 bytes."""
+    elements = _ALIGNED_BYTES // _NARROW_TYPES.get(dtype, 2)
+    return np.asarray(np.any([size % elements != 0 for size in sizes], axis=0), dtype=np.bool_)
+
+
+def _vector_flop_per_s(device: str) -> float:
+    """The datasheet's fp32 rate without tensor cores; unbounded where none is stated."""
+    peaks = get_device(device).peak_flop_per_s
+    return float(peaks["float32"].value) if "float32" in peaks else math.inf
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:

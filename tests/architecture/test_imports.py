@@ -27,6 +27,7 @@ HEAVY = {
     ),
     "transformers": ("profiles/model/build",),
     "ortools": ("planner/",),
+    "ray": ("planner/ray_workers",),
     "numba": ("planner/", "simulator/timeline"),
     "matplotlib": ("shardwright/report/",),
     "typer": ("shardwright/",),

@@ -1,28 +1,31 @@
 """Predictions against runs on this machine: three models, three schedules, two processes.
 
-CPU time is what is asserted: it does not count waiting for a core that another program has. The
-report shows wall time too. Each model's blocks are measured right before its runs, since the speed
-of a shared machine drifts.
+Asserted is CPU time, of pairs of a profile and a run between which the machine held still: its
+reference kernel `layers` was as fast between the run's steps as in the profile, within 3 %, and at
+least half of the steps waited for no core. A pair
+that the reference kernels prove to be disturbed is measured anew, profile and run, three times at
+most; where the machine never holds still the test says so and is skipped with the raw errors, it
+does not pass. An undisturbed pair outside the bound fails at once. Wall time is shown beside.
 """
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from executor.launch import run_plan
+from executor.probe_pipeline import even_stages, profile_model
 from profiles.document import write_document
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.probe import measure_machine
-from profiles.hardware.probe_blocks import measure_blocks
-from profiles.hardware.profile_file import with_blocks
 from profiles.model.loaders import resolve_model
 from profiles.model.traced import trace_model
+from shardwright.drift import Drift, drifts_of
 from simulator.measurement import Measurement
-from simulator.plan import PLAN_SCHEMA, Plan, Recompute, Stage
+from simulator.plan import PLAN_SCHEMA, Plan
 from simulator.plan_file import PlanFile
 from simulator.predict import predict
 from simulator.prediction import Prediction
@@ -45,10 +48,7 @@ MODELS = {
     "gpt2": ("gpt2.json", 128, 2),
     "resnet50": ("examples.resnet50:build", 1, 2),
 }
-# A shared machine's speed moves by 10 to 29 % in CPU time between a profile and a run minutes
-# later, so a pair that is further off is measured anew, three times at most. That is a weaker check
-# than one pair within the bound: it shows a prediction that is always wrong, not one that often is.
-BUSY = 0.25
+BUSY = 0.06
 ATTEMPTS = 3
 MEMORY = 0.05
 STEPS = 6
@@ -60,12 +60,40 @@ def machine() -> Cluster:
 
 
 def busy_seconds(prediction: Prediction, micro_batches: int) -> float:
-    """Predicted work of all ranks in a step, without what they wait."""
-    return sum(micro_batches * (s.forward_s + s.backward_s) for s in prediction.stages)
+    """Predicted CPU seconds of all stages in a step: without what the runtime adds around them."""
+    return sum(
+        micro_batches * (s.forward_s + s.backward_s - s.runtime_s) for s in prediction.stages
+    )
 
 
 def busy_cpu_seconds(measured: Measurement, micro_batches: int) -> float:
     return sum(micro_batches * (s.forward_cpu_s + s.backward_cpu_s) for s in measured.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Errors of one prediction against its run, and how the machine moved between them."""
+
+    wall: float
+    busy: float
+    peaks: tuple[float, ...]
+    drifts: tuple[Drift, ...]
+    quiet_steps: int
+
+    @property
+    def held_still(self) -> bool:
+        moved = any(drift.disturbed for drift in self.drifts)
+        return bool(self.drifts) and not moved and 2 * self.quiet_steps >= STEPS
+
+    def __str__(self) -> str:
+        peaks = ", ".join(f"{p:+.1%}" for p in self.peaks)
+        speeds = ", ".join(f"{d.kernel} {d.speed:.2f}" for d in self.drifts)
+        still = "still" if self.held_still else "DISTURBED"
+        return (
+            f"step {self.wall:+.1%} (wall), work {self.busy:+.1%} (CPU), memory {peaks}; "
+            f"{self.quiet_steps}/{STEPS} steps undisturbed; speed against the profile: {speeds}, "
+            f"{still}"
+        )
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -99,17 +127,13 @@ def check(
     model = trace_model(spec, sequence_length=length, dtype="float32", target="cpu")
     graph = model.at(micro_batch)
 
-    def profiled() -> tuple[Cluster, dict[str, float]]:
-        points = measure_blocks(
-            spec, (micro_batch,), sequence_length=length, dtype="float32", num_processes=2
-        )
-        times = {point.kind: point.forward_s + point.backward_s for point in points}
-        return with_blocks(machine, points), times
+    def profiled() -> Cluster:
+        return profile_model(spec, model, machine, (micro_batch,), date="2026-11-21")
 
-    cluster, times = profiled()
-
-    def pair(schedule: str, vpp: int) -> tuple[float, list[float]]:
-        """Errors of the work and of the peaks of one run."""
+    def pair(cluster: Cluster, schedule: str, vpp: int) -> Pair:
+        measurements = cluster.groups[0].device.measurements
+        assert measurements is not None
+        times = {p.kind: p.forward_s + p.backward_s for p in measurements.blocks}
         plan = Plan(
             model=text,
             model_hash=spec.content_hash,
@@ -126,7 +150,7 @@ def check(
             vpp=vpp,
             micro_batch=micro_batch,
             schedule=schedule,
-            stages=balanced([times[block.kind] for block in graph.blocks], 2 * vpp),
+            stages=even_stages([times[block.kind] for block in graph.blocks], 2 * vpp),
         )
         prediction = predict(plan, model, cluster)
         plan_path = tmp_path / "plan.json"
@@ -139,42 +163,33 @@ def check(
         )
         write_document(plan_path, answer, schema=PLAN_SCHEMA)
         measured = run_plan(plan_path, steps=STEPS, output=tmp_path / "run.json")
-        step = prediction.step_time_s.value
-        wall = step / measured.step_wall_s - 1
-        busy = busy_seconds(prediction, 4) / busy_cpu_seconds(measured, 4) - 1
-        peaks = [
-            predicted.peak_bytes / found.peak_memory_bytes - 1
-            for predicted, found in zip(prediction.ranks, measured.ranks, strict=True)
-        ]
-        with capsys.disabled():
-            quiet = sum(not s.disturbed for s in measured.steps)
-            print(
-                f"\n{name} {schedule}: step {wall:+.1%} (wall), work {busy:+.1%} (CPU), memory "
-                f"{', '.join(f'{p:+.1%}' for p in peaks)}, {quiet}/{STEPS} steps undisturbed"
-            )
-        return busy, peaks
+        return Pair(
+            wall=prediction.step_time_s.value / measured.step_wall_s - 1,
+            busy=busy_seconds(prediction, 4) / busy_cpu_seconds(measured, 4) - 1,
+            peaks=tuple(
+                predicted.peak_bytes / found.peak_memory_bytes - 1
+                for predicted, found in zip(prediction.ranks, measured.ranks, strict=True)
+            ),
+            drifts=drifts_of(prediction, measured),
+            quiet_steps=sum(not step.disturbed for step in measured.steps),
+        )
 
+    unproved = []
     for schedule, vpp in schedules:
-        for attempt in range(ATTEMPTS):
-            if attempt:  # the machine's speed has moved since the profile: measure it anew
-                cluster, times = profiled()
-            busy, peaks = pair(schedule, vpp)
-            if abs(busy) < BUSY:
+        tried: list[Pair] = []
+        for _ in range(ATTEMPTS):
+            tried.append(pair(profiled(), schedule, vpp))
+            with capsys.disabled():
+                print(f"\n{name} {schedule}: {tried[-1]}")
+            assert max(map(abs, tried[-1].peaks)) < MEMORY, (name, schedule, tried[-1].peaks)
+            if tried[-1].held_still:
+                assert abs(tried[-1].busy) < BUSY, f"{name} {schedule}: {tried[-1]}"
                 break
-        assert abs(busy) < BUSY, (name, schedule)
-        assert max(map(abs, peaks)) < MEMORY, (name, schedule, peaks)
-
-
-def balanced(times: list[float], count: int) -> tuple[Stage, ...]:
-    """Blocks cut into stages of about equal time."""
-    cuts, done = [0], 0.0
-    for index, time_s in enumerate(times):
-        due = done + time_s / 2 >= sum(times) * len(cuts) / count
-        if len(cuts) < count and index > cuts[-1] and due:
-            cuts.append(index)
-        done += time_s
-    cuts.append(len(times))
-    return tuple(
-        Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
-        for a, b in pairwise(cuts)
-    )
+        else:
+            errors = ", ".join(f"{one.busy:+.1%}" for one in tried)
+            unproved.append(f"{schedule} (errors of the work: {errors})")
+    if unproved:
+        pytest.skip(
+            f"{name}: the machine did not hold still between profile and run in {ATTEMPTS} "
+            f"attempts: {'; '.join(unproved)}"
+        )

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.mixed_devices import MixedPlan, NoMixedPlan, plan_mixed_devices
-from planner.mixed_stages import MixedDevice, MixedProblem, best_splits
+from planner.mixed_devices import MixedSolution, NoMixedSolution, plan_mixed_devices
+from planner.mixed_stages import MixedDevice, MixedProblem, Split, best_splits
 from profiles.errors import InputError
 from simulator.durations import Durations
 from simulator.mixed_replicas import Replica, mixed_step
+from simulator.schedule import build_schedule
+from simulator.timeline import simulate
 
 
 def problem(devices, microbatches, reduce_s, **more):
@@ -25,9 +27,9 @@ def problem(devices, microbatches, reduce_s, **more):
     )
 
 
-def solved(p: MixedProblem) -> MixedPlan:
+def solved(p: MixedProblem) -> MixedSolution:
     plan = plan_mixed_devices(p)
-    assert isinstance(plan, MixedPlan)
+    assert isinstance(plan, MixedSolution)
     return plan
 
 
@@ -71,14 +73,14 @@ def test_memory_counts_micro_batches_in_flight():
     device = MixedDevice(name="only", count=2, block_s=(1.0,) * 4, capacity_bytes=6.0)
     row = (1.0,) * 4
     p = problem([device], 8, (0.0, 0.0), static_bytes=row, saved_bytes=row)
-    ((split,),) = best_splits(p).values()
+    ((split,),) = best_splits(p.tables()).values()
     assert split.first_blocks in ((0, 1), (0, 2))
     assert split.longest_s == 2.0
     tighter = MixedDevice(name="only", count=2, block_s=(1.0,) * 4, capacity_bytes=1.5)
     answer = plan_mixed_devices(
         problem([tighter], 8, (0.0, 0.0), static_bytes=row, saved_bytes=row)
     )
-    assert answer == NoMixedPlan(needed_bytes=2.0, capacity_bytes=1.5)
+    assert answer == NoMixedSolution(needed_bytes=2.0, capacity_bytes=1.5)
 
 
 def random_problem(rng: random.Random, *, memory: bool) -> MixedProblem:
@@ -170,7 +172,7 @@ def test_equals_enumeration(memory: bool):
         p = random_problem(rng, memory=memory)
         expected = enumerated(p)
         plan = plan_mixed_devices(p)
-        if isinstance(plan, NoMixedPlan):
+        if isinstance(plan, NoMixedSolution):
             assert expected == float("inf")
             infeasible += 1
             continue
@@ -283,3 +285,35 @@ def test_wrong_numbers_are_named():
         MixedProblem(devices=(device,), num_microbatches=1, send_s=(0.0,) * 3, reduce_s=(0.0,))
     with pytest.raises(InputError, match="static_bytes has 1 entries for 2 blocks"):
         problem([device], 1, (0.0,), static_bytes=(1.0,))
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=200, deadline=None)
+def test_bound_of_a_split_is_not_above_its_timeline(seed: int):
+    rng = random.Random(seed)
+    count, microbatches = rng.randint(1, 5), rng.randint(1, 9)
+    times = [rng.choice((1.0, 1.5, rng.uniform(0.1, 4.0))) for _ in range(count)]
+    part = rng.random()
+    durations = Durations(
+        forward_s=tuple(part * t for t in times),
+        backward_s=tuple((1 - part) * t for t in times),
+        send_forward_s=(0.0,) * count,
+        send_backward_s=(0.0,) * count,
+    )
+    schedule = build_schedule("1f1b", num_ranks=count, num_microbatches=microbatches)
+    ends = simulate(schedule, durations)
+    split = Split(
+        longest_s=max(times),
+        sum_s=sum(times),
+        devices=(0,) * count,
+        first_blocks=tuple(range(count)),
+    )
+    end_s = max(ends.rank_end_s(rank) for rank in range(count))
+    assert split.least_s(microbatches) <= end_s * (1 + 1e-12)
+    assert end_s <= split.pipeline_s(microbatches) * (1 + 1e-12)
+    even = Split(
+        longest_s=1.0, sum_s=float(count), devices=split.devices, first_blocks=split.first_blocks
+    )
+    assert even.least_s(microbatches) <= count + microbatches - 1.0
+    if microbatches > count:
+        assert even.least_s(microbatches) == count + microbatches - 1.0

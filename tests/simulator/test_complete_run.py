@@ -111,11 +111,15 @@ def test_layers_come_from_the_name() -> None:
     )
     done = complete_run(run)
     assert done.model.num_layers == 80
-    # 112.5 heads of 128 are none; 120 of 120 is the nearest that divides 14400 and by tp=8.
-    assert (done.model.num_heads, done.model.head_size) == (120, 120)
+    # 96 heads are published for this width.
+    assert (done.model.num_heads, done.model.head_size) == (96, 150)
     assert "80 layers (200 billion parameters in the name need 78.9; a multiple of pp=10)" in (
         done.defaults
     )
+    assert "96 heads of 150 (published for this width)" in done.defaults
+    # Of 13824, 108 heads of 128 do not divide by tp=8; 96 of 144 is the nearest that does.
+    other = complete_run(replace(run, hidden_size=13824, ffn_size=55296)).model
+    assert (other.num_heads, other.head_size) == (96, 144)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""Timing every block of a stage while the executor runs it: a recorder with stamps at the cuts.
+
+As profiles/hardware/probe_chain.py times a whole model, this times the blocks inside a stage's
+actions. Forward: a stamp where the module that opens a block is called. Backward: the tensors that
+cross a cut pass through an identity whose backward stamps. What lies between the stamps and the
+ends of the action is the replay and torch's pipeline runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from executor.recorder import Recorder
+from executor.stages import StageModule
+from profiles.hardware.cpu_clock import ClockReading, Sample, ThreadClock, between
+from profiles.hardware.probe_chain import through_cut
+
+_ACTION = re.compile(r"(\d+)([FB])(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTime:
+    """What one pass of one block took. letter  `F` or `B`; step  counted from the first step"""
+
+    step: int
+    block: int
+    letter: str
+    sample: Sample
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The stamps of one micro-batch in one stage, by block."""
+
+    begins: dict[int, ClockReading] = field(default_factory=dict)
+    ends: dict[int, ClockReading] = field(default_factory=dict)
+    backward: dict[int, ClockReading] = field(default_factory=dict)
+
+
+class BlockRecorder(Recorder):
+    """A recorder that also times the blocks of the stages it watches.
+
+    blocks     one entry per block, pass, micro-batch and step
+    stamping   (step, stage, CPU seconds) of every forward that making the cuts took
+    begins_ns  when each step began, on the clock that all processes of a machine share
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[BlockTime] = []
+        self.stamping: list[tuple[int, int, float]] = []
+        self.begins_ns: list[int] = []
+        self._stages: Mapping[int, StageModule] = {}
+        self._entries: tuple[str, ...] = ()
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._running: _Pass | None = None
+        self._clock = ThreadClock()
+
+    def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
+        """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
+        self._stages, self._entries = stages, entries
+        for stage in stages.values():
+            modules = dict(stage.model.named_modules())
+            for index in range(max(1, stage.first), min(stage.last + 1, len(entries))):
+                # The stage's own hook comes first where it puts the received tensors in, and last
+                # where it ends the replay (executor/stages.py).
+                modules[entries[index]].register_forward_pre_hook(
+                    self._hook(index, stage), with_kwargs=True, prepend=index > stage.first
+                )
+
+    @contextmanager
+    def action(self, name: str) -> Iterator[None]:
+        found = _ACTION.fullmatch(name)
+        if found is None or int(found[1]) not in self._stages:
+            with super().action(name):
+                yield
+            return
+        key = (int(found[1]), int(found[3]))
+        forward = found[2] == "F"
+        passed = _Pass() if forward else self._passes.pop(key)
+        if forward:
+            self._passes[key] = self._running = passed
+        with super().action(name):
+            start = self._clock.read()
+            yield
+            end = self._clock.read()
+        self._running = None
+        stage = self._stages[key[0]]
+        if forward:
+            self._note_forward(stage, passed, start, end)
+            self._note_stamping(key[0], passed)
+        else:
+            self._note_backward(stage, passed, start, end)
+
+    @contextmanager
+    def step(self) -> Iterator[Any]:
+        with super().step() as record:
+            self.begins_ns.append(self._begin.wall_ns)
+            yield record
+
+    def _hook(self, index: int, stage: StageModule) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            passed = self._running
+            if passed is None or index in passed.begins:
+                return None  # another call of a module that is used more than once
+            if index > stage.first:
+                passed.ends[index - 1] = self._clock.read()
+            cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+            passed.begins[index] = self._clock.read()
+            return cut
+
+        return hook
+
+    def _note_forward(
+        self, stage: StageModule, passed: _Pass, start: ClockReading, end: ClockReading
+    ) -> None:
+        for block in range(stage.first, stage.last):
+            begin = passed.begins.get(block, start)
+            self._note(block, "F", begin, passed.ends.get(block, end))
+
+    def _note_stamping(self, stage: int, passed: _Pass) -> None:
+        cuts = [
+            between(passed.ends[block - 1], begin).cpu_s
+            for block, begin in passed.begins.items()
+            if block - 1 in passed.ends
+        ]
+        if self._current is not None:
+            self.stamping.append((len(self.steps), stage, sum(cuts)))
+
+    def _note_backward(
+        self, stage: StageModule, passed: _Pass, start: ClockReading, end: ClockReading
+    ) -> None:
+        # From the last block to the first; where no gradient crosses a cut nothing runs before it.
+        reached = passed.backward.get(stage.last, start)
+        for block in range(stage.last - 1, stage.first - 1, -1):
+            ended = passed.backward.get(block, end)
+            self._note(block, "B", reached, ended)
+            reached = ended
+
+    def _note(self, block: int, letter: str, begin: ClockReading, end: ClockReading) -> None:
+        if self._current is not None:
+            self.blocks.append(
+                BlockTime(
+                    step=len(self.steps), block=block, letter=letter, sample=between(begin, end)
+                )
+            )

@@ -1,0 +1,215 @@
+"""From the log of a pipeline that was timed to seconds per block, and what lies between actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+
+from profiles.errors import RunError
+from profiles.hardware.cpu_clock import DELAY_LIMIT
+from profiles.hardware.device import ActionOverhead, BlockPoint
+from profiles.model.graph import ModelGraph
+from simulator.plan import Plan
+from simulator.schedule import build_schedule, dependencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLog:
+    """One step of one rank.
+
+    begin_s  on the clock that all ranks share;  actions  (name, start, end, CPU seconds), from it
+    """
+
+    begin_s: float
+    wall_s: float
+    delay_fraction: float
+    actions: tuple[tuple[str, float, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLog:
+    """All steps of one rank.
+
+    blocks    (step, block, `F` or `B`, wall, CPU seconds)
+    stamping  (step, stage, CPU seconds) that the stamps of a forward took
+    warm_up   steps at the front that do not count
+    """
+
+    steps: tuple[StepLog, ...]
+    blocks: tuple[tuple[int, int, str, float, float], ...]
+    stamping: tuple[tuple[int, int, float], ...]
+    warm_up: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Time before an action of a step in which its rank did none.
+
+    after_message  True where the rank was idle until another's result came: the time from that
+                   result's end on; False where the result had been there before
+    """
+
+    stage: int
+    letter: str
+    time_s: float
+    after_message: bool
+
+
+def any_undisturbed(logs: Sequence[RankLog]) -> bool:
+    """Whether some counted step was undisturbed on all ranks."""
+    counted = range(logs[0].warm_up, len(logs[0].steps))
+    return any(all(log.steps[i].delay_fraction <= DELAY_LIMIT for log in logs) for i in counted)
+
+
+def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
+    """The middle half by length of the counted steps that no rank's wait for a core disturbed.
+
+    A run's step is a median over undisturbed steps too; here it is a mean over several, because a
+    step is a sum and means add up. Where no step is undisturbed, the middle half of all.
+    """
+    counted = range(logs[0].warm_up, len(logs[0].steps))
+    worst = {i: max(log.steps[i].delay_fraction for log in logs) for i in counted}
+    quiet = [i for i in counted if worst[i] <= DELAY_LIMIT] or list(counted)
+    quiet.sort(key=lambda i: max(log.steps[i].wall_s for log in logs))
+    outer = len(quiet) // 4
+    return tuple(sorted(quiet[outer : len(quiet) - outer]))
+
+
+def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
+    """The gap before every action of a step but each rank's first."""
+    schedule = build_schedule(
+        plan.schedule,
+        num_ranks=plan.pp,
+        num_microbatches=plan.num_microbatches,
+        stages_per_rank=plan.vpp,
+    )
+    spans = {
+        name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)
+        for log in logs
+        for name, start, end, _ in log.steps[step].actions
+    }
+    for row in schedule.ranks:
+        for before, action in pairwise(row):
+            begin, free = spans[str(action)][0], spans[str(before)][1]
+            needed = [
+                spans[str(need)][1]
+                for need in dependencies(action, schedule.num_stages, schedule.copies)
+                if need.stage != action.stage
+            ]
+            came = max(needed, default=0.0)
+            yield Gap(
+                stage=action.stage,
+                letter=str(action.kind.value),
+                time_s=begin - max(came, free),
+                after_message=came > free,
+            )
+
+
+def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tuple[BlockPoint, ...]:
+    """One point per kind of block of the chain.
+
+    The CPU seconds of an action are dealt to its blocks in proportion to their own; so is what
+    comes on top of them: waiting for a core inside the action, and the gap before it where the
+    rank waited for no message. That is `*_runtime_s`. What the stamps took is left out.
+    """
+    chosen = quiet_steps(logs)
+    own = _block_samples(logs, chosen)
+    actions = {
+        (stage, letter): _action(plan, logs, chosen, stage, letter)
+        for stage in range(len(plan.stages))
+        for letter in "FB"
+    }
+    found: dict[int, dict[str, list[tuple[float, float]]]] = {}
+    samples: dict[int, list[float]] = {}
+    beside: dict[str, list[float]] = {"F": [], "B": []}
+    for (stage, letter), (cpu_s, outside_s) in actions.items():
+        cut = plan.stages[stage]
+        means = {b: fmean(own[b, letter]) for b in range(cut.first_block, cut.last_block)}
+        total = sum(means.values())
+        if total <= 0:
+            raise RunError(f"stage {stage} of the measured pipeline took no CPU time")
+        beside[letter].append(max(0.0, cpu_s - total))
+        for b, mean in means.items():
+            kind = graph.chain[b].kind
+            rows = found.setdefault(kind, {}).setdefault(letter, [])
+            rows.append((mean * cpu_s / total, mean * outside_s / total))
+            samples.setdefault(kind, []).extend(x / mean for x in own[b, letter])
+    overhead = ActionOverhead(
+        forward_cpu_s=fmean(beside["F"]),
+        forward_outside_s=fmean(v[1] for k, v in actions.items() if k[1] == "F"),
+        backward_cpu_s=fmean(beside["B"]),
+        backward_outside_s=fmean(v[1] for k, v in actions.items() if k[1] == "B"),
+    )
+    return tuple(
+        _point(graph, kind, found[kind], samples[kind], overhead) for kind in sorted(found)
+    )
+
+
+def _point(
+    graph: ModelGraph,
+    kind: int,
+    rows: Mapping[str, Sequence[tuple[float, float]]],
+    samples: Sequence[float],
+    overhead: ActionOverhead,
+) -> BlockPoint:
+    block = graph.kinds[kind]
+    runtime = {letter: fmean(outside for _, outside in rows[letter]) for letter in "FB"}
+    cpu = {letter: fmean(inside for inside, _ in rows[letter]) for letter in "FB"}
+    low, high = (float(q) for q in np.quantile(samples, (0.05, 0.95)))
+    return BlockPoint(
+        kind=block.kind,
+        label=block.label,
+        forward_s=cpu["F"] + runtime["F"],
+        backward_s=cpu["B"] + runtime["B"],
+        sample_count=len(samples) // 2,
+        spread=(high - low) / 2,
+        forward_runtime_s=runtime["F"],
+        backward_runtime_s=runtime["B"],
+        action=overhead,
+    )
+
+
+def _action(
+    plan: Plan, logs: Sequence[RankLog], chosen: Sequence[int], stage: int, letter: str
+) -> tuple[float, float]:
+    """Mean CPU seconds of a stage's forwards or backwards without the stamps, and what comes on
+    top: waiting for a core, and the gap before the action where no message was waited for."""
+    prefix = f"{stage}{letter}"
+    rows = [
+        (cpu_s, end - start)
+        for log in logs
+        for step in chosen
+        for name, start, end, cpu_s in log.steps[step].actions
+        if name.startswith(prefix) and name[len(prefix) :].isdigit()
+    ]
+    stamps = [
+        cpu_s
+        for log in logs
+        for step, of, cpu_s in log.stamping
+        if step in chosen and of == stage and letter == "F"
+    ]
+    gaps = [
+        max(0.0, gap.time_s)
+        for step in chosen
+        for gap in gaps_of(plan, logs, step)
+        if not gap.after_message and (gap.stage, gap.letter) == (stage, letter)
+    ]
+    cpu_s, wall_s = fmean(cpu for cpu, _ in rows), fmean(wall for _, wall in rows)
+    outside_s = max(0.0, wall_s - cpu_s) + (fmean(gaps) if gaps else 0.0)
+    return cpu_s - (fmean(stamps) if stamps else 0.0), outside_s
+
+
+def _block_samples(
+    logs: Sequence[RankLog], chosen: Sequence[int]
+) -> dict[tuple[int, str], list[float]]:
+    """(block, letter) -> CPU seconds of each micro-batch."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for log in logs:
+        for step, block, letter, _, cpu_s in log.blocks:
+            if step in chosen:
+                found.setdefault((block, letter), []).append(cpu_s)
+    return found

@@ -1,0 +1,297 @@
+"""The compiled loop of the search: simulated annealing of single, pair and tree moves.
+
+Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983), on cost plus `weight`
+for every byte above capacity at every moment of the window (an exact penalty once the weight is
+above the price of memory).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.intra_op.compiled import compiled
+from planner.intra_op.contraction import Floats
+from planner.intra_op.strategy_graph import Ints
+from planner.intra_op.tree_move import choose_on_tree, grow_tree, uniform
+
+
+@compiled
+def conditional_costs(
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    cost: Floats,
+    choice: Ints,
+) -> Floats:
+    """By strategy: its cost with all other nodes as chosen."""
+    given = cost.copy()
+    for i in range(len(node_start) - 1):
+        for arc in range(arc_start[i], arc_start[i + 1]):
+            j = arc_head[arc]
+            columns = node_start[j + 1] - node_start[j]
+            for s in range(node_start[i + 1] - node_start[i]):
+                given[node_start[i] + s] += tables[arc_table[arc] + s * columns + choice[j]]
+    return given
+
+
+@compiled
+def total_cost(
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    cost: Floats,
+    choice: Ints,
+) -> float:
+    """The cost of one strategy per node."""
+    total = 0.0
+    for i in range(len(node_start) - 1):
+        total += cost[node_start[i] + choice[i]]
+        for arc in range(arc_start[i], arc_start[i + 1]):
+            j = arc_head[arc]
+            if j > i:
+                columns = node_start[j + 1] - node_start[j]
+                total += tables[arc_table[arc] + choice[i] * columns + choice[j]]
+    return total
+
+
+@compiled
+def _penalty_change(
+    i: int,
+    s: int,
+    choice: Ints,
+    over: Floats,
+    low: Ints,
+    high: Ints,
+    start: Ints,
+    usage: Floats,
+) -> float:
+    """How many bytes times moments more are above capacity once node i takes strategy s."""
+    width = high[i] - low[i]
+    old = start[i] + choice[i] * width
+    new = start[i] + s * width
+    change = 0.0
+    for w in range(width):
+        before = over[low[i] + w]
+        after = before + usage[new + w] - usage[old + w]
+        change += (after if after > 0.0 else 0.0) - (before if before > 0.0 else 0.0)
+    return change
+
+
+@compiled
+def _take(
+    i: int,
+    s: int,
+    choice: Ints,
+    given: Floats,
+    over: Floats,
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    low: Ints,
+    high: Ints,
+    start: Ints,
+    usage: Floats,
+) -> None:
+    """Node i takes strategy s; conditional costs and memory follow."""
+    r = choice[i]
+    width = high[i] - low[i]
+    old = start[i] + r * width
+    new = start[i] + s * width
+    for w in range(width):
+        over[low[i] + w] += usage[new + w] - usage[old + w]
+    for arc in range(arc_start[i], arc_start[i + 1]):
+        j = arc_head[arc]
+        at = node_start[j]
+        columns = node_start[j + 1] - at
+        old = arc_table[arc] + r * columns
+        new = arc_table[arc] + s * columns
+        for c in range(columns):
+            given[at + c] += tables[new + c] - tables[old + c]
+    choice[i] = s
+
+
+@compiled
+def anneal(
+    steps: int,
+    hot: float,
+    cold: float,
+    pair_share: float,
+    tree_share: float,
+    weight: float,
+    state: NDArray[np.uint64],
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    arc_reverse: Ints,
+    tables: Floats,
+    cost: Floats,
+    priced: Floats,
+    low: Ints,
+    high: Ints,
+    start: Ints,
+    usage: Floats,
+    capacity: Floats,
+    choice: Ints,
+    best: Ints,
+    best_cost: float,
+) -> float:
+    """`steps` moves from `choice` (in place) while the temperature falls from `hot` to `cold`.
+
+    Returns the cost of `best`, which becomes the cheapest choice met that keeps within the window's
+    capacity, where it is below `best_cost`.
+    """
+    count = len(node_start) - 1
+    given = conditional_costs(node_start, arc_start, arc_head, arc_table, tables, cost, choice)
+    now = total_cost(node_start, arc_start, arc_head, arc_table, tables, cost, choice)
+    over = -capacity
+    for i in range(count):
+        width = high[i] - low[i]
+        for w in range(width):
+            over[low[i] + w] += usage[start[i] + choice[i] * width + w]
+    excess = 0.0
+    for w in range(len(over)):
+        excess += max(over[w], 0.0)
+    cooling = (cold / hot) ** (1.0 / max(steps, 1))
+    temperature = hot
+    pending = False
+    touched = np.zeros(count, dtype=np.int64)
+    tree = np.empty(count, dtype=np.int64)
+    parent_arc = np.empty(count, dtype=np.int64)
+    chosen = np.empty(count, dtype=np.int64)
+    before = np.empty(count, dtype=np.int64)
+    scratch = np.empty(len(cost))
+    for _ in range(steps):
+        temperature *= cooling
+        if tree_share > 0.0 and uniform(state) < tree_share:
+            most = int(2.0 * (count / 2.0) ** uniform(state)) + 1
+            size = grow_tree(
+                int(uniform(state) * count), most, state, arc_start, arc_head, touched, tree,
+                parent_arc,
+            )  # fmt: skip
+            factor = 2.0 * uniform(state)
+            choose_on_tree(
+                size, temperature, factor, state, node_start, arc_head, arc_table, arc_reverse,
+                tables, priced, given, choice, tree, parent_arc, scratch, chosen,
+            )  # fmt: skip
+            if pending:
+                best[:] = choice
+                pending = False
+            allowed = -temperature * math.log(1.0 - uniform(state))
+            change = 0.0
+            grown = 0.0
+            for k in range(size):
+                i = tree[k]
+                before[i] = choice[i]
+                if chosen[i] != choice[i]:
+                    a = node_start[i]
+                    change += given[a + chosen[i]] - given[a + choice[i]]
+                    grown += _penalty_change(i, chosen[i], choice, over, low, high, start, usage)
+                    _take(
+                        i, chosen[i], choice, given, over, node_start, arc_start, arc_head,
+                        arc_table, tables, low, high, start, usage,
+                    )  # fmt: skip
+            if change + weight * grown > allowed:
+                for k in range(size):
+                    i = tree[k]
+                    if before[i] != choice[i]:
+                        _take(
+                            i, before[i], choice, given, over, node_start, arc_start, arc_head,
+                            arc_table, tables, low, high, start, usage,
+                        )  # fmt: skip
+                continue
+            excess += grown
+            now += change
+            if excess < 0.5 and now < best_cost - 0.25:
+                best_cost = now
+                pending = True
+            continue
+        i = int(uniform(state) * count)
+        a = node_start[i]
+        size = node_start[i + 1] - a
+        s = int(uniform(state) * (size - 1))
+        r = choice[i]
+        if s >= r:
+            s += 1
+        change = given[a + s] - given[a + r]
+        allowed = -temperature * math.log(1.0 - uniform(state))
+        arcs = arc_start[i + 1] - arc_start[i]
+        if change > allowed and arcs > 0 and uniform(state) < pair_share:
+            # The neighbour answers with its best strategy.
+            arc = arc_start[i] + int(uniform(state) * arcs)
+            j = arc_head[arc]
+            b = node_start[j]
+            columns = node_start[j + 1] - b
+            old = arc_table[arc] + r * columns
+            new = arc_table[arc] + s * columns
+            q = choice[j]
+            t = q
+            lowest = np.inf
+            for c in range(columns):
+                value = given[b + c] + tables[new + c] - tables[old + c]
+                if value < lowest:
+                    lowest = value
+                    t = c
+            if t == q:
+                continue
+            # cost(s, t) - cost(r, q) = [given_i(s) - given_i(r)] + given_j(t | s) - given_j(q | s)
+            change = (
+                given[a + s]
+                - given[a + r]
+                + lowest
+                - (given[b + q] + tables[new + q] - tables[old + q])
+            )
+            if change > allowed and (excess <= 0.0):
+                continue
+            first = _penalty_change(i, s, choice, over, low, high, start, usage)
+            if change + weight * first > allowed and low[j] >= high[j]:
+                continue
+            if pending:
+                best[:] = choice
+                pending = False
+            _take(
+                i, s, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
+                low, high, start, usage,
+            )  # fmt: skip
+            second = _penalty_change(j, t, choice, over, low, high, start, usage)
+            if change + weight * (first + second) > allowed:
+                _take(
+                    i, r, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
+                    low, high, start, usage,
+                )  # fmt: skip
+                continue
+            _take(
+                j, t, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
+                low, high, start, usage,
+            )  # fmt: skip
+            excess += first + second
+        else:
+            if change > allowed and excess <= 0.0:
+                continue
+            grown = _penalty_change(i, s, choice, over, low, high, start, usage)
+            if change + weight * grown > allowed:
+                continue
+            if pending and (change > 0 or grown > 0):
+                best[:] = choice
+                pending = False
+            _take(
+                i, s, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
+                low, high, start, usage,
+            )  # fmt: skip
+            excess += grown
+        now += change
+        if excess < 0.5 and now < best_cost - 0.25:
+            best_cost = now
+            pending = True
+    if pending:
+        best[:] = choice
+    return best_cost

@@ -1,0 +1,267 @@
+"""The engine: contract, then bound and search on two threads until they meet or time is up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.intra_op.annealing import total_cost
+from planner.intra_op.contraction import Contracted, NoStrategyError, contract, restrict
+from planner.intra_op.core import Core, flatten
+from planner.intra_op.dual_ascent import Dual, ascend, overfull_moments, prove, start
+from planner.intra_op.exact import solve_exactly
+from planner.intra_op.incumbent import Incumbent
+from planner.intra_op.memory import Memory, moments_of
+from planner.intra_op.primal_search import Guide, Searcher, anneal_for, follow, searcher
+from planner.intra_op.solution import Solution, Status
+from planner.intra_op.strategy_graph import StrategyGraph
+
+RESERVE_S = 0.3
+"""Time kept back at the end for the last slice and the answer."""
+PATIENCE_S = 5.0
+"""How long the search lasts at least where nothing allowed is known, limit or not."""
+COLD = 1e-5
+"""The temperature, as a part of the cost, of the search around the bound's rounding."""
+ROUNDING_S = 0.6
+"""How long each search around the bound's rounding lasts."""
+FEW_CHOICES = 5000
+"""Where there are no more choices in all, each is looked at."""
+SMALL_ENTRIES = 3_000
+"""Up to so many table entries the integer programme is tried: it holds up the searching thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a solve stands."""
+
+    time_s: float
+    cost: int | None
+    lower_bound: int | None
+
+
+def solve(
+    problem: StrategyGraph,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """The cheapest strategies found within `time_limit_s` of wall time, and a proved lower bound.
+
+    Reading the problem into a smaller one is not interrupted, so a limit of 0 still answers with
+    what it finds in a moment. Equal inputs and seeds give equal costs where optimality is proven; a
+    run that the clock ends may differ by what the clock allows.
+    """
+    begun = time.monotonic()
+    deadline = begun + max(time_limit_s, 0.0) - min(RESERVE_S, 0.1 * max(time_limit_s, 0.0))
+    incumbent = Incumbent(graph=problem)
+    try:
+        contracted = contract(problem)
+    except NoStrategyError:
+        return _answer(
+            incumbent, begun, "forbidden costs and single usages above the limit leave no choice"
+        )
+    core = flatten(contracted)
+    memory = moments_of(problem, contracted)
+    if core.nodes == 0:
+        incumbent.offer(contracted, np.zeros(0, dtype=np.int64))
+        incumbent.raise_bound(
+            float(contracted.constant if incumbent.cost is None else incumbent.cost)
+        )
+        reason = None if incumbent.cost is not None else "the only choice needs too much memory"
+        return _answer(incumbent, begun, reason)
+    shared = _Shared(contracted, core, memory, incumbent, deadline, seed)
+    if shared.dual.window.capacity.size and shared.dual.window.capacity.min() < 0:
+        return _answer(incumbent, begun, "even the least usage of every node is above the limit")
+    if math.prod(len(values) for values in contracted.costs) <= FEW_CHOICES:
+        return _answer(incumbent, begun, shared.enumerate())
+    ascend(shared.dual, 1)
+    shared.publish()
+    threads = [
+        threading.Thread(target=shared.guarded, args=(work,), daemon=True)
+        for work in (shared.bound, shared.search)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for thread in threads:
+            thread.join(0.25)
+        if progress is not None:
+            progress(
+                Progress(
+                    time_s=time.monotonic() - begun,
+                    cost=incumbent.cost,
+                    lower_bound=incumbent.lower_bound,
+                )
+            )
+    if shared.error is not None:
+        raise shared.error
+    return _answer(incumbent, begun, incumbent.infeasible)
+
+
+class _Shared:
+    """What the two threads share: the incumbent, the guide, when to stop."""
+
+    def __init__(
+        self,
+        contracted: Contracted,
+        core: Core,
+        memory: Memory,
+        incumbent: Incumbent,
+        deadline: float,
+        seed: int,
+    ) -> None:
+        self.contracted, self.core, self.memory = contracted, core, memory
+        self.incumbent, self.deadline, self.seed = incumbent, deadline, seed
+        self.dual: Dual = start(core, memory)
+        self.guide: Guide | None = None
+        self.error: BaseException | None = None
+        self.patience = deadline
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Runs one thread's work; an error ends both and is raised by the caller."""
+        try:
+            work()
+        except Exception as error:
+            self.error = error
+
+    def is_over(self) -> bool:
+        """Whether to stop; where nothing allowed is known yet, a moment after the deadline."""
+        end = self.deadline if self.incumbent.cost is not None else self.patience
+        return self.error is not None or self.incumbent.is_settled or time.monotonic() >= end
+
+    def publish(self) -> None:
+        """Proves the dual's bound and hands its prices to the search."""
+        proof = prove(self.dual)
+        self.incumbent.raise_bound(proof.bound)
+        self.guide = Guide(
+            moments=self.dual.window.moments,
+            price=self.dual.best_price.copy(),
+            choice=self.dual.choice.copy(),
+        )
+
+    def enumerate(self) -> str | None:
+        """Looks at every choice; says why there is none where none is allowed."""
+        core = self.core
+        priced: list[tuple[float, tuple[int, ...]]] = []
+        for combination in itertools.product(*(range(len(c)) for c in self.contracted.costs)):
+            choice = np.array(combination, dtype=np.int64)
+            cost = total_cost(
+                core.node_start,
+                core.arc_start,
+                core.arc_head,
+                core.arc_table,
+                core.tables,
+                core.cost,
+                choice,
+            )
+            priced.append((cost, combination))
+        for _, combination in sorted(priced):
+            choice = np.array(combination, dtype=np.int64)
+            if len(overfull_moments(self.memory, choice, 1)):
+                continue
+            if self.incumbent.offer(self.contracted, choice):
+                assert self.incumbent.cost is not None
+                self.incumbent.raise_bound(float(self.incumbent.cost))
+                return None
+        return "every choice was tried: each is forbidden or above the limit"
+
+    def close(self) -> None:
+        """The integer programme on what could still be cheaper than the incumbent."""
+        if self.incumbent.cost is None:
+            return
+        proof, cost = prove(self.dual), float(self.incumbent.cost)
+        # Costs are whole: a strategy that cannot bring the cost to one less is of no use.
+        could = proof.bound + proof.through <= cost - 1.0
+        starts = self.core.node_start.tolist()
+        kept = [np.flatnonzero(could[a:b]) for a, b in itertools.pairwise(starts)]
+        try:
+            small = restrict(self.contracted, kept)
+        except NoStrategyError:
+            self.incumbent.raise_bound(cost)
+            return
+        if sum(table.size for _, _, table in small.tables) > SMALL_ENTRIES or not small.costs:
+            return
+        found = solve_exactly(
+            small,
+            moments_of(self.incumbent.graph, small),
+            self.dual.window.moments,
+            lambda: 0.2 * (self.deadline - time.monotonic()),
+        )
+        if found.choice is not None:
+            self.incumbent.offer(small, found.choice)
+        # What is left out costs at least `cost`.
+        self.incumbent.raise_bound(min(found.bound, cost))
+
+    def bound(self) -> None:
+        """The bounding thread: ascends until it stalls, then searches too."""
+        published = time.monotonic()
+        while not self.is_over():
+            ascend(self.dual, 5)
+            stalled = self.dual.level_step < 1e-7 * max(abs(self.dual.bound), 1.0)
+            if stalled or time.monotonic() - published > 0.5:
+                published = time.monotonic()
+                self.publish()
+            if stalled and self.dual.sweeps > 300:
+                break
+        self.publish()
+        if not self.is_over():
+            self.close()
+        self._search(self.seed + 1)
+
+    def search(self) -> None:
+        """The searching thread."""
+        self._search(self.seed)
+
+    def _search(self, seed: int) -> None:
+        assert self.guide is not None
+        one: Searcher = searcher(
+            self.contracted, self.core, self.memory, self.incumbent, seed, self.guide
+        )
+        # Counted from here, where the loops are compiled.
+        self.patience = max(self.patience, time.monotonic() + PATIENCE_S)
+        seconds, turn = 0.5, seed % 2
+        while True:
+            left = self.deadline - time.monotonic()
+            follow(one, self.guide)
+            length = left if seconds > 0.4 * left else seconds
+            # First the bound's own rounding, barely warm: often it is nearly the best there is.
+            searched = one.choice.copy()
+            one.choice = self.guide.choice.copy()
+            anneal_for(one, COLD, min(ROUNDING_S, max(length, 0.05)), self.is_over)
+            if turn > 3:
+                one.choice = searched
+            anneal_for(one, (1e-3, 1e-4, 1e-5)[turn % 3], max(length, 0.05), self.is_over)
+            seconds *= 1.6
+            turn += 1
+            if self.is_over():
+                break
+
+
+def _answer(incumbent: Incumbent, begun: float, infeasible: str | None) -> Solution:
+    bound = incumbent.lower_bound
+    if incumbent.cost is not None:
+        settled = incumbent.cost == bound
+        status = Status.OPTIMAL if settled else Status.FEASIBLE
+        reason = "bound and cost meet" if settled else "the time limit was reached"
+    elif infeasible is not None:
+        status, reason, bound = Status.INFEASIBLE, infeasible, None
+    else:
+        status = Status.UNKNOWN
+        reason = (
+            "nothing within memory was found in the time given; that nothing exists is not proven"
+        )
+    return Solution(
+        status=status,
+        strategies=incumbent.strategies,
+        cost=incumbent.cost,
+        lower_bound=bound,
+        time_s=time.monotonic() - begun,
+        reason=reason,
+    )

@@ -1,0 +1,207 @@
+"""The search over tensor-parallel degree, micro-batch, ZeRO stage and number of replicas on mixed
+devices; stages, shares and devices left out are chosen inside (`mixed_devices.share_out`).
+
+Of every key a lower bound is known that no prediction undercuts; keys are solved in the order of
+their bounds, the last word on each plan is the simulator's (`predict_mixed`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from planner.divisors import divisors
+from planner.mixed_devices import MixedSolution, least_step_s, share_out
+from planner.mixed_prices import MixedKey, MixedPrices
+from planner.mixed_stages import Counts, Split, StageTables, best_splits
+from planner.space import Space
+from profiles.sourced import Sourced
+from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
+from simulator.mixed_prediction import MixedPrediction, predict_mixed
+
+MOST_STAGES = 8  # of a pipeline, where --pp does not ask for more
+EVERY_COUNT = 16  # numbers of replicas that are all tried; beyond, powers of two and three of them
+ZERO_STAGES = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedOutcome:
+    """What the search found.
+
+    plan, prediction   the best, or None where no key holds a plan
+    bound_s   no plan of the space is predicted faster; infinite where there is none
+    keys, solved   how many there were, and how many could not be pruned
+    complete  False where the time limit ended it
+    """
+
+    plan: MixedPlan | None
+    prediction: MixedPrediction | None
+    bound_s: float
+    keys: int
+    solved: int
+    complete: bool
+
+
+def search_mixed(
+    prices: MixedPrices,
+    keys: tuple[MixedKey, ...],
+    *,
+    usd_per_hour: Mapping[str, Sourced],
+    below_s: float = float("inf"),
+    clock: Callable[[], float],
+    time_limit_s: float | None = None,
+) -> MixedOutcome:
+    """The best plan of the keys, if it is better than `below_s`.
+
+    usd_per_hour  of a device of each type
+    """
+    start = clock()
+    coarse = {key: _coarse_s(prices, key) for key in keys}
+    best: tuple[MixedPlan, MixedPrediction] | None = None
+    best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
+    splits = _Splits(prices)
+    for key in sorted(keys, key=lambda k: (coarse[k], k.tp, k.micro_batch, k.zero_stage)):
+        if time_limit_s is not None and clock() - start > time_limit_s:
+            bound_s, complete = min(bound_s, coarse[key]), False
+            break
+        if coarse[key] >= best_s:
+            break
+        tables, found = splits.of(key, bound=True)
+        lower = max(coarse[key], least_step_s(found, tables, replicas=key.replicas, below_s=best_s))
+        if lower >= best_s:
+            continue
+        solved += 1
+        bound_s = min(bound_s, lower)
+        tables, found = splits.of(key, bound=False)
+        solution = (
+            share_out(found, tables, reduce_s=(0.0,) * key.replicas, replicas=(key.replicas,))
+            if found
+            else None
+        )
+        if solution is None:
+            continue
+        plan = mixed_plan(prices, key, solution)
+        prediction = predict_mixed(
+            plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
+        )
+        if prediction.fits and prediction.step_time_s.value < best_s:
+            best, best_s = (plan, prediction), prediction.step_time_s.value
+    return MixedOutcome(
+        plan=best[0] if best else None,
+        prediction=best[1] if best else None,
+        bound_s=min(bound_s, best_s),
+        keys=len(keys),
+        solved=solved,
+        complete=complete,
+    )
+
+
+def mixed_keys(prices: MixedPrices, space: Space) -> tuple[MixedKey, ...]:
+    """Every key of the space: degrees of which some type has a whole group in a node; without the
+    ZeRO stages that a higher one beats in both time and memory."""
+    found = []
+    batch = prices.workload.global_batch
+    for tp in prices.traced.tp_degrees:
+        if not space.allows("tp", tp):
+            continue
+        groups = sum(len(kind.groups) for kind in prices.types(tp))
+        for micro_batch in divisors(batch):
+            if not space.allows("micro_batch", micro_batch):
+                continue
+            for replicas in _replica_counts(min(groups, batch // micro_batch)):
+                if not space.allows("dp", replicas):
+                    continue
+                stages = [
+                    MixedKey(tp=tp, micro_batch=micro_batch, zero_stage=zero, replicas=replicas)
+                    for zero in ZERO_STAGES
+                    if space.allows("zero", zero) and (zero == 0 or replicas > 1)
+                ]
+                found += [
+                    key
+                    for at, key in enumerate(stages)
+                    if not any(prices.needs_less(other, key) for other in stages[at + 1 :])
+                ]
+    return tuple(found)
+
+
+def _replica_counts(most: int) -> tuple[int, ...]:
+    wide = (count for power in range(2, 20) for count in (2**power, 3 * 2**power))
+    return tuple(sorted({*range(1, min(most, EVERY_COUNT) + 1), *(c for c in wide if c <= most)}))
+
+
+def _coarse_s(prices: MixedPrices, key: MixedKey) -> float:
+    """All micro-batches over the speed of all devices together, as if shares and stages could be
+    cut as finely as one likes."""
+    types = prices.types(key.tp)
+    chains = prices.fastest_s(key.tp, key.micro_batch)
+    speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
+    return prices.workload.global_batch // key.micro_batch / speed
+
+
+class _Splits:
+    """Splits of keys, each found once."""
+
+    def __init__(self, prices: MixedPrices) -> None:
+        self._prices = prices
+        self._known: dict[
+            tuple[MixedKey, bool], tuple[StageTables, dict[Counts, tuple[Split, ...]]]
+        ] = {}
+
+    def of(
+        self, key: MixedKey, *, bound: bool
+    ) -> tuple[StageTables, dict[Counts, tuple[Split, ...]]]:
+        if bound:
+            # With more replicas each needs less memory, so one bound holds for all numbers.
+            groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
+            key = replace(key, replicas=groups if key.zero_stage else 1)
+        name = (key, bound)
+        if name not in self._known:
+            tables = self._prices.tables(key, bound=bound)
+            self._known[name] = (tables, best_splits(tables))
+        return self._known[name]
+
+
+def mixed_plan(prices: MixedPrices, key: MixedKey, solution: MixedSolution) -> MixedPlan:
+    """The complete plan: devices by number, in the order of the cluster, and recompute kinds."""
+    types = prices.types(key.tp)
+    free = [iter(kind.groups) for kind in types]
+    graph = prices.traced.at(key.micro_batch, key.tp)
+    pipelines = []
+    for replica in solution.replicas:
+        split = replica.split
+        edges = (*split.first_blocks, len(graph.chain))
+        count = len(split.devices)
+        pipelines.append(
+            MixedPipeline(
+                num_microbatches=replica.num_microbatches,
+                stages=tuple(
+                    MixedStage(
+                        device=types[kind].device.name,
+                        devices=next(free[kind]),
+                        first_block=first,
+                        last_block=last,
+                        recompute=prices.recompute(key, kind, count - at, first, last),
+                    )
+                    for at, (kind, (first, last)) in enumerate(
+                        zip(split.devices, itertools.pairwise(edges), strict=True)
+                    )
+                ),
+            )
+        )
+    used = {index for p in pipelines for s in p.stages for index in s.devices}
+    return MixedPlan(
+        model=prices.traced.name,
+        model_hash=prices.traced.content_hash,
+        block_entries=tuple(ref.entry for ref in graph.chain),
+        tied_parameters=prices.traced.tied_parameters,
+        tensor_parallel=prices.traced.tensor_parallel if key.tp > 1 else (),
+        cluster=prices.cluster.name,
+        cluster_hash=prices.cluster_hash,
+        workload=prices.workload,
+        tp=key.tp,
+        zero_stage=key.zero_stage,
+        micro_batch=key.micro_batch,
+        pipelines=tuple(pipelines),
+        unused=tuple(i for i in range(prices.cluster.num_devices) if i not in used),
+    )

@@ -1,0 +1,470 @@
+"""The best partition for a schedule that splits the backward, with a proof: cutting planes.
+
+Every plan's timeline is the longest of the paths through its actions, and every path bounds every
+plan (planner/timeline_path.py). So plans are sought that are short on all paths known so far, their
+timelines give new paths, and the plans that no known path rules out get fewer until none is left
+(Kelley, J. SIAM 8(4), 1960; the timeline is the oracle, and the last word).
+
+1. Dual: weights of the known paths whose mean is longest at its shortest over all plans, which is a
+   shortest path through layers (planner/split_layers.py); a linear programme over the plans found
+   gives the next weights. Every weighting is a lower bound on the step.
+2. Sweep: rank by rank all partial plans that some completion might bring under the best plan, by
+   every known path alone and by the dual's weightings. What is left at the end is run through the
+   timeline, most promising first, each run a better plan or a path that rules out others.
+
+Exact where the sweeps end with nothing left; where they are cut short (too many partial plans, or
+timelines), the least bound of what was left out is the bound, and the rest is the gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.interleaved_problem import ranges_of
+from planner.problem import Array, Partition
+from planner.split_layers import Layer, LayerBuilder, Layers, only_through
+from planner.split_options import Index
+from planner.split_problem import SplitProblem, split_durations, split_tails
+from planner.timeline_path import PathFinder, TimelinePath
+
+_FIRST_LIMIT = 1.15  # of the mean rank's seconds; only decides how much is looked at first
+_WIDER = 1.5  # while nothing fits
+_NARROWER = (1.08, 1.04, 1.02)  # where the first limit leaves too many ways
+_DUAL_ROUNDS = 25
+_DUAL_CLOSED = 1e-4  # relative, between the dual and its programme
+_NARROWED = 0.9  # of the ways; narrowing goes on while it leaves fewer
+_WEIGHTINGS = 6  # of the dual that the sweep asks, the strongest
+_KEPT = (300, 1_000, 3_000, 10_000)  # partial plans of a rank, sweep by sweep
+_EXPANDED = 1_000_000  # partial plans that are looked at at once
+_ACTIONS = 4_000_000  # of all timelines of a cell
+_EXACT = 1e-9  # relative; sums taken in another order differ by a few ulp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The best partition found, its step time that of the timeline, or None; no plan takes less
+    than `bound_s`, infinite where none fits."""
+
+    partition: Partition | None
+    bound_s: float
+
+    @property
+    def step_time_s(self) -> float:
+        return self.partition.step_time_s if self.partition else np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """A plan with the features of its ranks and the longest of its known paths."""
+
+    partition: Partition
+    features: tuple[Array, ...]
+    bound_s: float
+
+
+class Splitter:
+    """Bound and best plan of one cell."""
+
+    def __init__(self, problem: SplitProblem) -> None:
+        self.problem = problem
+        self._builder = LayerBuilder(problem)
+        self._finder = PathFinder(problem.schedule)
+        self._paths: list[TimelinePath] = []
+        self._keys: set[tuple[int, bytes]] = set()
+        self._weights = [self._builder.weights(r, ()) for r in range(problem.num_ranks)]
+        for rank in range(problem.num_ranks):
+            self._add(self._finder.work_of(rank))
+        self._steps: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+        self._best: Partition | None = None
+        self._layers = Layers(layers=(), limit_s=0.0)
+        self._weightings: list[tuple[float, Array]] = []
+        self._asked_s = -np.inf  # plans under it are in the layers
+        self._root_s = 0.0
+        self._beyond_s = np.inf  # no plan that is not in the layers takes less
+        self._actions_left = _ACTIONS
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds that no plan beats, without a full search; infinite where no plan fits."""
+        return self.bound()
+
+    def bound(self, below: float = np.inf) -> float:
+        """The same as far as it matters to whoever wants a plan under `below`: that time itself, or
+        more, where there is none."""
+        self._prepare(below)
+        return min(self._root_s, self._best_s)
+
+    @property
+    def known_s(self) -> float:
+        """Seconds of the best plan so far; infinite before there is one."""
+        return self._best_s
+
+    def any_plan(self) -> Partition | None:
+        """A good plan that fits, without a full search; None where none fits."""
+        self._prepare(np.inf)
+        return self._best
+
+    def best(self, below: float = np.inf) -> Split:
+        """The best plan under `below` seconds, and what no plan of the cell beats (or `below`)."""
+        self._prepare(below)
+        whole, upper, bound = self._layers, min(below, self._best_s), self._root_s
+        for kept in _KEPT:
+            if bound >= upper * (1 - _EXACT) or not self._layers.layers:
+                break
+            bound = max(bound, min(self._narrow(upper), self._beyond_s, upper))
+            if bound >= upper * (1 - _EXACT) or self._actions_left <= 0:
+                break
+            proved = min(self._sweep(upper, kept), self._beyond_s)
+            upper = min(upper, self._best_s)
+            bound = max(bound, min(proved, upper))
+        # Ways that are too long for `below` may do for another time.
+        self._layers, self._root_s = whole, max(self._root_s, min(bound, upper))
+        found = self._best if self._best_s <= upper else None
+        return Split(
+            partition=found, bound_s=max(upper, bound) if bound >= upper * (1 - _EXACT) else bound
+        )
+
+    @property
+    def _best_s(self) -> float:
+        return self._best.step_time_s if self._best else np.inf
+
+    # Preparing: layers as wide as is needed, the dual, first plans.
+
+    def _prepare(self, below: float) -> None:
+        """Layers with all plans under `below` and under the best plan, and what bounds them."""
+        if min(below, self._best_s) <= self._asked_s:
+            return
+        self._asked_s = below
+        builder, micro = self._builder, self.problem.schedule.num_microbatches
+        mean_s, widest_s = builder.mean_s(), builder.total_s() * (1 + _EXACT)
+        first_s = _FIRST_LIMIT * mean_s
+        limit_s, narrower = min(first_s, widest_s, below / micro), iter(_NARROWER)
+        self._layers = Layers(layers=(), limit_s=0.0)
+        while True:
+            layers = builder.build(limit_s)
+            # Plans that are not in the layers have a rank busier than the limit.
+            if layers.too_many:
+                factor = next(narrower, None)
+                if self._layers.layers or factor is None:
+                    self._root_s = min(max(self._root_s, mean_s * micro), self._beyond_s)
+                    return
+                limit_s = min(limit_s, factor * mean_s)
+                continue
+            self._layers = layers
+            self._beyond_s = limit_s * micro if limit_s < widest_s else np.inf
+            self._root_s = np.inf
+            if layers.layers:
+                self._dual()
+                self._descend()
+                upper = min(below, self._best_s)
+                self._root_s = max(self._root_s, self._narrow(upper))
+                if self._layers.layers:
+                    self._sweep(upper, _KEPT[0])
+                    self._descend()
+            self._root_s = min(self._root_s, self._beyond_s)
+            needed_s = min(min(self._best_s, below) / micro, widest_s)
+            if limit_s >= needed_s * (1 - _EXACT):
+                # Beyond the layers nothing is under the best plan, or under `below`.
+                return
+            limit_s = needed_s if layers.layers else min(needed_s, _WIDER * limit_s)
+
+    def _dual(self) -> None:
+        """Raises the root bound, and finds plans and paths on the way."""
+        self._weightings = []
+        plans: list[Index] = []
+        seen: set[tuple[int, ...]] = set()
+        weighting = np.full(len(self._paths), 1.0 / len(self._paths))
+        root = 0.0
+        for _ in range(_DUAL_ROUNDS):
+            value, ways = self._shortest(weighting)
+            self._weightings.append((value, weighting))
+            root = max(root, value)
+            if tuple(ways) not in seen:
+                seen.add(tuple(ways))
+                plans.append(np.asarray(ways))
+                self._run(self._builder.partition(self._layers, ways))
+            lengths = np.stack([self._lengths_of(plan) for plan in plans])
+            hoped, weighting = best_weighting(lengths)
+            if hoped <= root * (1 + _DUAL_CLOSED) or root >= self._best_s * (1 - _EXACT):
+                break
+        self._root_s = root
+        self._weightings.sort(key=lambda pair: -pair[0])
+        del self._weightings[_WEIGHTINGS:]
+
+    def _lengths_of(self, ways: Index) -> Array:
+        """[paths] of a plan."""
+        parts = [
+            layer.features[way] @ weights
+            for layer, way, weights in zip(self._layers.layers, ways, self._weights, strict=True)
+        ]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def _shortest(self, weighting: Array) -> tuple[float, list[int]]:
+        """The least weighted mean of the paths over all plans, and the plan."""
+        rest = self._completions(weighting[:, None])
+        state, ways = 0, []
+        for rank, layer in enumerate(self._layers.layers):
+            here = slice(layer.starts[state], layer.starts[state + 1])
+            cost = layer.features[here] @ (self._weights[rank][:, : len(weighting)] @ weighting)
+            way = layer.starts[state] + int(np.argmin(cost + rest[rank + 1][layer.target[here], 0]))
+            ways.append(int(way))
+            state = int(layer.target[way])
+        return float(rest[0][0, 0]), ways
+
+    def _completions(self, weightings: Array) -> list[Array]:
+        """Per rank [states before it, weightings] the least of what is to come; [paths, weightings]
+        are asked, paths that came later count nothing."""
+        layers = self._layers.layers
+        rest = [np.zeros((int(layers[-1].target.max()) + 1, weightings.shape[1]))]
+        for layer, weights in zip(layers[::-1], self._weights[::-1], strict=True):
+            cost = layer.features @ (weights[:, : len(weightings)] @ weightings)
+            cost += rest[-1][layer.target]
+            rest.append(np.minimum.reduceat(cost, layer.starts[:-1], axis=0))
+        return rest[::-1]
+
+    # Timelines.
+
+    def _run(self, found: Partition) -> float:
+        """The step of a plan by its timeline; its longest path is known from then on."""
+        key = (found.starts, found.strategies)
+        if key not in self._steps:
+            durations = split_durations(self.problem, *key)
+            longest = self._finder.longest(durations, split_tails(self.problem, found.starts))
+            self._actions_left -= self._finder.num_actions
+            self._steps[key] = longest.step_time_s
+            self._add(longest.path)
+            if longest.step_time_s < self._best_s:
+                self._best = replace(found, step_time_s=longest.step_time_s)
+        return self._steps[key]
+
+    def _descend(self) -> None:
+        """Moves single blocks of the best plan from stage to stage as long as that shortens it and
+        half of the timelines are left. Plans that a known path rules out are not run."""
+        improved = True
+        while improved and self._best is not None:
+            improved = False
+            tried = [self._measured(starts) for starts in neighbours(self._best)]
+            for measured in sorted((m for m in tried if m is not None), key=lambda m: m.bound_s):
+                before = self._best_s
+                if self._actions_left < _ACTIONS // 2:
+                    return
+                lengths = np.sum(
+                    [f @ w for f, w in zip(measured.features, self._weights, strict=True)], axis=0
+                )
+                if float(lengths.max()) < before * (1 - _EXACT) and (
+                    self._run(measured.partition) < before * (1 - _EXACT)
+                ):
+                    improved = True
+                    break
+
+    def _measured(self, starts: tuple[int, ...]) -> _Measured | None:
+        """A split with each rank's fastest strategies that fit, and how long it is at least."""
+        blocks = ranges_of(starts, self.problem.chain.num_blocks)
+        features: list[Array] = []
+        strategies: dict[int, tuple[int, ...]] = {}
+        bound = np.zeros(len(self._paths))
+        for rank in range(self.problem.num_ranks):
+            stages = self.problem.schedule.stages_of(rank)
+            way = self._builder.alone(rank, tuple(blocks[stage] for stage in stages))
+            if way is None:
+                return None
+            features.append(way.features)
+            bound += way.features @ self._weights[rank]
+            strategies.update(zip(stages, way.strategies, strict=True))
+        if float(bound.max()) >= self._best_s * (1 - _EXACT):
+            return None
+        chosen = tuple(k for stage in sorted(strategies) for k in strategies[stage])
+        return _Measured(
+            partition=Partition(starts=starts, strategies=chosen, step_time_s=0.0),
+            features=tuple(features),
+            bound_s=float(bound.max()),
+        )
+
+    def _add(self, path: TimelinePath) -> None:
+        if path.key in self._keys:
+            return
+        self._keys.add(path.key)
+        self._paths.append(path)
+        for rank in range(self.problem.num_ranks):
+            column = self._builder.weights(rank, (path,))
+            before = self._weights[rank]
+            self._weights[rank] = np.hstack([before, column]) if before.size else column
+
+    # Narrowing: ways that no plan under the best one takes.
+
+    def _narrow(self, upper: float) -> float:
+        """Leaves out ways through which every plan is too long; returns what no plan beats.
+
+        Every plan is as long as the least through the worst of its ways: with whole blocks, that
+        is what some rank must take, whoever it is.
+        """
+        while True:
+            limit = upper * (1 - _EXACT)
+            through = self._through(self._asked())
+            least = _least_worst(self._layers.layers, through)
+            if least >= limit:
+                self._layers = replace(self._layers, layers=())
+                return upper
+            before = sum(len(layer.target) for layer in self._layers.layers)
+            kept = [length < limit for length in through]
+            self._layers = replace(self._layers, layers=only_through(self._layers.layers, kept))
+            if not self._layers.layers:
+                return upper
+            if sum(len(layer.target) for layer in self._layers.layers) > _NARROWED * before:
+                return least
+
+    def _through(self, asked: Array) -> list[Array]:
+        """Per rank [ways] the least of any plan that takes the way, by the path or weighting for
+        which that is most."""
+        rest = self._completions(asked)
+        spent = np.zeros((1, asked.shape[1]))
+        found = []
+        for rank, layer in enumerate(self._layers.layers):
+            number = np.diff(layer.starts)
+            after = layer.features @ (self._weights[rank][:, : len(asked)] @ asked)
+            after += np.repeat(spent, number, axis=0)
+            found.append((after + rest[rank + 1][layer.target]).max(axis=1))
+            order = np.argsort(layer.target, kind="stable")
+            edges = np.searchsorted(layer.target[order], np.arange(len(rest[rank + 1])))
+            spent = np.minimum.reduceat(after[order], edges, axis=0)
+        return found
+
+    def _asked(self) -> Array:
+        """[paths, columns] what partial plans are measured by: the dual's weightings, which rule
+        out most, then every path alone, the latest first."""
+        count = len(self._paths)
+        asked = np.zeros((count, len(self._weightings) + count))
+        for column, (_, weighting) in enumerate(self._weightings):
+            asked[: len(weighting), column] = weighting
+        asked[:, len(self._weightings) :] = np.eye(count)[:, ::-1]
+        return asked
+
+    # The sweep.
+
+    def _sweep(self, upper: float, kept: int) -> float:
+        """Runs the plans that may be under `upper`; returns what no plan in the layers beats,
+        `upper` where that is proved."""
+        limit = min(upper, self._best_s) * (1 - _EXACT)
+        count = len(self._paths)
+        asked = self._asked()
+        rest = self._completions(asked)
+        worst = _least_worst_rest(self._layers.layers, self._through(asked))
+        strong = len(self._weightings)
+        state = np.zeros(1, dtype=np.intp)
+        spent = np.zeros((1, asked.shape[1]))
+        trail = np.zeros((1, 0), dtype=np.intp)
+        dropped = np.inf
+        bound = np.zeros(1)
+        for rank, layer in enumerate(self._layers.layers):
+            cost = layer.features @ (self._weights[rank][:, :count] @ asked)
+            number = layer.starts[state + 1] - layer.starts[state]
+            if int(number.sum()) > _EXPANDED:
+                fits = np.cumsum(number) <= _EXPANDED
+                dropped = min(dropped, float(bound[~fits].min()))
+                state, spent, trail, number = state[fits], spent[fits], trail[fits], number[fits]
+            source = np.repeat(np.arange(state.size), number)
+            way = np.arange(source.size) - np.repeat(np.cumsum(number) - number, number)
+            way += layer.starts[state][source]
+            to = rest[rank + 1]
+            quick = spent[source, :strong] + cost[way, :strong] + to[layer.target[way], :strong]
+            above = np.maximum(quick.max(axis=1, initial=0.0), worst[rank + 1][layer.target[way]])
+            alive = np.flatnonzero(above < limit)
+            source, way, above = source[alive], way[alive], above[alive]
+            after = spent[source] + cost[way]
+            bound = np.maximum(above, (after + to[layer.target[way]]).max(axis=1))
+            order = np.argsort(bound, kind="stable")
+            order = order[bound[order] < limit]
+            if order.size > kept:
+                dropped = min(dropped, float(bound[order[kept]]))
+                order = order[:kept]
+            state, spent, bound = layer.target[way[order]], after[order], bound[order]
+            trail = np.column_stack([trail[source[order]], way[order]])
+            if not order.size:
+                return min(dropped, upper)
+        return min(dropped, self._run_all(trail, bound, upper))
+
+    def _run_all(self, trails: Index, bounds: Array, upper: float) -> float:
+        """Runs complete plans until the rest is ruled out; returns what none of them beats."""
+        bounds = bounds.copy()
+        left = np.ones(len(bounds), dtype=bool)
+        while True:
+            limit = min(upper, self._best_s) * (1 - _EXACT)
+            left &= bounds < limit
+            if not left.any():
+                return min(upper, self._best_s)
+            if self._actions_left <= 0:
+                return float(bounds[left].min())
+            at = np.flatnonzero(left)[int(np.argmin(bounds[left]))]
+            count = len(self._paths)
+            step = self._run(self._builder.partition(self._layers, trails[at].tolist()))
+            bounds[at] = max(bounds[at], step)
+            left[at] = False
+            if len(self._paths) > count:
+                rows = np.flatnonzero(left)
+                lengths = np.zeros(rows.size)
+                for rank, layer in enumerate(self._layers.layers):
+                    features = layer.features[trails[rows, rank]]
+                    lengths += features @ self._weights[rank][:, -1]
+                bounds[rows] = np.maximum(bounds[rows], lengths)
+
+
+def neighbours(found: Partition) -> Iterator[tuple[int, ...]]:
+    """Splits in which one stage gives a block to another: the cuts between them move by one.
+
+    >>> list(neighbours(Partition(starts=(0, 2), strategies=(0, 0, 0), step_time_s=1.0)))
+    [(0, 1)]
+    """
+    starts, ends = found.starts, found.ends()
+    for giver, taker in itertools.permutations(range(len(starts)), 2):
+        if ends[giver] - starts[giver] == 1:
+            continue
+        if giver < taker:
+            yield tuple(at - (giver < s <= taker) for s, at in enumerate(starts))
+        else:
+            yield tuple(at + (taker < s <= giver) for s, at in enumerate(starts))
+
+
+def _least_worst_rest(layers: tuple[Layer, ...], lengths: list[Array]) -> list[Array]:
+    """Per rank [states before it] the least, over what is to come, of the worst of its ways."""
+    rest = [np.zeros(int(layers[-1].target.max()) + 1)]
+    for layer, length in zip(layers[::-1], lengths[::-1], strict=True):
+        worst = np.maximum(length, rest[-1][layer.target])
+        rest.append(np.minimum.reduceat(worst, layer.starts[:-1]))
+    return rest[::-1]
+
+
+def _least_worst(layers: tuple[Layer, ...], lengths: list[Array]) -> float:
+    return float(_least_worst_rest(layers, lengths)[0][0])
+
+
+def best_weighting(lengths: Array) -> tuple[float, Array]:
+    """Weights of the paths, sum 1, under which the shortest of the plans is longest, and its
+    length; `lengths` [plans, paths]. By OR-tools' GLOP.
+
+    >>> value, weights = best_weighting(np.asarray([[4.0, 0.0], [0.0, 4.0]]))
+    >>> value, weights.tolist()
+    (2.0, [0.5, 0.5])
+    """
+    from ortools.linear_solver import pywraplp
+
+    scale = float(np.abs(lengths).max()) or 1.0
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    shortest = solver.NumVar(-solver.infinity(), solver.infinity(), "shortest")
+    weights = [solver.NumVar(0.0, 1.0, "") for _ in range(lengths.shape[1])]
+    whole = solver.Constraint(1.0, 1.0)
+    for weight in weights:
+        whole.SetCoefficient(weight, 1.0)
+    for row in (lengths / scale).tolist():
+        plan = solver.Constraint(0.0, solver.infinity())
+        plan.SetCoefficient(shortest, -1.0)
+        for weight, length in zip(weights, row, strict=True):
+            plan.SetCoefficient(weight, length)
+    solver.Objective().SetCoefficient(shortest, 1.0)
+    solver.Objective().SetMaximization()
+    solver.Solve()
+    found = np.maximum([weight.solution_value() for weight in weights], 0.0)
+    return shortest.solution_value() * scale, np.asarray(found / found.sum())

@@ -1,0 +1,96 @@
+"""Contest on intra-operator parallelism (2025): a strategy per op, least cost, limited memory.
+
+Prints `cost N bound N time S` and, with -o, writes the chosen strategy per node as a JSON list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.intra_op.contest_file import read_contest_problem
+from planner.intra_op.solution import Solution, Status
+from planner.intra_op.solve import Progress, solve
+from profiles.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One instance's result."""
+
+    name: str
+    solution: Solution
+    strategies: tuple[int, ...] | None
+    """One for every node of the file."""
+    time_s: float
+    """Wall time with reading."""
+
+
+def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool = False) -> Row:
+    """The solution of an instance's file within `time_limit_s`, reading included."""
+    begun = time.monotonic()
+    problem = read_contest_problem(path)
+    solution = solve(
+        problem.graph,
+        time_limit_s=max(time_limit_s - (time.monotonic() - begun), 0.0),
+        seed=seed,
+        progress=_say if is_loud else None,
+    )
+    chosen = solution.strategies
+    return Row(
+        name=problem.name,
+        solution=solution,
+        strategies=None if chosen is None else chosen[: problem.file_nodes],
+        time_s=time.monotonic() - begun,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `python -m planner.yardstick iopddl`."""
+    parser.add_argument("file", type=Path, help="an instance, JSON or gzipped JSON")
+    parser.add_argument(
+        "--time-limit", type=float, default=60.0, help="seconds of wall time in all (60)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search's random numbers (0)")
+    parser.add_argument("-o", "--output", type=Path, help="where to write the strategies (JSON)")
+    parser.add_argument("--verbose", action="store_true", help="progress on stderr")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Solves and prints; 0 where something allowed was found, 3 where not."""
+    if not arguments.time_limit >= 0:
+        raise InputError(
+            f"--time-limit {arguments.time_limit}: give a number of seconds, 0 or more"
+        )
+    if arguments.seed < 0:
+        raise InputError(f"--seed {arguments.seed}: give a whole number, 0 or more")
+    row = solve_file(
+        arguments.file,
+        time_limit_s=arguments.time_limit,
+        seed=arguments.seed,
+        is_loud=arguments.verbose,
+    )
+    found = row.solution
+    if row.strategies is None:
+        known = "" if found.lower_bound is None else f" bound {found.lower_bound}"
+        proven = "infeasible" if found.status is Status.INFEASIBLE else "no solution found"
+        print(f"{proven}{known} time {row.time_s:.2f}: {found.reason}")
+        return 3
+    print(f"cost {found.cost} bound {found.lower_bound} time {row.time_s:.2f}")
+    if arguments.output is not None:
+        try:
+            arguments.output.write_text(json.dumps(list(row.strategies)) + "\n")
+        except OSError as error:
+            raise InputError(f"-o {arguments.output}: cannot be written: {error}") from error
+    return 0
+
+
+def _say(progress: Progress) -> None:
+    print(
+        f"{progress.time_s:7.1f} s  cost {progress.cost}  bound {progress.lower_bound}",
+        file=sys.stderr,
+    )

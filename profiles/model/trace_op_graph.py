@@ -1,0 +1,364 @@
+"""Tracing the op graph: which call reads which tensor, and the kernels of each call.
+
+The forward pass runs on meta tensors under a function mode, which sees calls as the model's code
+makes them. Each call's kernels are recorded by a dispatch mode inside it; its backward is run on
+the spot, for this call alone, by asking autograd for the gradients of its direct inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from profiles.errors import ShardwrightError, TraceError
+from profiles.model.build import BuiltModel
+from profiles.model.graph import Op, Phase
+from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph, Option
+from profiles.model.trace import no_causal_mask
+from profiles.model.trace_attention import flash_attention
+from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_ops import describe_op, dtype_name
+
+_VIEW_TRIAL = ("view", "reshape", "flatten", "unflatten", "contiguous")
+
+
+def trace_op_graph(built: BuiltModel, *, name: str) -> OpGraph:
+    """The op graph of a module that was built on meta, loss included.
+
+    Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
+    """
+    candidates = cut_candidates(built.module)
+    skipped = repeated(built.module, candidates, trusted=True)
+    tracer = _Tracer(built.module, candidates, skipped)
+    with ExitStack() as stack:
+        tracer.hook(stack)
+        stack.enter_context(no_causal_mask())
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(tracer)
+        try:
+            loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+            del loss
+        except ShardwrightError:
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
+                f"meta tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
+            ) from error
+    return tracer.graph(name)
+
+
+class _Kernels(TorchDispatchMode):
+    """Collects the kernels that run inside it."""
+
+    def __init__(self, phase: Phase, module: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self.phase, self.module = phase, module
+        self.ops: list[Op] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.namespace != "prim":
+            self.ops.append(
+                describe_op(func, args, kwargs, out, phase=self.phase, module=self.module)
+            )
+        return out
+
+
+class _Tracer(TorchFunctionMode):
+    """Records while it is entered."""
+
+    def __init__(
+        self, module: nn.Module, candidates: tuple[str, ...], skipped: dict[str, str]
+    ) -> None:
+        super().__init__()
+        self.module, self.skipped = module, skipped
+        self.candidates = frozenset(candidates)
+        self.members = container_members(module, candidates)
+        self.path: list[str] = [""]
+        self.pauses = 0
+        self.tensors: list[GraphTensor] = []
+        self.ops: list[GraphOp] = []
+        self.labels: list[str] = [type(module).__name__]
+        self.entries: list[list[str]] = [[""]]
+        self.block = 0
+        self.current_entry = ""
+        self.block_of: dict[str, int] = {}
+        self.outputs_of: dict[str, list[int]] = {}
+        self._known: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        self._alive: list[Any] = []  # numbers of objects are theirs while they live
+        self._seen: set[str] = set()
+        self._names: dict[int, str] = {}
+        for path, p in module.named_parameters():
+            self._names[id(p)] = path
+
+    # --- where we are -------------------------------------------------------------------------
+
+    def hook(self, stack: ExitStack) -> None:
+        """Modules say when they are entered and left, until the stack unwinds."""
+        for path, module in self.module.named_modules():
+            if path:
+                first = module.register_forward_pre_hook(self._enter(path))
+                last = module.register_forward_hook(self._leave(path), always_call=True)
+                stack.callback(first.remove)
+                stack.callback(last.remove)
+
+    def _enter(self, path: str) -> Any:
+        def enter(module: nn.Module, args: Any) -> None:
+            if path in self.candidates and path not in self._seen and not self.pauses:
+                self._cut(path, type(module).__name__)
+            self._seen.add(path)
+            self.path.append(path)
+            self.pauses += path in self.skipped
+
+        return enter
+
+    def _leave(self, path: str) -> Any:
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self.path.pop()
+            self.pauses -= path in self.skipped
+            leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+            if path in self.skipped and not self.pauses:
+                model = self.outputs_of.get(self.skipped[path], [])
+                if len(model) != len(leaves):
+                    raise TraceError(f"{path} returns something else than {self.skipped[path]}")
+                for x, stands_for in zip(leaves, model, strict=True):
+                    if id(x) not in self._known:
+                        self._add(x, stands_for=stands_for)
+            elif path in self.candidates and not self.pauses:
+                self.outputs_of.setdefault(path, [self._number(x) for x in leaves])
+
+        return leave
+
+    def _cut(self, path: str, label: str) -> None:
+        begun = bool(self.ops) or self.block > 0
+        lone = self.members and path not in self.members
+        if not begun or (lone and self.current_entry not in self.members):
+            return
+        self.current_entry = path
+        model = self.skipped.get(path)
+        if model is not None:
+            self.entries[self.block_of[model]].append(path)
+            return
+        self.block = len(self.labels)
+        self.block_of[path] = self.block
+        self.labels.append(label)
+        self.entries.append([path])
+
+    # --- recording ----------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if self.pauses:
+            return func(*args, **kwargs)
+        if kwargs.get("inplace"):
+            kwargs["inplace"] = False
+        name = _name(func)
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        before = [self._number(x) for x in inputs if name != "__get__" or id(x) in self._known]
+        kept: list[Tensor] = []
+        kernels = _Kernels(Phase.FORWARD, self.path[-1])
+        with torch.autograd.graph.saved_tensors_hooks(_note(kept), _same), kernels:
+            out = _run(func, name, args, kwargs)
+        own = {id(x) for x in inputs}
+        inplace = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+        leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        outputs = [x for x in leaves if inplace or id(x) not in own]
+        if not outputs or (name == "__get__" and _attribute(func) not in ("T", "mT", "H", "data")):
+            return out
+        if name == "__get__":
+            before = [self._number(x) for x in inputs]
+        number = len(self.ops)
+        made = [self._add(x, producer=number) for x in outputs]
+        strides = () if inplace else _view_strides(func, name, args, kwargs, outputs)
+        saved, inner = self._saved(kept, [*before, *made])
+        op = GraphOp(
+            name=name,
+            module=self.path[-1],
+            block=self.block,
+            inputs=tuple(before),
+            outputs=tuple(made),
+            options=_options(name, args, kwargs, inputs),
+            strides=strides,
+            forward=tuple(kernels.ops),
+            backward=() if inplace else _backward_kernels(outputs, inputs, self.path[-1]),
+            saved=saved,
+            saved_inner_bytes=inner,
+        )
+        self.ops.append(op)
+        return out
+
+    def _number(self, x: Tensor) -> int:
+        found = self._known.get(id(x))
+        return self._add(x) if found is None else found
+
+    def _add(self, x: Tensor, *, producer: int | None = None, stands_for: int | None = None) -> int:
+        number = len(self.tensors)
+        key = x.untyped_storage()._cdata
+        storage = self._storages.setdefault(key, number)
+        parameter = self._names.get(id(x), "")
+        self.tensors.append(
+            GraphTensor(
+                shape=tuple(x.shape),
+                dtype=dtype_name(x.dtype),
+                producer=producer,
+                needs_gradient=x.requires_grad and (x.is_floating_point() or x.is_complex()),
+                parameter=parameter,
+                stands_for=stands_for,
+                storage=storage,
+            )
+        )
+        self._known[id(x)] = number
+        self._alive += [x, x.untyped_storage()]
+        return number
+
+    def _saved(self, kept: list[Tensor], own: list[int]) -> tuple[tuple[int, ...], float]:
+        """Of the op's own tensors those that are kept, and the bytes of what else is."""
+        saved: dict[int, None] = {}
+        inner: dict[int, float] = {}
+        roots = {self.tensors[t].storage: t for t in reversed(own)}
+        for x in kept:
+            key = x.untyped_storage()._cdata
+            root = self._storages.get(key)
+            if root in roots:
+                if not self.tensors[roots[root]].parameter:
+                    saved[roots[root]] = None
+            elif root is None:
+                inner[key] = float(x.untyped_storage().nbytes())
+        return tuple(saved), sum(inner.values())
+
+    def graph(self, name: str) -> OpGraph:
+        """What was recorded, without blocks that hold no op."""
+        used = sorted({op.block for op in self.ops})
+        renumbered = {block: i for i, block in enumerate(used)}
+        return OpGraph(
+            name=name,
+            tensors=tuple(self.tensors),
+            ops=tuple(replace(op, block=renumbered[op.block]) for op in self.ops),
+            blocks=tuple(
+                GraphBlock(label=self.labels[b], entries=tuple(self.entries[b])) for b in used
+            ),
+        )
+
+
+def _name(func: Any) -> str:
+    name = str(getattr(func, "__name__", func))
+    plain = {"__rmul__": "mul", "__radd__": "add", "__matmul__": "matmul", "__rsub__": "rsub"}
+    return plain.get(name, name)
+
+
+def _attribute(func: Any) -> str:
+    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
+
+
+def _note(kept: list[Tensor]) -> Any:
+    def pack(x: Tensor) -> Tensor:
+        kept.append(x.detach())
+        return x
+
+    return pack
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _run(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name == "scaled_dot_product_attention":
+        q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
+        if q.dim() == 4:
+            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
+            return flash_attention(q, k, v, mask, bool(causal))[0]
+    return func(*args, **kwargs)
+
+
+def _backward_kernels(outputs: list[Tensor], inputs: list[Tensor], module: str) -> tuple[Op, ...]:
+    """The kernels of this call's backward alone."""
+    roots = [x for x in outputs if x.requires_grad and x.grad_fn is not None]
+    leaves = list({id(x): x for x in inputs if x.requires_grad}.values())
+    if not roots or not leaves:
+        return ()
+    seeds = [torch.empty_like(x) for x in roots]
+    recorder = _Kernels(Phase.BACKWARD, module)
+    with recorder:
+        torch.autograd.grad(roots, leaves, seeds, retain_graph=True, allow_unused=True)
+    return tuple(recorder.ops)
+
+
+@contextmanager
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def _view_strides(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
+) -> tuple[tuple[int, ...], ...]:
+    """Strides of the outputs over a contiguous input, where the call is a view of it, else ()."""
+    first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+    if first is None:
+        return ()
+    shares = all(
+        x.untyped_storage()._cdata == first.untyped_storage()._cdata for x in outputs
+    )
+    if not shares and name not in _VIEW_TRIAL:
+        return ()
+    fresh = torch.empty(first.shape, dtype=first.dtype, device="meta")
+    with _no_gradients():
+        try:
+            again = func(
+                *tree_map_only(Tensor, lambda x: fresh if x is first else x, args),
+                **tree_map_only(Tensor, lambda x: fresh if x is first else x, kwargs),
+            )
+        except RuntimeError:
+            return ()
+    leaves = [x for x in tree_leaves(again) if isinstance(x, Tensor)]
+    if any(x.untyped_storage()._cdata != fresh.untyped_storage()._cdata for x in leaves):
+        return ()
+    return tuple(tuple(x.stride()) for x in leaves)
+
+
+_DIM_ARGUMENT = {"cat": 1, "concat": 1, "stack": 1}
+
+
+def _options(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
+) -> tuple[tuple[str, Option], ...]:
+    """What of the plain arguments decides how dims correspond."""
+    found: dict[str, Option] = {}
+    rank = inputs[0].dim() if inputs else 0
+    dims = kwargs.get("dim")
+    plain = [x for x in args[1:] if not isinstance(x, Tensor)]
+    if name in ("cat", "concat", "stack"):
+        dims = kwargs.get("dim", plain[0] if plain else 0)
+        rank += name == "stack"
+    elif dims is None and plain and isinstance(plain[0], (int, list, tuple)):
+        dims = plain[0]
+    listed = [dims] if isinstance(dims, int) else dims
+    if isinstance(listed, (list, tuple)) and all(isinstance(d, int) for d in listed):
+        found["dim"] = tuple(d % rank if rank and -rank <= d < rank else d for d in listed)
+    if name in ("conv1d", "conv2d", "conv3d"):
+        found["groups"] = (int(kwargs.get("groups", args[6] if len(args) > 6 else 1)),)
+    if name in ("layer_norm", "rms_norm"):
+        shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+        found["normalized"] = (len(shape),)
+    if name == "einsum" and args and isinstance(args[0], str):
+        found["equation"] = args[0].replace(" ", "")
+    if name == "scaled_dot_product_attention":
+        found["tensors"] = (len(inputs),)
+    return tuple(sorted(found.items()))

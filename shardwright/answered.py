@@ -1,0 +1,92 @@
+"""One question's answer: the cache's where it has one, else solved and kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from planner.answer_cache import AnswerCache
+from planner.sweep import with_price
+from profiles.model.traced import TracedModel
+from profiles.sourced import Sourced
+from profiles.units import format_percent, format_time
+from shardwright.solve_task import Task, key_of, trace_task
+from simulator.plan_file import PlanFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """An answer with its dollars, and how it came about.
+
+    cached       it was found before; its search time is that of then
+    interrupted  Ctrl-C ended the search: the best plan by then, with the gap by then
+    """
+
+    answer: PlanFile
+    cached: bool = False
+    interrupted: bool = False
+
+
+def answered(
+    task: Task,
+    solve: Callable[[TracedModel], PlanFile],
+    *,
+    price: Sourced | None,
+    cache: AnswerCache | None,
+    time_limit_s: float | None = None,
+) -> Answered:
+    """The answer to a task.
+
+    solve         the search, given the traced model; only asked where the cache has no answer
+    cache         None neither reads nor writes one
+    time_limit_s  what `solve` obeys; a search that it ended is not kept, nor is one that Ctrl-C
+                  ended: both may have better answers
+    """
+    # A factory is known by its traces only; a configuration needs none for a known answer.
+    traced = trace_task(task) if cache is None or task.spec.factory else None
+    key = key_of(task, traced) if cache is not None else ""
+    known = cache.find(key) if cache is not None else None
+    if known is not None:
+        return Answered(answer=with_price(known, price), cached=True)
+    with _noticing_interrupts() as seen:
+        found = solve(traced if traced is not None else trace_task(task))
+    in_time = time_limit_s is None or found.search_time_s <= time_limit_s
+    if cache is not None and in_time and not seen:
+        cache.keep(key, found)
+    return Answered(answer=with_price(found, price), interrupted=bool(seen))
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[list[int]]:
+    """Signals of Ctrl-C that arrive meanwhile; the search itself swallows their exception."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def how_it_came_about(found: Answered) -> str:
+    """What a reader of the answer must know of its making; empty where it was solved in full."""
+    if found.cached:
+        took = format_time(found.answer.search_time_s)
+        return f"Cache:  the same question was solved before, in {took}; --no-cache solves it again"
+    if found.interrupted:
+        gap = format_percent(found.answer.gap or 0.0)
+        return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
+    return ""

@@ -1,0 +1,202 @@
+"""`shardwright plan` with many questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.answer_cache import AnswerCache
+from planner.answer_folder import AnswerFolder
+from planner.local_workers import local_workers
+from planner.ray_workers import ray_workers
+from planner.sweep import Question, Row, Workers, sweep
+from profiles.document import write_text
+from profiles.errors import InfeasibleError, InputError
+from profiles.units import format_time
+from shardwright import __version__
+from shardwright.commands.asked import import_from_here
+from shardwright.commands.output import Bar, note, show
+from shardwright.places import answer_cache, local_profile
+from shardwright.questions import Grid, pose, questions_of, read_questions
+from shardwright.report.sweep_table import sorted_rows, sweep_csv, sweep_json, sweep_report
+
+SOLVE = "shardwright.solve_task:solve_text"
+_WHY = "Answers of a sweep must not depend on who solves them and how fast."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFlags:
+    """How a sweep is run.
+
+    folder   where answers and tables go, and where earlier ones are found
+    workers  processes of this machine, None where not asked for; ray  a cluster's address
+    sort     a column of report/sweep_table.py
+    cache    read and keep answers beyond the folder
+    """
+
+    folder: Path | None
+    workers: int | None = None
+    ray: str | None = None
+    sort: str = "step"
+    cache: bool = True
+    local: Path | None = None
+    json_output: bool = False
+    quiet: bool = False
+
+
+def plan_many(
+    path: Path | None,
+    models: str,
+    on: str,
+    global_batch: int | None,
+    seq: int | None,
+    *,
+    axes: Mapping[str, str | None],
+    prices: str,
+    precision: str,
+    optimizer: str,
+    solver: str,
+    seed: int,
+    folder: Path | None,
+    workers: int | None,
+    ray: str | None,
+    sort: str,
+    cache: bool,
+    local: Path | None,
+    json_output: bool,
+    quiet: bool,
+    refused: Mapping[str, object],
+) -> None:
+    """`shardwright plan` with several models, clusters or prices, or with a file of questions.
+
+    refused  flags that a sweep cannot obey, with what was given
+    """
+    for flag, value in refused.items():
+        if value:
+            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
+    pins = {axis: text for axis, text in axes.items() if text is not None}
+    if path is not None:
+        if models or on or global_batch is not None or pins:
+            raise InputError(
+                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch or "
+                "pins; give one of the two"
+            )
+        questions = read_questions(path)
+    else:
+        if not models or not on or global_batch is None:
+            raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
+        grid = Grid(
+            models=_listed(models),
+            clusters=_listed(on),
+            global_batches=(global_batch,),
+            sequence_lengths=() if seq is None else (seq,),
+            prices=_listed(prices),
+            precision=precision,
+            optimizer=optimizer,
+            solver=solver,
+            seed=seed,
+            pins=pins,
+        )
+        questions = questions_of(grid)
+    run_sweep(
+        questions,
+        SweepFlags(
+            folder=folder,
+            workers=workers,
+            ray=ray,
+            sort=sort,
+            cache=cache,
+            local=local or local_profile(),
+            json_output=json_output,
+            quiet=quiet,
+        ),
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
+    """Answers the questions, writes a plan file each and the tables, and prints the table.
+
+    Ctrl-C keeps what is answered. Raises InfeasibleError where no question has a plan.
+    """
+    folder = _folder(flags)
+    workers = _workers(flags)
+    sorted_rows((), flags.sort)
+    for question in questions:
+        import_from_here(question.model)
+    shelf = AnswerFolder(
+        folder=folder,
+        cache=AnswerCache(folder=answer_cache()) if flags.cache else None,
+        version=__version__,
+    )
+    rows: list[Row] = []
+    quiet = flags.quiet or flags.json_output
+    try:
+        with Bar("questions", quiet=quiet) as update:
+            found = sweep(
+                questions,
+                pose=lambda question: pose(question, local=flags.local),
+                workers=workers,
+                shelf=shelf,
+            )
+            for row in found:
+                rows.append(row)
+                update(len(rows), len(questions), row.question.model)
+                if not quiet and not sys.stderr.isatty():
+                    note(f"{len(rows)}/{len(questions)} {_said(row)}")
+    except KeyboardInterrupt:
+        _write(folder, rows, flags.sort)
+        note(
+            f"{len(rows)} of {len(questions)} questions are answered and kept in {folder}; the "
+            "same command goes on from there"
+        )
+        raise
+    rows = list(_write(folder, rows, flags.sort))
+    if flags.json_output:
+        sys.stdout.write(sweep_json(rows, flags.sort))
+    else:
+        show(sweep_report(rows))
+        reused = sum(row.reused for row in rows)
+        note(
+            f"written: {folder} (summary.csv, summary.json, a plan file per question); "
+            f"{reused} of {len(rows)} answers were known before"
+        )
+    if not any(row.answer is not None and row.answer.plan is not None for row in rows):
+        raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
+
+
+def _folder(flags: SweepFlags) -> Path:
+    if flags.folder is None:
+        raise InputError("a sweep writes a folder: name it with -o FOLDER/")
+    if flags.folder.exists() and not flags.folder.is_dir():
+        raise InputError(f"-o {flags.folder} is a file; a sweep writes a folder: name another")
+    return flags.folder
+
+
+def _workers(flags: SweepFlags) -> Workers:
+    if flags.ray is not None:
+        if flags.workers is not None:
+            raise InputError("--workers is for this machine and --ray for a cluster; give one")
+        return ray_workers(SOLVE, flags.ray)
+    return local_workers(SOLVE, flags.workers or 1)
+
+
+def _said(row: Row) -> str:
+    words = f"{row.question.model} on {row.question.cluster}"
+    if row.answer is None or row.answer.step_time_s is None:
+        return f"{words}: no plan"
+    known = " (known before)" if row.reused else ""
+    return f"{words}: step {format_time(row.answer.step_time_s)}{known}"
+
+
+def _write(folder: Path, rows: list[Row], sort: str) -> tuple[Row, ...]:
+    """The tables; the rows as they are sorted there."""
+    ordered = sorted_rows(rows, sort)
+    write_text(folder / "summary.csv", sweep_csv(ordered))
+    write_text(folder / "summary.json", sweep_json(ordered, sort))
+    return ordered

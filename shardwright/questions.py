@@ -1,0 +1,163 @@
+"""Questions of a sweep: grids of models, clusters, workloads and prices, as flags or in a file.
+
+A file (TOML or JSON) holds grids; each stands for every combination of its lists:
+
+    schema = "shardwright/questions@1"
+
+    [[grids]]
+    models = ["llama-3.1-8b", "llama-3.1-70b"]
+    clusters = ["2x8xh100-sxm", "2x8xa100-sxm-80gb"]
+    global_batches = [256, 512]
+    sequence_lengths = [4096]
+    prices = ["on-demand", "spot", 1.99]
+    pins = { tp = "1,2", schedule = "1f1b" }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from planner.space import Space
+from planner.sweep import Posed, Question
+from profiles.document import content_hash, read_document
+from profiles.errors import InputError, ShardwrightError, UnknownNameError
+from profiles.hardware.catalog import get_cluster
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.prices import KINDS, price_of
+from profiles.model.loaders import resolve_model
+from profiles.sourced import Sourced
+from shardwright.commands.asked import DEFAULT_SEQUENCE, sequence_of, space_of
+from shardwright.solve_task import job_of, task_of
+from simulator.workload import Workload
+
+QUESTIONS_SCHEMA = "shardwright/questions@1"
+PINS = ("micro_batch", "tp", "pp", "dp", "zero", "vpp", "recompute", "schedule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Every combination of the lists is a question.
+
+    models, clusters   as on the command line
+    sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
+    prices             kinds of the price table, or US dollars per device-hour
+    pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
+    """
+
+    models: tuple[str, ...]
+    clusters: tuple[str, ...]
+    global_batches: tuple[int, ...]
+    sequence_lengths: tuple[int, ...] = ()
+    prices: tuple[str | float, ...] = ("on-demand",)
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    solver: str = "auto"
+    seed: int = 0
+    pins: Mapping[str, str | int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("models", "clusters", "global_batches", "prices"):
+            if not getattr(self, name):
+                raise InputError(f"{name} is empty: a grid needs one entry at least")
+        for pin in self.pins:
+            if pin not in PINS:
+                raise UnknownNameError("pin", pin, PINS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFile:
+    """The grids of a file."""
+
+    grids: tuple[Grid, ...]
+
+
+def read_questions(path: Path) -> tuple[Question, ...]:
+    """The questions of a file; raises DocumentError."""
+    grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
+    if not grids:
+        raise InputError(f"{path} holds no grid, so there is nothing to answer")
+    return tuple(question for grid in grids for question in questions_of(grid))
+
+
+def questions_of(grid: Grid) -> tuple[Question, ...]:
+    """The questions of a grid: models outermost, prices innermost.
+
+    Raises InputError for pins and workloads that cannot be; names that mean nothing are found
+    when a question is posed, and are then that question's own fault.
+    """
+    space: Space = space_of({axis: str(text) for axis, text in grid.pins.items()})
+    made = []
+    for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
+        for length in grid.sequence_lengths or (None,):
+            tokens, assumed = _sequence(model, length)
+            work = Workload(
+                global_batch=batch,
+                sequence_length=tokens,
+                precision=grid.precision,
+                optimizer=grid.optimizer,
+            )
+            made += [
+                Question(
+                    model=model,
+                    cluster=on,
+                    workload=work,
+                    space=space,
+                    solver=grid.solver,
+                    seed=grid.seed,
+                    price=str(price),
+                    assumed=assumed,
+                )
+                for price in grid.prices
+            ]
+    return tuple(made)
+
+
+def _sequence(model: str, length: int | None) -> tuple[int, tuple[str, ...]]:
+    try:
+        return sequence_of(model, length)
+    except ShardwrightError:
+        if length is not None:
+            raise
+        return DEFAULT_SEQUENCE, ()  # the model cannot be read: it fails when it is posed
+
+
+def pose(question: Question, *, local: Path | None = None) -> Posed:
+    """The question with the content that its words name.
+
+    local  the file of this machine's profile
+    Raises ShardwrightError for a model, cluster or price that is none.
+    """
+    cluster = get_cluster(question.cluster, local=local)
+    price = price_for(cluster, question.price)
+    job = job_of(
+        task_of(
+            resolve_model(question.model),
+            cluster,
+            question.workload,
+            question.space,
+            solver=question.solver,
+            seed=question.seed,
+        )
+    )
+    key = content_hash({"job": job.key, "question": question, "price": price})
+    return Posed(question=question, key=key, job=job, price=price)
+
+
+def price_for(cluster: Cluster, text: str) -> Sourced | None:
+    """The price of a device-hour of a cluster: a kind of the price table or US dollars.
+
+    None where the table has none and for clusters of several device types. Raises InputError.
+    """
+    try:
+        usd = float(text)
+    except ValueError:
+        if text not in KINDS:
+            raise UnknownNameError("price", text, KINDS, where="--price") from None
+        return price_of(cluster.groups[0].device.name, text) if cluster.homogeneous else None
+    if not 0 <= usd < math.inf:
+        raise InputError(f"--price {text} must be 0 or more US dollars per device-hour")
+    return Sourced(value=usd, source="given as --price", date="", method="assumed")

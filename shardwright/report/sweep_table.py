@@ -1,0 +1,175 @@
+"""The table of a sweep: one line per question, sorted, as text, CSV and JSON.
+
+Nothing in it depends on who solved the questions, in which order or when.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.sweep import Row
+from profiles.document import encode, to_json
+from profiles.errors import UnknownNameError
+from profiles.units import format_percent, format_time, format_usd
+from shardwright.report.terminal import plan_title, table
+
+SWEEP_SCHEMA = "shardwright/sweep@1"
+# What `--sort` takes: the column, and whether the largest comes first.
+SORTS = {
+    "step": ("step_time_s", False),
+    "cost": ("usd_per_million_tokens", False),
+    "mfu": ("mfu", True),
+    "tokens": ("tokens_per_s", True),
+    "memory": ("peak_memory_bytes", False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A question and its answer in figures; what there is none of is None.
+
+    file    the plan file's name in the sweep's folder
+    reason  why there is no plan, or empty
+    """
+
+    model: str
+    cluster: str
+    global_batch: int
+    sequence_length: int
+    precision: str
+    optimizer: str
+    price: str
+    pins: str
+    status: str
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    gap: float | None = None
+    mfu: float | None = None
+    tokens_per_s: float | None = None
+    peak_memory_bytes: float | None = None
+    usd_per_million_tokens: float | None = None
+    pp: int | None = None
+    dp: int | None = None
+    tp: int | None = None
+    vpp: int | None = None
+    schedule: str | None = None
+    micro_batch: int | None = None
+    zero_stage: int | None = None
+    file: str = ""
+    reason: str = ""
+
+
+def line_of(row: Row) -> Line:
+    """The figures of a row."""
+    question, answer = row.question, row.answer
+    work = question.workload
+    found: dict[str, object] = {}
+    if answer is not None:
+        found["file"] = f"{row.key}.json"
+        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "gap", "mfu"):
+            found[name] = getattr(answer, name)
+        found["peak_memory_bytes"] = answer.peak_memory_bytes
+        found["usd_per_million_tokens"] = answer.usd_per_million_tokens
+        if answer.plan is not None:
+            for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
+                found[name] = getattr(answer.plan, name)
+        if answer.prediction is not None:
+            found["tokens_per_s"] = answer.prediction.tokens_per_s.value
+    return Line(
+        model=question.model,
+        cluster=question.cluster,
+        global_batch=work.global_batch,
+        sequence_length=work.sequence_length,
+        precision=work.precision,
+        optimizer=work.optimizer,
+        price=question.price,
+        pins=" ".join(question.space.pins()),
+        status=answer.status if answer is not None else "failed",
+        reason=row.reason,
+        **found,  # type: ignore[arg-type] # fields of one name and type
+    )
+
+
+def sorted_rows(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
+    """The rows by a column of SORTS, those without a plan last; ties by the question's words.
+
+    Raises UnknownNameError for another column.
+    """
+    if by not in SORTS:
+        raise UnknownNameError("column", by, SORTS, where="--sort")
+    column, largest_first = SORTS[by]
+
+    def order(row: Row) -> tuple[float, str, str, str]:
+        value = getattr(line_of(row), column)
+        place = math.inf if value is None else -value if largest_first else value
+        words = row.question
+        return (place, words.model, words.cluster, f"{row.key} {words!r}")
+
+    return tuple(sorted(rows, key=order))
+
+
+def sweep_csv(rows: Sequence[Row]) -> str:
+    """The rows as CSV, empty where there is no value."""
+    stream = io.StringIO()
+    names = [field.name for field in fields(Line)]
+    writer = csv.DictWriter(stream, names, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(encode(line_of(row)) for row in rows)
+    return stream.getvalue()
+
+
+def sweep_json(rows: Sequence[Row], by: str) -> str:
+    """The rows as JSON; every key is there, null where there is no value."""
+    names = [field.name for field in fields(Line)]
+    lines = [dict.fromkeys(names) | encode(line_of(row)) for row in rows]
+    return to_json({"schema": SWEEP_SCHEMA, "sorted_by": by, "rows": lines})
+
+
+def sweep_report(rows: Sequence[Row]) -> RenderableType:
+    """The rows that have a plan as a table, then the others with their reasons."""
+    priced = len({row.question.price for row in rows}) > 1
+    sized = len({row.question.workload for row in rows}) > 1
+    shown = table(
+        ("model", "left"),
+        ("on", "left"),
+        *([("batch x seq", "right")] if sized else []),
+        ("plan", "left"),
+        ("step", "right"),
+        ("MFU", "right"),
+        *([("price", "right")] if priced else []),
+        ("$/Mtok", "right"),
+    )
+    for row in rows:
+        answer, work = row.answer, row.question.workload
+        if answer is None or answer.plan is None:
+            continue
+        usd = answer.usd_per_million_tokens
+        shown.add_row(
+            row.question.model,
+            row.question.cluster,
+            *([f"{work.global_batch} x {work.sequence_length}"] if sized else []),
+            plan_title(answer.plan),
+            format_time(answer.step_time_s or 0.0),
+            format_percent(answer.mfu or 0.0),
+            *([row.question.price] if priced else []),
+            format_usd(usd) if usd is not None else "-",
+        )
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        if row.answer is None or row.answer.plan is None:
+            where = alike.setdefault(f"{row.question.model}: {row.reason}", [])
+            if row.question.cluster not in where:
+                where.append(row.question.cluster)
+    words = [
+        Text(f"No plan on {', '.join(where)} of {reason}")
+        for reason, where in sorted(alike.items())
+    ]
+    return Group(*([shown] if shown.rows else []), *([Text("")] if words else []), *words)

@@ -1,0 +1,131 @@
+"""Solving one question from text to text: what a worker of a sweep runs, wherever it is.
+
+The text holds content, not names: a worker on another machine has none of the asker's files. Only
+`package.module:factory` stays a name; its code must be importable where the worker runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from planner.answer_cache import answer_key, code_and_data_version, trace_content
+from planner.space import Space
+from planner.sweep import Job, Verdict, verdict_text
+from profiles.document import content_hash, decode, encode
+from profiles.errors import ShardwrightError
+from profiles.hardware.cluster import Cluster
+from profiles.model.loaders import ModelSpec
+from profiles.model.traced import TracedModel, trace_model
+from shardwright import api
+from shardwright.places import trace_cache
+from simulator.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question with the content that its words name.
+
+    tp_degrees  degrees that the model is traced for
+    version     of the code and data that the asker has (planner/answer_cache.py)
+    """
+
+    spec: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    space: Space
+    solver: str
+    seed: int
+    tp_degrees: tuple[int, ...]
+    version: str
+
+
+def task_of(
+    spec: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    space: Space,
+    *,
+    solver: str = "auto",
+    seed: int = 0,
+) -> Task:
+    """The task of finding the best plan; free tensor parallelism stays within a node."""
+    free = space.tp is None
+    degrees = api.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
+    return Task(
+        spec=spec,
+        cluster=cluster,
+        workload=workload,
+        space=space,
+        solver=solver,
+        seed=seed,
+        tp_degrees=degrees,
+        version=code_and_data_version(),
+    )
+
+
+def trace_task(task: Task) -> TracedModel:
+    """The traced model of a task, from the cache of traces where it is there."""
+    return trace_model(
+        task.spec,
+        sequence_length=task.workload.sequence_length,
+        dtype=task.workload.compute_dtype,
+        tp_degrees=task.tp_degrees,
+        target=api.target_of(task.cluster),
+        cache=trace_cache(),
+    )
+
+
+def key_of(task: Task, traced: TracedModel | None = None) -> str:
+    """What identifies the task's answer; a factory's model is known by its traces only."""
+    model = task.spec.content_hash
+    if task.spec.factory:
+        model = trace_content(traced if traced is not None else trace_task(task))
+    return answer_key(
+        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.name}),
+        task.cluster,
+        task.workload,
+        task.space,
+        solver=task.solver,
+        seed=task.seed,
+        version=task.version,
+    )
+
+
+def job_of(task: Task) -> Job:
+    """The task as text for a worker."""
+    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return Job(key=key_of(task), text=text)
+
+
+def solve_text(text: str) -> str:
+    """The verdict of a task, both as JSON. Never raises: whatever goes wrong is the reason."""
+    try:
+        task: Task = decode(Task, json.loads(text), where="the task")
+        verdict = _solve(task)
+    except ShardwrightError as error:
+        verdict = Verdict(reason=str(error))
+    except Exception as error:  # a worker must outlive any question
+        verdict = Verdict(
+            reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
+            "please report it with the question"
+        )
+    return verdict_text(verdict)
+
+
+def _solve(task: Task) -> Verdict:
+    if task.version != code_and_data_version():
+        return Verdict(
+            reason=f"the worker's Shardwright, its data or its libraries ({code_and_data_version()}"
+            f") are not the asker's ({task.version}); install the same versions on every node"
+        )
+    answer = api.plan(
+        trace_task(task),
+        task.cluster,
+        task.workload,
+        space=task.space,
+        solver=task.solver,
+        seed=task.seed,
+        price=None,
+    )
+    return Verdict(answer=answer)

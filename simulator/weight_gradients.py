@@ -1,0 +1,101 @@
+"""The part of a block's backward that makes gradients of weights alone: its `W`, beside its `I`.
+
+A product is of a weight where what it writes is as large as one of its module's parameters and has
+that parameter's two last dimensions; the gradient of a linear layer's input is [rows, in], that of
+its weight [out, in] (or [in, out]). Where both are alike, rows being as many as out or in, they
+cost the same, and each of the parameter's forward products counts for one. Beside products: sums
+that write a bias or a norm's weight, and gradients of embeddings. Kernels that make both at once
+(a fused layer norm, a convolution's as torch runs it) stay with I, and so do the element-wise ops
+before a norm's sum: W is then a little short, and I a little long.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+from profiles.hardware.cluster import Cluster
+from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
+from simulator.block_cost import price_block
+from simulator.op_cost import price_op
+from simulator.plan import Plan, Recompute
+from simulator.schedule_shape import SPLIT_SCHEDULES
+
+
+def weight_gradient_ops(block: Block) -> tuple[int, ...]:
+    """Indices of the backward ops that make nothing but gradients of the block's parameters."""
+    uses = _uses(block)
+    found = []
+    for index, op in enumerate(block.backward_ops):
+        for parameter in block.parameters:
+            if uses[parameter.name] and _module(parameter) == op.module and _makes(op, parameter):
+                uses[parameter.name] -= 1
+                found.append(index)
+                break
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=100_000)
+def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluster) -> float:
+    """Seconds per micro-batch of the block's W on the tensor-parallel group `devices`.
+
+    The share of its ops in the backward's, of the backward as `price_block` has it: where the whole
+    block was measured, ops only divide it. Raises InputError where the device has no rate.
+    """
+    device = cluster.device_at(devices[0])
+    times = [price_op(op, device).time_s for op in block.backward_ops]
+    total_s = sum(times)
+    if total_s <= 0.0:
+        return 0.0
+    share = sum(times[index] for index in weight_gradient_ops(block)) / total_s
+    whole = price_block(block, recompute=Recompute.NONE, devices=devices, cluster=cluster)
+    return share * whole.backward.value
+
+
+def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> float:
+    """Seconds per micro-batch of a stage's W; 0 where the schedule does not split the backward."""
+    if plan.schedule not in SPLIT_SCHEDULES:
+        return 0.0
+    cut = plan.stages[stage]
+    devices = plan.tp_group(plan.pp_rank_of(stage))
+    refs = graph.chain[cut.first_block : cut.last_block]
+    return sum(
+        weight_gradient_s(graph.kinds[ref.kind], devices=devices, cluster=cluster) for ref in refs
+    )
+
+
+def _uses(block: Block) -> Counter[str]:
+    """How many gradients of each trainable parameter the backward makes at most: one for each of
+    its forward products, one where it is in none."""
+    found: Counter[str] = Counter()
+    for parameter in block.parameters:
+        if not parameter.trainable:
+            continue
+        sides = _sides(parameter)
+        products = sum(
+            op.module == _module(parameter)
+            and op.matmul is not None
+            and tuple(sorted((op.matmul.k, op.matmul.n))) == sides
+            for op in block.forward_ops
+        )
+        found[parameter.name] = max(1, products)
+    return found
+
+
+def _makes(op: Op, parameter: Parameter) -> bool:
+    """Whether a backward op of the parameter's module can be what makes its gradient."""
+    if "embedding" in op.name:
+        return True
+    if op.written_bytes != parameter.spec.num_elements * DTYPE_BYTES[op.dtype]:
+        return False
+    if op.kind is OpKind.MATMUL and op.matmul is not None:
+        return tuple(sorted((op.matmul.m, op.matmul.n))) == _sides(parameter)
+    return len(parameter.spec.shape) == 1 and op.name.endswith("sum")
+
+
+def _sides(parameter: Parameter) -> tuple[int, ...]:
+    return tuple(sorted(parameter.spec.shape[-2:]))
+
+
+def _module(parameter: Parameter) -> str:
+    return parameter.name.rpartition(".")[0]

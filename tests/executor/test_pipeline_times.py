@@ -1,0 +1,144 @@
+"""From a pipeline's log to seconds per block: a log made by hand, in milliseconds that add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from executor.pipeline_times import (
+    Gap,
+    RankLog,
+    StepLog,
+    block_points,
+    gaps_of,
+    quiet_steps,
+)
+from profiles.errors import RunError
+from profiles.model.graph import Block, BlockRef, ModelGraph
+from simulator.plan import Plan, Recompute, Stage
+from simulator.workload import Workload
+
+MS = 1e-3
+# One micro-batch through two stages of two blocks. Rank 1's clock began 2 ms after rank 0's.
+ACTIONS = (
+    (("0F0", 0, 11, 10), ("0B0", 70, 91, 20)),
+    (("1F0", 10, 33, 22), ("1B0", 34, 66, 31)),
+)
+BLOCKS = (
+    ((0, "F", 3), (1, "F", 6), (0, "B", 5), (1, "B", 15)),
+    ((2, "F", 10), (3, "F", 10), (2, "B", 10), (3, "B", 20)),
+)
+BEGINS = (100.0, 100.002)
+
+
+def log(rank: int, *, delay: float = 0.0) -> RankLog:
+    step = StepLog(
+        begin_s=BEGINS[rank],
+        wall_s=0.1,
+        delay_fraction=delay,
+        actions=tuple((n, a * MS, b * MS, c * MS) for n, a, b, c in ACTIONS[rank]),
+    )
+    blocks = tuple((0, b, letter, c * MS, c * MS) for b, letter, c in BLOCKS[rank])
+    stamping = ((0, rank, 1 * MS),)
+    return RankLog(steps=(step,), blocks=blocks, stamping=stamping, warm_up=0)
+
+
+def block(kind: str) -> Block:
+    return Block(
+        kind=kind,
+        label=kind,
+        inputs=(),
+        outputs=(),
+        forward_ops=(),
+        backward_ops=(),
+        parameters=(),
+        saved=(),
+        attention_module="",
+        attention_input_bytes=0,
+        forward_peak_bytes=0,
+        backward_peak_bytes=0,
+    )
+
+
+GRAPH = ModelGraph(
+    name="made",
+    source="test",
+    micro_batch=1,
+    sequence_length=1,
+    dtype="float32",
+    tp=1,
+    kinds=(block("edge"), block("middle")),
+    chain=tuple(BlockRef(entry=str(i) if i else "", kind=k) for i, k in enumerate((0, 1, 1, 0))),
+)
+PLAN = Plan(
+    model="made",
+    model_hash="",
+    block_entries=("", "1", "2", "3"),
+    cluster="test",
+    cluster_hash="",
+    workload=Workload(global_batch=1, sequence_length=1, precision="fp32"),
+    pp=2,
+    dp=1,
+    tp=1,
+    micro_batch=1,
+    schedule="1f1b",
+    stages=tuple(
+        Stage(first_block=a, last_block=a + 2, recompute=(Recompute.NONE,) * 2) for a in (0, 2)
+    ),
+)
+
+
+def test_gaps_are_told_apart_by_who_was_waited_for() -> None:
+    gaps = list(gaps_of(PLAN, [log(0), log(1)], 0))
+    # Rank 0 idles from 11 ms to 70 ms; 1B0 ends at 66 + 2 = 68 ms: 2 ms after the message's start.
+    assert gaps[0] == Gap(stage=0, letter="B", time_s=pytest.approx(2 * MS), after_message=True)
+    # Rank 1 goes on by itself after 1 ms.
+    assert gaps[1] == Gap(stage=1, letter="B", time_s=pytest.approx(1 * MS), after_message=False)
+
+
+def test_actions_are_dealt_to_their_blocks() -> None:
+    points = {p.kind: p for p in block_points(PLAN, GRAPH, [log(0), log(1)])}
+    # Stage 0 forward: 10 ms of CPU less 1 of stamps, blocks 3 + 6: dealt 3 and 6; 1 ms outside,
+    # dealt 1/3 and 2/3. Stage 1 forward: 22 - 1 = 21 over 10 + 10: 10.5 each, 1 ms outside.
+    edge, middle = points["edge"], points["middle"]
+    assert edge.forward_runtime_s == pytest.approx((1 / 3 + 0.5) / 2 * MS)
+    assert edge.forward_s - edge.forward_runtime_s == pytest.approx((3 + 10.5) / 2 * MS)
+    assert middle.forward_s - middle.forward_runtime_s == pytest.approx((6 + 10.5) / 2 * MS)
+    # Stage 1 backward: 31 ms of CPU over 10 + 20; 1 ms of wall and a gap of 1 ms outside.
+    # Stage 0 backward: 20 over 5 + 15, 1 ms outside; its gap was a message's.
+    assert edge.backward_runtime_s == pytest.approx((2 * 20 / 30 + 1 * 5 / 20) / 2 * MS)
+    assert middle.backward_s - middle.backward_runtime_s == pytest.approx(
+        (31 * 10 / 30 + 15) / 2 * MS
+    )
+    # Beside the blocks: 0 and 1 ms of forwards, 0 and 1 ms of backwards.
+    assert edge.action is not None
+    assert edge.action.forward_cpu_s == pytest.approx(0.5 * MS)
+    assert edge.action.backward_cpu_s == pytest.approx(0.5 * MS)
+    assert edge.action.forward_outside_s == pytest.approx(1 * MS)
+    assert edge.action.backward_outside_s == pytest.approx(1.5 * MS)
+    # Nothing is lost: the chain's blocks are the actions.
+    total = sum(points[GRAPH.kinds[r.kind].kind].forward_s for r in GRAPH.chain)
+    assert total == pytest.approx((9 + 1 + 21 + 1) * MS)
+
+
+def test_disturbed_steps_are_left_out_unless_all_are() -> None:
+    calm, late = log(0), log(0, delay=0.5)
+    both = replace(calm, steps=(*late.steps, *calm.steps))
+    assert quiet_steps([both, both]) == (1,)
+    assert quiet_steps([late, late]) == (0,)
+
+
+def test_the_middle_half_of_the_steps_counts() -> None:
+    (step,) = log(0).steps
+    lengths = (0.1, 0.9, 0.4, 0.3, 0.2, 0.5, 0.05, 0.6)
+    steps = tuple(replace(step, wall_s=t) for t in (9.0, *lengths))
+    some = replace(log(0), steps=steps, warm_up=1)
+    # 0.2, 0.3, 0.4 and 0.5 s, by their places behind the warm-up
+    assert quiet_steps([some, some]) == (3, 4, 5, 6)
+
+
+def test_a_stage_without_work_is_refused() -> None:
+    idle = replace(log(0), blocks=tuple((s, b, k, 0.0, 0.0) for s, b, k, _, _ in log(0).blocks))
+    with pytest.raises(RunError, match="stage 0 of the measured pipeline took no CPU time"):
+        block_points(PLAN, GRAPH, [idle, log(1)])

@@ -1,0 +1,79 @@
+"""A short pipeline that is measured: which blocks get a time, and what cannot be measured so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.probe_pipeline import (
+    can_measure_in_pipeline,
+    even_stages,
+    measure_in_pipeline,
+    pipeline_plan,
+)
+from profiles.errors import InputError
+from profiles.hardware.cluster import Cluster
+from profiles.model.loaders import resolve_model
+from profiles.model.traced import TracedModel, trace_model
+from tests.executor.cases import write_models
+from tests.simulator.hand_made import cluster, device
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> TracedModel:
+    spec = resolve_model(write_models(tmp_path)["gpt2"])
+    return trace_model(spec, sequence_length=16, dtype="float32", target="cpu")
+
+
+def machine(count: int = 2) -> Cluster:
+    return cluster(1, count, of=replace(device(), type="cpu"))
+
+
+@pytest.mark.measuring
+def test_every_kind_of_block_is_measured_where_it_runs(traced: TracedModel, tmp_path: Path) -> None:
+    spec = resolve_model(write_models(tmp_path)["gpt2"])
+    found = measure_in_pipeline(spec, traced, machine(), (2,), num_steps=2)
+    graph = traced.at(2, 1)
+    assert {p.kind for p in found.blocks} == {kind.kind for kind in graph.kinds}
+    for point in found.blocks:
+        assert 0 < point.forward_runtime_s < point.forward_s
+        assert 0 < point.backward_runtime_s < point.backward_s
+        assert point.action is not None
+    assert {r.kernel for r in found.references} == {"matmul", "memory", "layers"}
+    # Layers are alike: two steps of four micro-batches on four of them at the most.
+    layer = max(found.blocks, key=lambda p: p.sample_count)
+    assert 0 < layer.sample_count <= 2 * 4 * 4
+
+
+def test_the_plan_has_two_micro_batches_per_device(traced: TracedModel, tmp_path: Path) -> None:
+    spec = resolve_model(write_models(tmp_path)["gpt2"])
+    plan = pipeline_plan(spec, traced, machine(), 3, seed=0)
+    assert (plan.pp, plan.num_microbatches, plan.micro_batch) == (2, 4, 3)
+    assert plan.tied_parameters == traced.tied_parameters
+
+
+def test_one_device_has_no_pipeline(traced: TracedModel, tmp_path: Path) -> None:
+    spec = resolve_model(write_models(tmp_path)["gpt2"])
+    assert can_measure_in_pipeline(traced, machine())
+    assert not can_measure_in_pipeline(traced, machine(1))
+    assert not can_measure_in_pipeline(traced, machine(16))  # more devices than blocks
+    with pytest.raises(InputError, match="needs two devices and as many blocks"):
+        pipeline_plan(spec, traced, machine(1), 2, seed=0)
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=20), st.data())
+def test_stages_cover_the_chain_with_a_block_each(times: list[float], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(times)))
+    stages = even_stages(times, count)
+    assert len(stages) == count
+    assert [s.first_block for s in stages] == [0, *(s.last_block for s in stages[:-1])]
+    assert stages[-1].last_block == len(times)
+    assert min(s.num_blocks for s in stages) >= 1
+
+
+def test_equal_blocks_are_dealt_evenly() -> None:
+    assert [s.num_blocks for s in even_stages([1.0] * 8, 4)] == [2, 2, 2, 2]

@@ -1,0 +1,347 @@
+"""Sweeps as a user meets them: the same bytes from any workers, cut short and gone on with."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from planner.answer_cache import code_and_data_version
+from planner.answer_folder import AnswerFolder
+from planner.local_workers import local_workers
+from planner.ray_workers import ray_workers
+from planner.search import search
+from planner.sweep import (
+    Job,
+    Question,
+    Reply,
+    Workers,
+    finished,
+    solve_here,
+    sweep,
+    verdict_of,
+    with_price,
+)
+from profiles.document import decode, encode, to_json, write_text
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalog import get_cluster
+from profiles.hardware.cluster import Cluster
+from shardwright import __version__
+from shardwright.cli import app, main
+from shardwright.commands.sweep import SOLVE
+from shardwright.questions import Grid, pose, price_for, questions_of, read_questions
+from shardwright.report.sweep_table import sorted_rows, sweep_csv, sweep_json
+from shardwright.solve_task import Task, job_of, solve_text, trace_task
+from simulator.stack import load_stack
+from tests.shardwright.test_cli import CACHE, ROOT, shardwright
+from tests.shardwright.test_docs import fenced
+
+GRID = Grid(
+    models=("tiny-llama-demo",),
+    clusters=("2xh100-sxm", "2xa100-sxm-80gb", "2xl40s"),
+    global_batches=(8,),
+    sequence_lengths=(128,),
+    prices=("on-demand", 1.5),
+    pins={"micro_batch": "2", "recompute": "none"},
+)
+CLI = (
+    *("plan", "tiny-llama-demo", "--on", "2xh100-sxm,2xa100-sxm-80gb,2xl40s"),
+    *("--global-batch", "8", "--seq", "128", "--micro-batch", "2", "--recompute", "none"),
+    *("--price", "on-demand,1.5", "--no-cache"),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache() -> Iterator[None]:
+    """Traces are kept with those of the other tests, for this process and its workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(CACHE))
+        yield
+
+
+def skip_where_code_changed() -> None:
+    """Workers begin later than this process: an edit in between makes theirs another program."""
+    if code_and_data_version.__wrapped__() != code_and_data_version():
+        pytest.skip("code or data was edited while the tests ran")
+
+
+def swept(folder: Path, workers: Workers) -> dict[str, bytes]:
+    """Every file that a sweep of GRID writes, tables included, by name."""
+    shelf = AnswerFolder(folder=folder, version=__version__)
+    rows = sorted_rows(sweep(questions_of(GRID), pose=pose, workers=workers, shelf=shelf), "cost")
+    skip_where_code_changed()
+    assert [row.reason for row in rows] == [""] * 6
+    write_text(folder / "summary.csv", sweep_csv(rows))
+    write_text(folder / "summary.json", sweep_json(rows, "cost"))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What this process alone answers."""
+    return swept(tmp_path_factory.mktemp("alone"), solve_here(solve_text))
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[str]:
+    """The address of a real Ray cluster of two nodes with one CPU each."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'shardwright[cluster]'")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster as RayCluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = RayCluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(**node)
+        cluster.wait_for_nodes()
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_processes_give_the_bytes_of_this_process(
+    count: int, alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert swept(tmp_path, local_workers(SOLVE, count)) == alone
+
+
+def test_a_ray_cluster_of_two_nodes_gives_the_same_bytes(
+    two_nodes: str, alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert swept(tmp_path, ray_workers(SOLVE, two_nodes)) == alone
+
+
+def test_both_ray_nodes_work_and_a_task_that_dies_is_said(two_nodes: str) -> None:
+    functions = "tests.planner.sweep_workers"
+    jobs = [Job(key=str(number), text="0.5") for number in range(4)]
+    found = list(ray_workers(f"{functions}:ray_node", two_nodes)(jobs))
+    assert len({reply.text for reply in found}) == 2
+    (dead,) = ray_workers(f"{functions}:die", two_nodes)([Job(key="x", text="")])
+    assert dead.fault.startswith("its Ray task failed on 2 attempts: ")
+
+
+def test_no_cluster_and_no_ray_are_said() -> None:
+    if importlib.util.find_spec("ray") is None:
+        with pytest.raises(InputError, match=r"shardwright\[cluster\]"):
+            ray_workers(SOLVE, "127.0.0.1:1")
+        return
+    code = (
+        "import sys\nsys.modules['ray'] = None\n"
+        "from planner.ray_workers import ray_workers\nray_workers('a:b', 'auto')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "pip install 'shardwright[cluster]'" in done.stderr
+
+
+def test_twenty_runs_give_the_same_bytes() -> None:
+    posed = pose(questions_of(GRID)[0])
+    skip_where_code_changed()
+    texts = set()
+    for _ in range(20):
+        solved = verdict_of(Reply(key="", text=solve_text(posed.job.text))).answer
+        assert solved is not None
+        texts.add(to_json(encode(finished(solved, posed))))
+    assert len(texts) == 1
+
+
+def test_a_task_survives_its_text_and_the_price_put_in_later_is_the_searched_one() -> None:
+    question = questions_of(GRID)[0]
+    posed = pose(question)
+    task: Task = decode(Task, json.loads(posed.job.text), where="task")
+    assert job_of(task) == posed.job
+    for name in ("2x8xh100-sxm", "16x4xgb200", "8xmi300x"):
+        cluster = get_cluster(name)
+        assert decode(Cluster, json.loads(json.dumps(encode(cluster))), where="x") == cluster
+    found = [
+        search(
+            trace_task(task),
+            task.cluster,
+            task.workload,
+            space=task.space,
+            stack=load_stack(),
+            price=price,
+            clock=lambda: 0.0,
+        )
+        for price in (None, posed.price)
+    ]
+    late = with_price(found[0], posed.price)
+    assert late.prediction == found[1].prediction
+    assert late.usd_per_million_tokens == found[1].usd_per_million_tokens
+    for mine, theirs in zip(late.alternatives, found[1].alternatives, strict=True):
+        assert mine.usd_per_million_tokens == pytest.approx(
+            theirs.usd_per_million_tokens, rel=1e-12
+        )
+
+
+def test_a_worker_with_other_code_or_data_says_so() -> None:
+    data = json.loads(pose(questions_of(GRID)[0]).job.text) | {"version": "0" * 16}
+    verdict = json.loads(solve_text(json.dumps(data)))
+    assert "install the same versions on every node" in verdict["reason"]
+
+
+def begin(folder: Path, *more: str) -> subprocess.Popen[str]:
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(CACHE))
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardwright", *CLI, "-o", str(folder), *more],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever started the tests in the background made them, and so their children, deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def answers(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.glob("*.json") if p.name != "summary.json"}
+
+
+def cut_short(folder: Path, how: signal.Signals, wanted: int) -> tuple[int, str]:
+    """Begin the sweep, end it when so many answers are there; its status and what it said."""
+    process = begin(folder)
+    while process.poll() is None and len(answers(folder)) < wanted:
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, " ".join(said.split())
+
+
+def test_a_sweep_that_is_cut_short_goes_on_where_it_was(
+    alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    status, said = cut_short(folder, signal.SIGINT, 1)
+    first = answers(folder)
+    assert status == 130
+    assert f"{len(first)} of 6 questions are answered and kept in {folder}" in said
+    assert "the same command goes on from there" in said
+    assert 1 <= len(first) < 6
+    status, _ = cut_short(folder, signal.SIGKILL, len(first) + 1)
+    assert status == -signal.SIGKILL
+    second = answers(folder)
+    inodes = {name: (folder / name).stat().st_ino for name in second}
+    assert first.items() <= second.items()
+    process = begin(folder, "--workers", "2", "--sort", "cost")
+    shown, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert f"{len(second)} of 6 answers were known before" in " ".join(said.split())
+    assert {name: (folder / name).stat().st_ino for name in second} == inodes
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {n: b for n, b in whole.items() if not n.startswith(".")} == alone
+    assert "$/Mtok" in shown
+    assert all(len(line) <= 100 for line in shown.splitlines())
+
+
+def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        'schema = "shardwright/questions@1"\n'
+        "[[grids]]\n"
+        'models = ["tiny-llama-demo", "tiny-lama"]\n'
+        'clusters = ["2xh100-sxm", "2xh10"]\n'
+        "global_batches = [8]\nsequence_lengths = [128]\n"
+        'pins = { micro_batch = 2, recompute = "none" }\n'
+    )
+    done = shardwright(
+        "plan", "--questions", str(path), "--workers", "1", "-o", "out", "--json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["status"] for row in rows] == ["optimal", *["failed"] * 3]
+    reasons = {(row["model"], row["cluster"]): row["reason"] for row in rows}
+    assert reasons["tiny-llama-demo", "2xh100-sxm"] == ""
+    assert "Did you mean 'tiny-llama-demo'?" in reasons["tiny-lama", "2xh100-sxm"]
+    assert "unknown device 'h10'" in reasons["tiny-llama-demo", "2xh10"]
+    with (tmp_path / "out" / "summary.csv").open(newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [row["reason"] for row in table] == [row["reason"] for row in rows]
+    plan_file = tmp_path / "out" / rows[0]["file"]
+    assert shardwright("predict", str(plan_file)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "a,b", "--on", "2xh100", "--global-batch", "8"], "name it with -o FOLDER/"),
+        (["plan", "a", "--workers", "2", "-o", "x"], "give MODEL, --on and --global-batch"),
+        (["plan", "a", "--questions", "q.toml", "-o", "x"], "and so do MODEL"),
+        (["plan", "--questions", "q.toml", "-o", "x"], "no such file"),
+        ([*CLI, "-o", "x", "--sort", "stp"], "Did you mean 'step'?"),
+        ([*CLI, "-o", "x", "--time-limit", "3s"], "--time-limit is for one question"),
+        ([*CLI, "-o", "x", "--workers", "2", "--ray", "auto"], "give one"),
+        (["plan", "gpt2"], "give MODEL, --on and --global-batch"),
+    ],
+)
+def test_flags_that_make_no_sweep(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["shardwright", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prices_and_grids_that_cannot_be(tmp_path: Path) -> None:
+    cluster = get_cluster("2xh100-sxm")
+    with pytest.raises(UnknownNameError, match="Did you mean 'spot'"):
+        price_for(cluster, "spto")
+    with pytest.raises(InputError, match="0 or more US dollars"):
+        price_for(cluster, "-1")
+    given = price_for(cluster, "2.49")
+    assert given is not None
+    assert given.value == 2.49
+    path = tmp_path / "q.toml"
+    head = (
+        'schema = "shardwright/questions@1"\n[[grids]]\nmodels = ["gpt2"]\nclusters = ["2xl40s"]\n'
+    )
+    path.write_text(head + "global_batches = [8]\npins = { tpp = 2 }\n")
+    with pytest.raises(InputError, match=r"q.toml: grids\[0\].*unknown pin 'tpp'"):
+        read_questions(path)
+    path.write_text(head + "global_batches = []\n")
+    with pytest.raises(InputError, match="global_batches is empty"):
+        read_questions(path)
+
+
+def test_a_grid_is_every_combination() -> None:
+    found = questions_of(GRID)
+    assert len(found) == 1 * 3 * 1 * 1 * 2
+    assert {type(question) for question in found} == {Question}
+    assert {question.price for question in found} == {"on-demand", "1.5"}
+
+
+def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
+    docs = ROOT / "docs" / "sweeps.md"
+    (example,) = fenced(docs, "toml")
+    path = tmp_path / "sweep.toml"
+    path.write_text(example)
+    # 2 models x 3 clusters x 2 batches x 2 lengths x 3 prices, and one.
+    assert len(read_questions(path)) == 72 + 1
+    lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
+    command = typer.main.get_command(app)
+    assert len(lines) == 4
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "shardwright"
+        with command.make_context("shardwright", [arguments[0]], resilient_parsing=True) as top:
+            found = command.get_command(top, arguments[0])  # type: ignore[attr-defined] # a group
+            found.make_context(arguments[0], arguments[1:], parent=top)

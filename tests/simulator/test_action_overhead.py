@@ -1,0 +1,66 @@
+"""The pipeline's own time: a line of its own, and whole where a rank has several stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.hardware.device import ActionOverhead, BlockPoint, Measurements
+from simulator.predict import predict
+from simulator.prediction import Prediction
+from tests.simulator.hand_made import Traced, cluster, device, plan
+
+MS = 1e-3
+MODEL = Traced(8)
+OVERHEAD = ActionOverhead(
+    forward_cpu_s=2 * MS,
+    forward_outside_s=1 * MS,
+    backward_cpu_s=0.5 * MS,
+    backward_outside_s=1.5 * MS,
+)
+
+
+def predicted(overhead: ActionOverhead | None, **settings: object) -> Prediction:
+    """Every kind of block takes 10 ms forward and 20 ms back, of which the runtime 0.5 and 0.25."""
+    points = tuple(
+        BlockPoint(
+            kind=kind.kind,
+            label=kind.label,
+            forward_s=10 * MS,
+            backward_s=20 * MS,
+            sample_count=8,
+            spread=0.01,
+            forward_runtime_s=0.5 * MS,
+            backward_runtime_s=0.25 * MS,
+            action=overhead,
+        )
+        for kind in MODEL.at(1, 1).kinds
+    )
+    measured = Measurements(source="by hand", date="2026-11-21", blocks=points)
+    return predict(plan(**settings), MODEL, cluster(of=device(measurements=measured)))
+
+
+def test_the_runtime_is_a_part_of_its_own() -> None:
+    found = predicted(OVERHEAD, pp=2, num_microbatches=4)
+    parts = {part.name: part.time_s for part in found.components}
+    blocks = len(MODEL.at(1, 1).chain) // 2
+    # Four micro-batches through the blocks of the critical rank, 0.75 ms each.
+    assert parts["runtime"] == pytest.approx(4 * blocks * 0.75 * MS, rel=0.3)
+    assert sum(parts.values()) == pytest.approx(found.step_time_s.value)
+    for stage in found.stages:
+        count = round(stage.forward_s / (10 * MS))
+        assert stage.runtime_s == pytest.approx(count * 0.75 * MS)
+
+
+def test_interleaved_stages_carry_what_their_blocks_do_not() -> None:
+    plain = predicted(None, pp=2, vpp=2, num_microbatches=4, schedule="interleaved")
+    whole = predicted(OVERHEAD, pp=2, vpp=2, num_microbatches=4, schedule="interleaved")
+    for before, after in zip(plain.stages, whole.stages, strict=True):
+        # Two stages per rank: half of each action's overhead is in the blocks already.
+        assert after.forward_s - before.forward_s == pytest.approx(1.5 * MS)
+        assert after.backward_s - before.backward_s == pytest.approx(1.0 * MS)
+        assert after.runtime_s - before.runtime_s == pytest.approx(1.25 * MS)
+
+
+def test_one_stage_per_rank_has_no_more() -> None:
+    settings = {"pp": 2, "num_microbatches": 4}
+    assert predicted(OVERHEAD, **settings).stages == predicted(None, **settings).stages

@@ -1,0 +1,109 @@
+"""W of traced blocks against products counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
+from simulator.weight_gradients import weight_gradient_ops
+
+
+def product(module, rows, columns, inner, phase):
+    return Op(
+        name="mm",
+        kind=OpKind.MATMUL,
+        phase=phase,
+        module=module,
+        dtype="bfloat16",
+        work_flop=2 * rows * columns * inner,
+        read_bytes=2 * (rows + columns) * inner,
+        written_bytes=2 * rows * columns,
+        matmul=MatmulShape(batch=1, m=rows, n=columns, k=inner),
+    )
+
+
+def bias_sum(module, size):
+    return Op(
+        name="sum",
+        kind=OpKind.MEMORY,
+        phase=Phase.BACKWARD,
+        module=module,
+        dtype="bfloat16",
+        work_flop=0,
+        read_bytes=1,
+        written_bytes=2 * size,
+    )
+
+
+def linear(rows, inputs, outputs, *, trainable=True, bias=True):
+    """A linear layer's block as torch runs it: y = x W^T + b, W [outputs, inputs]."""
+    sizes = [("layer.weight", (outputs, inputs))] + [("layer.bias", (outputs,))] * bias
+    return Block(
+        kind=f"linear {rows} {inputs} {outputs} {trainable}",
+        label="Linear",
+        inputs=(),
+        outputs=(),
+        forward_ops=(product("layer", rows, outputs, inputs, Phase.FORWARD),),
+        backward_ops=(
+            product("layer", outputs, inputs, rows, Phase.BACKWARD),  # of W: g^T x
+            product("layer", rows, inputs, outputs, Phase.BACKWARD),  # of x: g W
+            *[bias_sum("layer", outputs)] * bias,
+        ),
+        parameters=tuple(
+            Parameter(
+                name=name,
+                spec=TensorSpec(shape=shape, dtype="bfloat16"),
+                full_shape=shape,
+                trainable=trainable,
+            )
+            for name, shape in sizes
+        ),
+        saved=(),
+        attention_module="",
+        attention_input_bytes=0,
+        forward_peak_bytes=0,
+        backward_peak_bytes=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"),
+    [(64, 16, 32), (32, 16, 32), (16, 16, 32), (16, 16, 16)],
+    ids=["all unlike", "rows as outputs", "rows as inputs", "square"],
+)
+def test_a_linear_layer_has_as_much_w_as_i_in_products(rows, inputs, outputs):
+    # 2 rows inputs outputs for each of the two products; the bias is a sum, of W.
+    block = linear(rows, inputs, outputs)
+    found = weight_gradient_ops(block)
+    ops = [block.backward_ops[index] for index in found]
+    assert sum(op.work_flop for op in ops) == 2 * rows * inputs * outputs
+    assert [op.name for op in ops] == ["mm", "sum"]
+
+
+def test_a_frozen_layer_has_no_w():
+    assert weight_gradient_ops(linear(64, 16, 32, trainable=False)) == ()
+
+
+def test_a_small_llama_block_has_twice_its_weights_times_the_tokens():
+    torch_models = pytest.importorskip("transformers")
+    assert torch_models
+    from profiles.model.loaders import resolve_model
+    from profiles.model.traced import trace_model
+
+    spec = resolve_model("tiny-llama-demo")
+    graph = trace_model(spec, sequence_length=128, dtype="bfloat16").at(2)
+    layer = next(block for block in graph.kinds if block.label == "LlamaDecoderLayer")
+    # Hidden 384, 128 for keys and values, inner 1024; 2 x 128 tokens. q and o 384 x 384, k and v
+    # 128 x 384, three products of 1024 x 384 in the MLP; 2 flop each per token.
+    weights = 2 * 384 * 384 + 2 * 128 * 384 + 3 * 1024 * 384
+    ops = [layer.backward_ops[index] for index in weight_gradient_ops(layer)]
+    assert sum(op.work_flop for op in ops) == 2 * weights * 256
+    # Besides the seven products, the two norms' weights.
+    assert sorted(op.name for op in ops) == ["mm"] * 7 + ["sum"] * 2
+    head = graph.blocks[-1]
+    ops = [head.backward_ops[index] for index in weight_gradient_ops(head)]
+    assert sum(op.work_flop for op in ops) == 2 * 8192 * 384 * 256
+    first = graph.blocks[0]
+    assert [first.backward_ops[index].name for index in weight_gradient_ops(first)] == [
+        "embedding_dense_backward"
+    ]
