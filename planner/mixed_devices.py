@@ -135,11 +135,7 @@ Times = npt.NDArray[np.float64]
 def _times(splits: tuple[Split, ...], num_microbatches: int, *, least: bool = False) -> Times:
     """[M] seconds of the best of the splits for 1 to M micro-batches; rising."""
     many = range(1, num_microbatches + 1)
-    if least:
-        rows = [[split.least_s(m) for m in many] for split in splits]
-    else:
-        counts = np.arange(num_microbatches)
-        rows = [split.sum_s + counts * split.longest_s for split in splits]
+    rows = [[split.least_s(m) if least else split.pipeline_s(m) for m in many] for split in splits]
     return np.asarray(np.min(rows, axis=0), dtype=np.float64)
 
 

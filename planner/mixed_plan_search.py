@@ -42,6 +42,12 @@ class _Found:
         found = self.answer.step_time_s if self.answer else None
         return found if found is not None else float("inf")
 
+    @property
+    def bytes_over(self) -> float:
+        """What the nearest plan lacks where none fits."""
+        why = self.answer.infeasibility if self.answer else None
+        return why.bytes_over if why else float("inf")
+
 
 def plan_mixed(
     traced: Traced,
@@ -77,10 +83,10 @@ def plan_mixed(
     keys = mixed_keys(prices, space) if prices.stages else ()
     if not keys and not any(each.answer for each in found):
         raise InputError(
-            f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}: "
-            + "; ".join(f"{each.part.title}: {each.why_not}" for each in found)
+            f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "
+            + " ".join(f"{titles}: {why}" for why, titles in _reasons(found).items())
         )
-    best = min(found, key=lambda each: each.step_time_s)
+    best = min(found, key=lambda each: (each.step_time_s, each.bytes_over))
     outcome = search_mixed(
         prices,
         keys,
@@ -89,7 +95,7 @@ def plan_mixed(
         clock=clock,
         time_limit_s=time_limit_s,
     )
-    compared = [_compared(each, workload, usd_per_hour) for each in found]
+    compared = [_compared(each, usd_per_hour) for each in found]
     compared.append(_unlike(outcome, keys_left=bool(keys)))
     answer = MixedPlanFile(
         status="infeasible",
@@ -106,7 +112,7 @@ def plan_mixed(
     if outcome.plan is not None and outcome.prediction is not None:
         answer = _with_unlike(answer, outcome.plan, outcome.prediction, bound, prices)
     elif best.answer is not None:
-        answer = _with_ordinary(answer, best, bound, workload, usd_per_hour, prices)
+        answer = _with_ordinary(answer, best, bound, usd_per_hour, prices)
     else:
         raise InputError(f"the searches ended without a plan: {found[0].why_not}")
     return replace(answer, search_time_s=clock() - start)
@@ -168,7 +174,16 @@ def _ordinary(
     return _Found(part=part, answer=answer)
 
 
-def _compared(found: _Found, workload: Workload, usd_per_hour: Mapping[str, Sourced]) -> Compared:
+def _reasons(found: list[_Found]) -> dict[str, str]:
+    """Why there is no plan -> the parts of which that is so."""
+    reasons: dict[str, str] = {}
+    for each in found:
+        before = reasons.get(each.why_not)
+        reasons[each.why_not] = f"{before}; {each.part.title}" if before else each.part.title
+    return reasons
+
+
+def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
     part, answer = found.part, found.answer
     plan = answer.plan if answer else None
     if answer is None or plan is None:
@@ -266,7 +281,6 @@ def _with_ordinary(
     answer: MixedPlanFile,
     best: _Found,
     bound: float,
-    workload: Workload,
     usd_per_hour: Mapping[str, Sourced],
     prices: MixedPrices,
 ) -> MixedPlanFile:

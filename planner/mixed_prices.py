@@ -2,8 +2,9 @@
 
 A "device" of the abstract problem (`mixed_stages`) is a tensor-parallel group inside a node. Times,
 memory and tails come from the functions that price the ordinary search's cells, so that a split's
-figures are those of its prediction, but for two things on the safe side: messages cross the widest
-level of the cluster, and every stage is taken to have more micro-batches than are in flight.
+figures are those of its prediction, but for what is not known before devices are numbered: whether
+messages and the exchange of gradients cross the widest level of the cluster or the innermost
+(`Reach`). Every stage is taken to have more micro-batches than are in flight: the safe side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -31,6 +33,15 @@ from simulator.step_tail import price_tail
 from simulator.workload import Workload
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
+
+
+class Reach(StrEnum):
+    """How far messages and exchanges go: over the widest level, between neighbours, or, for lower
+    bounds, nowhere."""
+
+    FAR = "far"
+    NEAR = "near"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,28 +157,25 @@ class MixedPrices:
         `other` ZeRO stage, and no more memory."""
         states = [self._memory.states(_cell(k, 1), 1e9, 1e9) for k in (key, other)]
         tails = [
-            (self._tail(key, at), self._tail(other, at)) for at in range(len(self.types(key.tp)))
+            (self._tail(key, at, reach), self._tail(other, at, reach))
+            for at in range(len(self.types(key.tp)))
+            for reach in (Reach.FAR, Reach.NEAR)
         ]
         return sum(states[0]) <= sum(states[1]) and all((a <= b).all() for a, b in tails)
 
-    def tables(self, key: MixedKey, *, bound: bool = False) -> StageTables:
-        """The times of every stage that fits.
-
-        bound  without messages and tails: no prediction undercuts it
-        """
+    def tables(self, key: MixedKey, reach: Reach) -> StageTables:
+        """The times of every stage that fits; none of Reach.NONE is above a prediction's."""
         graph = self.traced.at(key.micro_batch, key.tp)
         n = len(graph.chain)
         types = self.types(key.tp)
         depth = min(max(self.stages), n)
-        crossing = np.zeros(n + 1) if bound else self._crossing(key)
+        crossing = self._crossing(key, reach)
         chosen = [self._fitting(key, kind, k) for kind in types for k in range(1, depth + 1)]
         rows = [np.where(np.isfinite(t), t + crossing[None, :], np.inf) for t, _ in chosen]
         return StageTables(
             counts=tuple(len(kind.groups) for kind in types),
             seconds=tuple(tuple(rows[at * depth : (at + 1) * depth]) for at in range(len(types))),
-            tails_s=tuple(
-                np.zeros((n, n + 1)) if bound else self._tail(key, at) for at in range(len(types))
-            ),
+            tails_s=tuple(self._tail(key, at, reach) for at in range(len(types))),
             stages=tuple(count for count in self.stages if count <= n),
             num_microbatches=self.workload.global_batch // key.micro_batch,
         )
@@ -256,29 +264,41 @@ class MixedPrices:
 
     # Messages and tails.
 
-    def _crossing(self, key: MixedKey) -> Array:
-        """[n + 1] seconds of both messages over the cut before a block, over the widest level."""
-        groups = [group for kind in self.types(key.tp) for group in kind.groups]
-        chain = self._chain(key.tp, key.micro_batch, self.types(key.tp)[0])
-        sizes = chain.input_bytes[self._kinds(key.micro_batch, key.tp)]
-        ends = (groups[0][0], groups[-1][0])
+    def _crossing(self, key: MixedKey, reach: Reach) -> Array:
+        """[n + 1] seconds of both messages over the cut before a block."""
+        groups = [group[0] for kind in self.types(key.tp) for group in kind.groups]
+        kinds = self._kinds(key.micro_batch, key.tp)
+        if reach is Reach.NONE or len(groups) < 2:
+            return np.zeros(len(kinds) + 1)
+        ends = (groups[0], groups[-1 if reach is Reach.FAR else 1])
+        sizes = self._chain(key.tp, key.micro_batch, self.types(key.tp)[0]).input_bytes[kinds]
         one_way = {
             size: price_collective("send", size, ends, self.cluster, sharing=key.tp).time_s
             for size in set(sizes[1:].tolist())
         }
         return np.asarray([0.0, *(2 * one_way[size] for size in sizes[1:].tolist()), 0.0])
 
-    def _tail(self, key: MixedKey, kind: int) -> Array:
-        """[n, n+1] seconds of a stage after its last backward; replicas as far apart as can be."""
-        name = (key.tp, key.zero_stage, key.replicas, kind)
-        if name not in self._tails:
-            types = self.types(key.tp)
-            groups = [group for each in types for group in each.groups]
-            spread = [groups[at * len(groups) // key.replicas][0] for at in range(key.replicas)]
-            own = types[kind].groups[0][0]
-            # The first device decides about the optimizer.
+    def _exchanging(self, key: MixedKey, kind: int, reach: Reach) -> tuple[int, ...]:
+        """Devices that exchange gradients, one of the type first: that one decides about the
+        optimizer. Far: spread over all; near: those that follow."""
+        types = self.types(key.tp)
+        groups = [group[0] for each in types for group in each.groups]
+        own = types[kind].groups[0][0]
+        if reach is Reach.FAR:
+            spread = [groups[at * len(groups) // key.replicas] for at in range(key.replicas)]
             others = [index for index in spread if index != own][-(key.replicas - 1) :]
-            ends = (own, *(others if key.replicas > 1 else ()))
+            return (own, *(others if key.replicas > 1 else ()))
+        first = groups.index(own)
+        return tuple(groups[(first + at) % len(groups)] for at in range(key.replicas))
+
+    def _tail(self, key: MixedKey, kind: int, reach: Reach) -> Array:
+        """[n, n+1] seconds of a stage after its last backward."""
+        name = (key.tp, key.zero_stage, key.replicas, kind, reach)
+        if reach is Reach.NONE:
+            blocks = len(self._kinds(key.micro_batch, key.tp))
+            return np.zeros((blocks, blocks + 1))
+        if name not in self._tails:
+            ends = self._exchanging(key, kind, reach)
             count = self._memory.parameters(key.tp).count
             sizes, where = np.unique(count, return_inverse=True)
             seconds = [

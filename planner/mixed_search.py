@@ -8,12 +8,12 @@ their bounds, the last word on each plan is the simulator's (`predict_mixed`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.divisors import divisors
 from planner.mixed_devices import MixedSolution, least_step_s, share_out
-from planner.mixed_prices import MixedKey, MixedPrices
+from planner.mixed_prices import DeviceType, MixedKey, MixedPrices, Reach
 from planner.mixed_stages import Counts, Split, StageTables, best_splits
 from planner.space import Space
 from profiles.sourced import Sourced
@@ -67,26 +67,18 @@ def search_mixed(
             break
         if coarse[key] >= best_s:
             break
-        tables, found = splits.of(key, bound=True)
+        tables, found = splits.of(key, Reach.NONE)
         lower = max(coarse[key], least_step_s(found, tables, replicas=key.replicas, below_s=best_s))
         if lower >= best_s:
             continue
         solved += 1
         bound_s = min(bound_s, lower)
-        tables, found = splits.of(key, bound=False)
-        solution = (
-            share_out(found, tables, reduce_s=(0.0,) * key.replicas, replicas=(key.replicas,))
-            if found
-            else None
-        )
-        if solution is None:
-            continue
-        plan = mixed_plan(prices, key, solution)
-        prediction = predict_mixed(
-            plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
-        )
-        if prediction.fits and prediction.step_time_s.value < best_s:
-            best, best_s = (plan, prediction), prediction.step_time_s.value
+        for plan in _plans(prices, key, splits):
+            prediction = predict_mixed(
+                plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
+            )
+            if prediction.fits and prediction.step_time_s.value < best_s:
+                best, best_s = (plan, prediction), prediction.step_time_s.value
     return MixedOutcome(
         plan=best[0] if best else None,
         prediction=best[1] if best else None,
@@ -145,30 +137,55 @@ class _Splits:
     def __init__(self, prices: MixedPrices) -> None:
         self._prices = prices
         self._known: dict[
-            tuple[MixedKey, bool], tuple[StageTables, dict[Counts, tuple[Split, ...]]]
+            tuple[MixedKey, Reach], tuple[StageTables, dict[Counts, tuple[Split, ...]]]
         ] = {}
 
     def of(
-        self, key: MixedKey, *, bound: bool
+        self, key: MixedKey, reach: Reach
     ) -> tuple[StageTables, dict[Counts, tuple[Split, ...]]]:
-        if bound:
+        if reach is Reach.NONE:
             # With more replicas each needs less memory, so one bound holds for all numbers.
             groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
             key = replace(key, replicas=groups if key.zero_stage else 1)
-        name = (key, bound)
-        if name not in self._known:
-            tables = self._prices.tables(key, bound=bound)
-            self._known[name] = (tables, best_splits(tables))
-        return self._known[name]
+        if (key, reach) not in self._known:
+            tables = self._prices.tables(key, reach)
+            self._known[key, reach] = (tables, best_splits(tables))
+        return self._known[key, reach]
 
 
-def mixed_plan(prices: MixedPrices, key: MixedKey, solution: MixedSolution) -> MixedPlan:
-    """The complete plan: devices by number, in the order of the cluster, and recompute kinds."""
+def _plans(prices: MixedPrices, key: MixedKey, splits: _Splits) -> Iterator[MixedPlan]:
+    """The best plans as far as messages may reach, with devices numbered in both ways."""
+    seen: set[MixedPlan] = set()
+    for reach in (Reach.FAR, Reach.NEAR):
+        tables, found = splits.of(key, reach)
+        if not found:
+            continue
+        solution = share_out(
+            found, tables, reduce_s=(0.0,) * key.replicas, replicas=(key.replicas,)
+        )
+        if solution is None:
+            continue
+        for by_stage in (False, True):
+            plan = mixed_plan(prices, key, solution, by_stage=by_stage)
+            if plan not in seen:
+                seen.add(plan)
+                yield plan
+
+
+def mixed_plan(
+    prices: MixedPrices, key: MixedKey, solution: MixedSolution, *, by_stage: bool = False
+) -> MixedPlan:
+    """The complete plan: devices by number and recompute kinds.
+
+    by_stage  numbers devices in the cluster's order stage by stage over the replicas, so that those
+              which exchange gradients are neighbours; else replica by replica, so that those of a
+              pipeline are
+    """
     types = prices.types(key.tp)
-    free = [iter(kind.groups) for kind in types]
+    devices = _numbered(types, solution, by_stage=by_stage)
     graph = prices.traced.at(key.micro_batch, key.tp)
     pipelines = []
-    for replica in solution.replicas:
+    for number, replica in enumerate(solution.replicas):
         split = replica.split
         edges = (*split.first_blocks, len(graph.chain))
         count = len(split.devices)
@@ -178,7 +195,7 @@ def mixed_plan(prices: MixedPrices, key: MixedKey, solution: MixedSolution) -> M
                 stages=tuple(
                     MixedStage(
                         device=types[kind].device.name,
-                        devices=next(free[kind]),
+                        devices=devices[number, at],
                         first_block=first,
                         last_block=last,
                         recompute=prices.recompute(key, kind, count - at, first, last),
@@ -205,3 +222,20 @@ def mixed_plan(prices: MixedPrices, key: MixedKey, solution: MixedSolution) -> M
         pipelines=tuple(pipelines),
         unused=tuple(i for i in range(prices.cluster.num_devices) if i not in used),
     )
+
+
+def _numbered(
+    types: tuple[DeviceType, ...], solution: MixedSolution, *, by_stage: bool
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """The devices of every (replica, stage)."""
+    places = [
+        (number, at)
+        for number, replica in enumerate(solution.replicas)
+        for at in range(len(replica.split.devices))
+    ]
+    free = [iter(kind.groups) for kind in types]
+    order = sorted(places, key=lambda place: place[::-1]) if by_stage else places
+    return {
+        (number, at): next(free[solution.replicas[number].split.devices[at]])
+        for number, at in order
+    }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from planner.answer import SearchOptions, Setting, search_setting
 from planner.branch_and_bound import Progress
 from planner.costs import SimulatorCosts
+from planner.mixed_parts import one_type_stages
 from planner.relax import Candidate, candidates
 from planner.space import Ground, Space, legal_cells
 from planner.traced import Traced
@@ -48,8 +49,11 @@ def search(
 
     Equal inputs give equal plan files, but for `search_time_s`.
     Raises InputError where the space holds no legal cell, where no device has a rate for the
-    precision, or where the limit ended the search before any plan was found.
+    precision, or where the limit ended the search before any plan was found. Of mixed devices only
+    plans are searched whose stages keep to one type; `plan_mixed` searches all.
     """
+    if not cluster.homogeneous:
+        space = _keeping_to_types(space, cluster)
 
     def setting(changed: Space, on: Cluster) -> Setting:
         ground = _ground(traced, on, workload)
@@ -87,6 +91,22 @@ def search(
         change=change,
     )
     return replace(answer, machine=cluster.machine)
+
+
+def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
+    """The space of plans that the simulator prices right: it takes a pipeline rank's first device
+    for all of its devices."""
+    kept = one_type_stages(cluster, space)
+    if kept is None:
+        counts = ", ".join(
+            f"{group.count * group.devices_per_node} {group.device.name}"
+            for group in cluster.groups
+        )
+        raise InputError(
+            f"with {' '.join(space.pins()) or 'any pp'} the stages of cluster {cluster.name} mix "
+            f"its device types ({counts}); free --pp, or let replicas differ"
+        )
+    return kept
 
 
 def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:

@@ -25,8 +25,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.interleaved_problem import ranges_of
+from planner.layer_paths import completions, costs_of, least_worst, shortest, through
+from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
-from planner.split_layers import Layer, LayerBuilder, Layers, only_through
+from planner.split_layers import LayerBuilder, Layers, only_through
 from planner.split_options import Index
 from planner.split_problem import SplitProblem, split_durations, split_tails
 from planner.timeline_path import PathFinder, TimelinePath
@@ -180,7 +182,7 @@ class Splitter:
         weighting = np.full(len(self._paths), 1.0 / len(self._paths))
         root = 0.0
         for _ in range(_DUAL_ROUNDS):
-            value, ways = self._shortest(weighting)
+            value, ways = shortest(self._layers.layers, self._weights, weighting)
             self._weightings.append((value, weighting))
             root = max(root, value)
             if tuple(ways) not in seen:
@@ -202,29 +204,6 @@ class Splitter:
             for layer, way, weights in zip(self._layers.layers, ways, self._weights, strict=True)
         ]
         return np.asarray(np.sum(parts, axis=0))
-
-    def _shortest(self, weighting: Array) -> tuple[float, list[int]]:
-        """The least weighted mean of the paths over all plans, and the plan."""
-        rest = self._completions(weighting[:, None])
-        state, ways = 0, []
-        for rank, layer in enumerate(self._layers.layers):
-            here = slice(layer.starts[state], layer.starts[state + 1])
-            cost = layer.features[here] @ (self._weights[rank][:, : len(weighting)] @ weighting)
-            way = layer.starts[state] + int(np.argmin(cost + rest[rank + 1][layer.target[here], 0]))
-            ways.append(int(way))
-            state = int(layer.target[way])
-        return float(rest[0][0, 0]), ways
-
-    def _completions(self, weightings: Array) -> list[Array]:
-        """Per rank [states before it, weightings] the least of what is to come; [paths, weightings]
-        are asked, paths that came later count nothing."""
-        layers = self._layers.layers
-        rest = [np.zeros((int(layers[-1].target.max()) + 1, weightings.shape[1]))]
-        for layer, weights in zip(layers[::-1], self._weights[::-1], strict=True):
-            cost = layer.features @ (weights[:, : len(weightings)] @ weightings)
-            cost += rest[-1][layer.target]
-            rest.append(np.minimum.reduceat(cost, layer.starts[:-1], axis=0))
-        return rest[::-1]
 
     # Timelines.
 
@@ -304,34 +283,18 @@ class Splitter:
         """
         while True:
             limit = upper * (1 - _EXACT)
-            through = self._through(self._asked())
-            least = _least_worst(self._layers.layers, through)
+            lengths = through(self._layers.layers, self._weights, self._asked())
+            least = float(least_worst(self._layers.layers, lengths)[0][0])
             if least >= limit:
                 self._layers = replace(self._layers, layers=())
                 return upper
             before = sum(len(layer.target) for layer in self._layers.layers)
-            kept = [length < limit for length in through]
+            kept = [length < limit for length in lengths]
             self._layers = replace(self._layers, layers=only_through(self._layers.layers, kept))
             if not self._layers.layers:
                 return upper
             if sum(len(layer.target) for layer in self._layers.layers) > _NARROWED * before:
                 return least
-
-    def _through(self, asked: Array) -> list[Array]:
-        """Per rank [ways] the least of any plan that takes the way, by the path or weighting for
-        which that is most."""
-        rest = self._completions(asked)
-        spent = np.zeros((1, asked.shape[1]))
-        found = []
-        for rank, layer in enumerate(self._layers.layers):
-            number = np.diff(layer.starts)
-            after = layer.features @ (self._weights[rank][:, : len(asked)] @ asked)
-            after += np.repeat(spent, number, axis=0)
-            found.append((after + rest[rank + 1][layer.target]).max(axis=1))
-            order = np.argsort(layer.target, kind="stable")
-            edges = np.searchsorted(layer.target[order], np.arange(len(rest[rank + 1])))
-            spent = np.minimum.reduceat(after[order], edges, axis=0)
-        return found
 
     def _asked(self) -> Array:
         """[paths, columns] what partial plans are measured by: the dual's weightings, which rule
@@ -349,10 +312,10 @@ class Splitter:
         """Runs the plans that may be under `upper`; returns what no plan in the layers beats,
         `upper` where that is proved."""
         limit = min(upper, self._best_s) * (1 - _EXACT)
-        count = len(self._paths)
         asked = self._asked()
-        rest = self._completions(asked)
-        worst = _least_worst_rest(self._layers.layers, self._through(asked))
+        rest = completions(self._layers.layers, self._weights, asked)
+        lengths = through(self._layers.layers, self._weights, asked)
+        worst = least_worst(self._layers.layers, lengths)
         strong = len(self._weightings)
         state = np.zeros(1, dtype=np.intp)
         spent = np.zeros((1, asked.shape[1]))
@@ -360,7 +323,7 @@ class Splitter:
         dropped = np.inf
         bound = np.zeros(1)
         for rank, layer in enumerate(self._layers.layers):
-            cost = layer.features @ (self._weights[rank][:, :count] @ asked)
+            cost = costs_of(layer, self._weights[rank], asked)
             number = layer.starts[state + 1] - layer.starts[state]
             if int(number.sum()) > _EXPANDED:
                 fits = np.cumsum(number) <= _EXPANDED
@@ -426,45 +389,3 @@ def neighbours(found: Partition) -> Iterator[tuple[int, ...]]:
             yield tuple(at - (giver < s <= taker) for s, at in enumerate(starts))
         else:
             yield tuple(at + (taker < s <= giver) for s, at in enumerate(starts))
-
-
-def _least_worst_rest(layers: tuple[Layer, ...], lengths: list[Array]) -> list[Array]:
-    """Per rank [states before it] the least, over what is to come, of the worst of its ways."""
-    rest = [np.zeros(int(layers[-1].target.max()) + 1)]
-    for layer, length in zip(layers[::-1], lengths[::-1], strict=True):
-        worst = np.maximum(length, rest[-1][layer.target])
-        rest.append(np.minimum.reduceat(worst, layer.starts[:-1]))
-    return rest[::-1]
-
-
-def _least_worst(layers: tuple[Layer, ...], lengths: list[Array]) -> float:
-    return float(_least_worst_rest(layers, lengths)[0][0])
-
-
-def best_weighting(lengths: Array) -> tuple[float, Array]:
-    """Weights of the paths, sum 1, under which the shortest of the plans is longest, and its
-    length; `lengths` [plans, paths]. By OR-tools' GLOP.
-
-    >>> value, weights = best_weighting(np.asarray([[4.0, 0.0], [0.0, 4.0]]))
-    >>> value, weights.tolist()
-    (2.0, [0.5, 0.5])
-    """
-    from ortools.linear_solver import pywraplp
-
-    scale = float(np.abs(lengths).max()) or 1.0
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    shortest = solver.NumVar(-solver.infinity(), solver.infinity(), "shortest")
-    weights = [solver.NumVar(0.0, 1.0, "") for _ in range(lengths.shape[1])]
-    whole = solver.Constraint(1.0, 1.0)
-    for weight in weights:
-        whole.SetCoefficient(weight, 1.0)
-    for row in (lengths / scale).tolist():
-        plan = solver.Constraint(0.0, solver.infinity())
-        plan.SetCoefficient(shortest, -1.0)
-        for weight, length in zip(weights, row, strict=True):
-            plan.SetCoefficient(weight, length)
-    solver.Objective().SetCoefficient(shortest, 1.0)
-    solver.Objective().SetMaximization()
-    solver.Solve()
-    found = np.maximum([weight.solution_value() for weight in weights], 0.0)
-    return shortest.solution_value() * scale, np.asarray(found / found.sum())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.document import read_document
+from planner.mixed_answer import MIXED_SCHEMA
+from profiles.document import read_document, read_mapping
+from profiles.errors import DocumentError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.prices import price_of
@@ -82,7 +84,13 @@ def predict(chosen: Plan, model: TracedModel, on: Cluster) -> Prediction:
 
 
 def load_plan(path: str | Path) -> PlanFile:
-    """The plan file at `path`."""
+    """The plan file at `path`; raises DocumentError where its replicas differ."""
+    if read_mapping(path).get("schema") == MIXED_SCHEMA:
+        raise DocumentError(
+            f"{path} holds a plan for mixed devices with replicas that differ; `run`, `predict` "
+            "and `compare` take plans whose replicas are alike. Plan on one device type, or give the "
+            "file to a runtime that has uneven stages and shares"
+        )
     return read_document(path, PlanFile, schema=PLAN_SCHEMA)
 
 

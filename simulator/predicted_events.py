@@ -26,6 +26,8 @@ def predicted_events(
         events.append(
             Event(rank=rank, stream="compute", name=timeline.names[i], start_s=start, end_s=end)
         )
+        if action.kind is ActionKind.BACKWARD_WEIGHT:
+            continue
         forward = action.kind is ActionKind.FORWARD
         cut = action.stage + 1 if forward else action.stage
         send = sends[cut] if 0 < cut < len(sends) else None

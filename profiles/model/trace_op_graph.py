@@ -7,8 +7,7 @@ the spot, for this call alone, by asking autograd for the gradients of its direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -195,12 +194,26 @@ class _Tracer(TorchFunctionMode):
             options=_options(name, args, kwargs, inputs),
             strides=strides,
             forward=tuple(kernels.ops),
-            backward=() if inplace else _backward_kernels(outputs, inputs, self.path[-1]),
+            backward=self._backward(func, name, args, kwargs, outputs, inplace),
             saved=saved,
             saved_inner_bytes=inner,
         )
         self.ops.append(op)
         return out
+
+    def _backward(
+        self,
+        func: Any,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: list[Tensor],
+        inplace: bool,
+    ) -> tuple[Op, ...]:
+        """Nothing for calls that change their input: there is no history to run again."""
+        if inplace or not any(x.requires_grad for x in outputs):
+            return ()
+        return _backward_kernels(func, name, args, kwargs, self.path[-1])
 
     def _number(self, x: Tensor) -> int:
         found = self._known.get(id(x))
@@ -287,23 +300,32 @@ def _run(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return func(*args, **kwargs)
 
 
-def _backward_kernels(outputs: list[Tensor], inputs: list[Tensor], module: str) -> tuple[Op, ...]:
-    """The kernels of this call's backward alone."""
-    roots = [x for x in outputs if x.requires_grad and x.grad_fn is not None]
-    leaves = list({id(x): x for x in inputs if x.requires_grad}.values())
+def _backward_kernels(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: str
+) -> tuple[Op, ...]:
+    """The kernels of this call's backward alone, run again on copies that have no history."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(x: Tensor) -> Tensor:
+        if id(x) not in copies:
+            copies[id(x)] = x.detach().requires_grad_(x.requires_grad)
+        return copies[id(x)]
+
+    with torch.enable_grad():
+        out = _run(func, name, tree_map_only(Tensor, copy, args), _copied(kwargs, copy))
+    roots = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.grad_fn is not None]
+    leaves = [x for x in copies.values() if x.requires_grad]
     if not roots or not leaves:
         return ()
     seeds = [torch.empty_like(x) for x in roots]
     recorder = _Kernels(Phase.BACKWARD, module)
     with recorder:
-        torch.autograd.grad(roots, leaves, seeds, retain_graph=True, allow_unused=True)
+        torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
     return tuple(recorder.ops)
 
 
-@contextmanager
-def _no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+def _copied(kwargs: dict[str, Any], copy: Any) -> dict[str, Any]:
+    return {key: tree_map_only(Tensor, copy, value) for key, value in kwargs.items()}
 
 
 def _view_strides(
@@ -313,27 +335,30 @@ def _view_strides(
     first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
     if first is None:
         return ()
-    shares = all(
-        x.untyped_storage()._cdata == first.untyped_storage()._cdata for x in outputs
-    )
+    shares = all(x.untyped_storage()._cdata == first.untyped_storage()._cdata for x in outputs)
     if not shares and name not in _VIEW_TRIAL:
         return ()
     fresh = torch.empty(first.shape, dtype=first.dtype, device="meta")
-    with _no_gradients():
-        try:
-            again = func(
-                *tree_map_only(Tensor, lambda x: fresh if x is first else x, args),
-                **tree_map_only(Tensor, lambda x: fresh if x is first else x, kwargs),
-            )
-        except RuntimeError:
-            return ()
+
+    def swap(x: Tensor) -> Tensor:
+        return fresh if x is first else x
+
+    try:
+        with torch.no_grad():
+            again = func(*tree_map_only(Tensor, swap, args), **_copied(kwargs, swap))
+    except RuntimeError:
+        return ()
     leaves = [x for x in tree_leaves(again) if isinstance(x, Tensor)]
     if any(x.untyped_storage()._cdata != fresh.untyped_storage()._cdata for x in leaves):
         return ()
     return tuple(tuple(x.stride()) for x in leaves)
 
 
-_DIM_ARGUMENT = {"cat": 1, "concat": 1, "stack": 1}
+# Calls whose `dim` argument decides how dims correspond.
+_OVER_DIMS = frozenset(
+    "cat concat stack softmax log_softmax mean sum amax amin max min var std norm logsumexp "
+    "cumsum argmax topk sort index_select gather".split()
+)
 
 
 def _options(
@@ -347,9 +372,11 @@ def _options(
     if name in ("cat", "concat", "stack"):
         dims = kwargs.get("dim", plain[0] if plain else 0)
         rank += name == "stack"
-    elif dims is None and plain and isinstance(plain[0], (int, list, tuple)):
-        dims = plain[0]
+    elif dims is None:
+        dims = next((x for x in plain if isinstance(x, (int, list, tuple))), None)
     listed = [dims] if isinstance(dims, int) else dims
+    if name not in _OVER_DIMS:
+        listed = None
     if isinstance(listed, (list, tuple)) and all(isinstance(d, int) for d in listed):
         found["dim"] = tuple(d % rank if rank and -rank <= d < rank else d for d in listed)
     if name in ("conv1d", "conv2d", "conv3d"):

@@ -49,7 +49,7 @@ def _head(answer: MixedPlanFile) -> Text:
         title,
         "   ",
         (proof, "green"),
-        f" in {format_time(answer.search_time_s)} ({answer.keys_solved} of {answer.keys} keys solved)",
+        f" in {format_time(answer.search_time_s)} ({answer.keys_solved} of {answer.keys} solved)",
     )
 
 

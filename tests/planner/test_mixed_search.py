@@ -1,16 +1,12 @@
 """Replicas that differ, from a model's prices: against enumeration by the simulator."""
 
 import itertools
-import random
-from dataclasses import replace
 
 import pytest
 
-from planner.mixed_prices import MixedPrices, check_rates, device_types
+from planner.mixed_prices import MixedPrices
 from planner.mixed_search import mixed_keys, search_mixed
 from planner.space import Space
-from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.mixed_prediction import predict_mixed
@@ -19,7 +15,7 @@ from simulator.stack import load_stack
 from simulator.workload import Workload
 from tests.planner.test_costs import TOKENS, HandMadeModel
 from tests.planner.test_mixed_devices import partitions, shares
-from tests.simulator.hand_made import GIB, device, link, said
+from tests.simulator.hand_made import GIB, device, link
 
 STACK = load_stack()
 

@@ -103,6 +103,9 @@ def test_a_v_lays_the_first_and_the_last_blocks_on_rank_0():
     assert [stage.rank for stage in prediction.stages] == [0, 1, 1, 0]
     # What turns at the last rank is not sent.
     assert not any("1SEND_F" in event.name for event in prediction.events)
+    # A gradient is sent once, after its I.
+    sent = [event.name for event in prediction.events if event.stream == "send"]
+    assert len(sent) == len(set(sent))
 
 
 def test_a_named_schedule_is_planned_and_the_plan_says_that_it_is_not_run():
