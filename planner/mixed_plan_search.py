@@ -76,7 +76,14 @@ def plan_mixed(
     prices = _prices(traced, cluster, workload, space=space, stack=stack)
     found = [
         _ordinary(
-            traced, part, workload, stack=stack, solver=solver, seed=seed, limit_s=time_limit_s
+            traced,
+            part,
+            workload,
+            stack=stack,
+            usd_per_hour=usd_per_hour,
+            solver=solver,
+            seed=seed,
+            limit_s=time_limit_s,
         )
         for part in parts_of(cluster, space, _slowest(prices))
     ]
@@ -154,10 +161,12 @@ def _ordinary(
     workload: Workload,
     *,
     stack: Stack,
+    usd_per_hour: Mapping[str, Sourced],
     solver: str,
     seed: int,
     limit_s: float | None,
 ) -> _Found:
+    one_type = len(set(part.devices)) == 1
     try:
         answer = search(
             traced,
@@ -166,6 +175,7 @@ def _ordinary(
             space=part.space,
             stack=stack,
             solver=solver,
+            price=usd_per_hour.get(part.devices[0]) if one_type else None,
             seed=seed,
             time_limit_s=limit_s,
         )
@@ -292,6 +302,10 @@ def _with_ordinary(
     gap = (ordinary.step_time_s - bound) / ordinary.step_time_s
     used = {name: best.part.devices.count(name) for name in best.part.devices}
     plan = ordinary.plan
+    if not best.part.exact:
+        # It was searched on a view of the cluster; it is for the cluster.
+        plan = replace(plan, cluster=prices.cluster.name, cluster_hash=prices.cluster_hash)
+        ordinary = replace(ordinary, plan=plan, machine=prices.cluster.machine)
     return replace(
         answer,
         status="optimal" if gap <= OPTIMAL_GAP and best.part.exact else "feasible",

@@ -55,6 +55,7 @@ def search_mixed(
     """The best plan of the keys, if it is better than `below_s`.
 
     usd_per_hour  of a device of each type
+    time_limit_s  ends the search with the best plan so far; so does an interrupt
     """
     start = clock()
     coarse = {key: _coarse_s(prices, key) for key in keys}
@@ -62,23 +63,26 @@ def search_mixed(
     best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
     splits = _Splits(prices)
     for key in sorted(keys, key=lambda k: (coarse[k], k.tp, k.micro_batch, k.zero_stage)):
-        if time_limit_s is not None and clock() - start > time_limit_s:
-            bound_s, complete = min(bound_s, coarse[key]), False
-            break
         if coarse[key] >= best_s:
             break
-        tables, found = splits.of(key, Reach.NONE)
-        lower = max(coarse[key], least_step_s(found, tables, replicas=key.replicas, below_s=best_s))
-        if lower >= best_s:
-            continue
-        solved += 1
-        bound_s = min(bound_s, lower)
-        for plan in _plans(prices, key, splits):
-            prediction = predict_mixed(
-                plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
-            )
-            if prediction.fits and prediction.step_time_s.value < best_s:
-                best, best_s = (plan, prediction), prediction.step_time_s.value
+        try:
+            if time_limit_s is not None and clock() - start > time_limit_s:
+                raise KeyboardInterrupt
+            lower = max(coarse[key], _lower_s(key, splits, best_s))
+            if lower >= best_s:
+                continue
+            solved += 1
+            for plan in _plans(prices, key, splits):
+                prediction = predict_mixed(
+                    plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
+                )
+                if prediction.fits and prediction.step_time_s.value < best_s:
+                    best, best_s = (plan, prediction), prediction.step_time_s.value
+            bound_s = min(bound_s, lower)
+        except KeyboardInterrupt:
+            # Of this key and those behind it is known what their devices could do at most.
+            bound_s, complete = min(bound_s, coarse[key]), False
+            break
     return MixedOutcome(
         plan=best[0] if best else None,
         prediction=best[1] if best else None,
@@ -131,26 +135,40 @@ def _coarse_s(prices: MixedPrices, key: MixedKey) -> float:
     return prices.workload.global_batch // key.micro_batch / speed
 
 
+_Known = tuple[StageTables, dict[Counts, tuple[Split, ...]]]
+
+
 class _Splits:
     """Splits of keys, each found once."""
 
     def __init__(self, prices: MixedPrices) -> None:
         self._prices = prices
-        self._known: dict[
-            tuple[MixedKey, Reach], tuple[StageTables, dict[Counts, tuple[Split, ...]]]
-        ] = {}
+        self._known: dict[tuple[MixedKey, Reach], _Known] = {}
 
-    def of(
-        self, key: MixedKey, reach: Reach
-    ) -> tuple[StageTables, dict[Counts, tuple[Split, ...]]]:
-        if reach is Reach.NONE:
-            # With more replicas each needs less memory, so one bound holds for all numbers.
-            groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
-            key = replace(key, replicas=groups if key.zero_stage else 1)
+    def roomiest(self, key: MixedKey) -> MixedKey:
+        """The key that stands for all numbers of replicas in bounds: each needs least memory."""
+        groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
+        return replace(key, replicas=groups)
+
+    def of(self, key: MixedKey, reach: Reach) -> _Known:
+        if reach is Reach.NONE and not key.zero_stage:
+            key = replace(key, replicas=1)  # nothing is sharded: all numbers are bounded alike
         if (key, reach) not in self._known:
             tables = self._prices.tables(key, reach)
             self._known[key, reach] = (tables, best_splits(tables))
         return self._known[key, reach]
+
+
+def _lower_s(key: MixedKey, splits: _Splits, below_s: float) -> float:
+    """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more."""
+    lower = float("inf")
+    # With more replicas each needs less memory, so that one bound holds for all numbers.
+    for of in (splits.roomiest(key), key) if key.zero_stage else (key,):
+        tables, found = splits.of(of, Reach.NONE)
+        lower = least_step_s(found, tables, replicas=key.replicas, below_s=below_s)
+        if lower >= below_s:
+            break
+    return lower
 
 
 def _plans(prices: MixedPrices, key: MixedKey, splits: _Splits) -> Iterator[MixedPlan]:

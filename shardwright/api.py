@@ -88,8 +88,8 @@ def load_plan(path: str | Path) -> PlanFile:
     if read_mapping(path).get("schema") == MIXED_SCHEMA:
         raise DocumentError(
             f"{path} holds a plan for mixed devices with replicas that differ; `run`, `predict` "
-            "and `compare` take plans whose replicas are alike. Plan on one device type, or give the "
-            "file to a runtime that has uneven stages and shares"
+            "and `compare` take plans whose replicas are alike. Plan on one device type, or give "
+            "the file to a runtime that has uneven stages and shares"
         )
     return read_document(path, PlanFile, schema=PLAN_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""The compiled loop of the search: simulated annealing of single, pair and tree moves.
+"""The compiled loop that polishes a choice: simulated annealing of single and pair moves.
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983), on cost plus `weight`
 for every byte above capacity at every moment of the window (an exact penalty once the weight is
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from planner.intra_op.compiled import compiled
 from planner.intra_op.contraction import Floats
+from planner.intra_op.random_numbers import uniform
 from planner.intra_op.strategy_graph import Ints
-from planner.intra_op.tree_move import choose_on_tree, grow_tree, uniform
 
 
 @compiled
@@ -125,17 +125,14 @@ def anneal(
     hot: float,
     cold: float,
     pair_share: float,
-    tree_share: float,
     weight: float,
     state: NDArray[np.uint64],
     node_start: Ints,
     arc_start: Ints,
     arc_head: Ints,
     arc_table: Ints,
-    arc_reverse: Ints,
     tables: Floats,
     cost: Floats,
-    priced: Floats,
     low: Ints,
     high: Ints,
     start: Ints,
@@ -164,57 +161,8 @@ def anneal(
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
     temperature = hot
     pending = False
-    touched = np.zeros(count, dtype=np.int64)
-    tree = np.empty(count, dtype=np.int64)
-    parent_arc = np.empty(count, dtype=np.int64)
-    chosen = np.empty(count, dtype=np.int64)
-    before = np.empty(count, dtype=np.int64)
-    scratch = np.empty(len(cost))
     for _ in range(steps):
         temperature *= cooling
-        if tree_share > 0.0 and uniform(state) < tree_share:
-            most = int(2.0 * (count / 2.0) ** uniform(state)) + 1
-            size = grow_tree(
-                int(uniform(state) * count), most, state, arc_start, arc_head, touched, tree,
-                parent_arc,
-            )  # fmt: skip
-            factor = 2.0 * uniform(state)
-            choose_on_tree(
-                size, temperature, factor, state, node_start, arc_head, arc_table, arc_reverse,
-                tables, priced, given, choice, tree, parent_arc, scratch, chosen,
-            )  # fmt: skip
-            if pending:
-                best[:] = choice
-                pending = False
-            allowed = -temperature * math.log(1.0 - uniform(state))
-            change = 0.0
-            grown = 0.0
-            for k in range(size):
-                i = tree[k]
-                before[i] = choice[i]
-                if chosen[i] != choice[i]:
-                    a = node_start[i]
-                    change += given[a + chosen[i]] - given[a + choice[i]]
-                    grown += _penalty_change(i, chosen[i], choice, over, low, high, start, usage)
-                    _take(
-                        i, chosen[i], choice, given, over, node_start, arc_start, arc_head,
-                        arc_table, tables, low, high, start, usage,
-                    )  # fmt: skip
-            if change + weight * grown > allowed:
-                for k in range(size):
-                    i = tree[k]
-                    if before[i] != choice[i]:
-                        _take(
-                            i, before[i], choice, given, over, node_start, arc_start, arc_head,
-                            arc_table, tables, low, high, start, usage,
-                        )  # fmt: skip
-                continue
-            excess += grown
-            now += change
-            if excess < 0.5 and now < best_cost - 0.25:
-                best_cost = now
-                pending = True
-            continue
         i = int(uniform(state) * count)
         a = node_start[i]
         size = node_start[i + 1] - a

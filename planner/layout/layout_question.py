@@ -49,9 +49,10 @@ def solve_layouts(
 ) -> tuple[LayoutOutcome, TrainingRun]:
     """The search's outcome; `capacity` times the device's memory."""
     base, ground = ground_of(question, said)
+    network = base.outer_link
     base = altered(base)
     outcome = search_layouts(
-        LayoutPrices(base, coefficients),
+        LayoutPrices(base, coefficients, network),
         legal_layouts(question.space, ground),
         partial_recompute=ground.rules.partial_recompute,
         capacity_bytes=capacity * get_device(base.device).usable_bytes,

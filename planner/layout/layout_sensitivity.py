@@ -57,8 +57,9 @@ def sensitivities(
 
 def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
     network = network_of(run.outer_link, run.device, run.node_devices)
-    rate = network.bytes_per_s_per_node * 8 * times / 1e9
-    return replace(run, outer_link=f"1x{rate:g}Gb/s {network.kind} per node")
+    cards = max(1, network.nics)
+    rate = network.bytes_per_s_per_node * 8 * times / 1e9 / cards
+    return replace(run, outer_link=f"{cards}x{rate:g}Gb/s {network.kind} per node")
 
 
 def _doubled(cluster: Cluster, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:

@@ -53,10 +53,15 @@ class LayoutPrices:
     """Prices of layouts of one model on one kind of device.
 
     base  a run with everything that no axis of `Layouts` says
+    network  words for the network whose fitted coefficients hold; None for the base's own. A
+             network of another rate is still of the same kind, whatever its words
     """
 
-    def __init__(self, base: TrainingRun, coefficients: CoefficientFile) -> None:
+    def __init__(
+        self, base: TrainingRun, coefficients: CoefficientFile, network: str | None = None
+    ) -> None:
         self.base = base
+        self._network = base.outer_link if network is None else network
         self._coefficients = coefficients
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
@@ -82,7 +87,7 @@ class LayoutPrices:
 
     def exact_parts(self, run: TrainingRun) -> StepParts:
         """The parts of one layout's step, with its schedule's own timeline."""
-        assigned = assign([run])
+        assigned = assign([replace(run, outer_link=self._network)])
         values = assigned.from_file(self._coefficients)
         return step_parts(features([run]), assigned.of(values))
 
@@ -98,7 +103,7 @@ class LayoutPrices:
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
         """Per kind of coefficient the value of every layout; layouts differ in sharding alone."""
-        both = [replace(self.base, zero_stage=z) for z in (0, 1)]
+        both = [replace(self.base, zero_stage=z, outer_link=self._network) for z in (0, 1)]
         assigned = assign(both)
         by_kind = assigned.of(assigned.from_file(self._coefficients))
         sharded = (layouts.zero_stage > 0).astype(np.intp)

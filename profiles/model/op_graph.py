@@ -79,10 +79,15 @@ class GraphOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphBlock:
-    """A distinct block: its class, and the module paths whose calls open each of its repeats."""
+    """A distinct block: its class, and the module paths whose calls open each of its repeats.
+
+    carried   (tensor that enters the first repeat, tensor of the block that enters the next one in
+              its place) pairs: what flows from repeat to repeat
+    """
 
     label: str
     entries: tuple[str, ...]
+    carried: tuple[tuple[int, int], ...] = ()
 
     @property
     def repeats(self) -> int:

@@ -95,6 +95,8 @@ class _Tracer(TorchFunctionMode):
         self.current_entry = ""
         self.block_of: dict[str, int] = {}
         self.outputs_of: dict[str, list[int]] = {}
+        self.inputs_of: dict[str, list[int | None]] = {}
+        self.carried: dict[int, dict[int, int]] = {}
         self._known: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         self._alive: list[Any] = []  # numbers of objects are theirs while they live
@@ -109,15 +111,16 @@ class _Tracer(TorchFunctionMode):
         """Modules say when they are entered and left, until the stack unwinds."""
         for path, module in self.module.named_modules():
             if path:
-                first = module.register_forward_pre_hook(self._enter(path))
+                first = module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
                 last = module.register_forward_hook(self._leave(path), always_call=True)
                 stack.callback(first.remove)
                 stack.callback(last.remove)
 
     def _enter(self, path: str) -> Any:
-        def enter(module: nn.Module, args: Any) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             if path in self.candidates and path not in self._seen and not self.pauses:
                 self._cut(path, type(module).__name__)
+                self._note_arguments(path, tree_leaves((args, kwargs)))
             self._seen.add(path)
             self.path.append(path)
             self.pauses += path in self.skipped
@@ -140,6 +143,19 @@ class _Tracer(TorchFunctionMode):
                 self.outputs_of.setdefault(path, [self._number(x) for x in leaves])
 
         return leave
+
+    def _note_arguments(self, path: str, leaves: list[Any]) -> None:
+        """Where a repeat is called with another tensor than the block that is held: which one."""
+        numbers = [self._number(x) if isinstance(x, Tensor) else None for x in leaves]
+        model = self.skipped.get(path)
+        if model is None:
+            self.inputs_of[path] = numbers
+            return
+        carried = self.carried.setdefault(self.block_of.get(model, 0), {})
+        for own, held in zip(numbers, self.inputs_of[model], strict=False):
+            if own is not None and held is not None and own != held:
+                stands_for = self.tensors[own].stands_for
+                carried.setdefault(held, own if stands_for is None else stands_for)
 
     def _cut(self, path: str, label: str) -> None:
         begun = bool(self.ops) or self.block > 0
@@ -263,7 +279,12 @@ class _Tracer(TorchFunctionMode):
             tensors=tuple(self.tensors),
             ops=tuple(replace(op, block=renumbered[op.block]) for op in self.ops),
             blocks=tuple(
-                GraphBlock(label=self.labels[b], entries=tuple(self.entries[b])) for b in used
+                GraphBlock(
+                    label=self.labels[b],
+                    entries=tuple(self.entries[b]),
+                    carried=tuple(sorted(self.carried.get(b, {}).items())),
+                )
+                for b in used
             ),
         )
 
@@ -355,10 +376,10 @@ def _view_strides(
 
 
 # Calls whose `dim` argument decides how dims correspond.
-_OVER_DIMS = frozenset(
-    "cat concat stack softmax log_softmax mean sum amax amin max min var std norm logsumexp "
-    "cumsum argmax topk sort index_select gather".split()
-)
+_JOINS = ("cat", "concat", "stack")
+_REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "norm", "logsumexp")
+_SCANS = ("softmax", "log_softmax", "cumsum", "argmax", "topk", "sort", "index_select", "gather")
+_OVER_DIMS = frozenset((*_JOINS, *_REDUCTIONS, *_SCANS))
 
 
 def _options(
@@ -369,7 +390,7 @@ def _options(
     rank = inputs[0].dim() if inputs else 0
     dims = kwargs.get("dim")
     plain = [x for x in args[1:] if not isinstance(x, Tensor)]
-    if name in ("cat", "concat", "stack"):
+    if name in _JOINS:
         dims = kwargs.get("dim", plain[0] if plain else 0)
         rank += name == "stack"
     elif dims is None:

@@ -85,6 +85,7 @@ def plan(
             time_limit=time_limit,
             local=local or local_profile(),
             quiet=quiet,
+            price=price,
         )
         return
     if pareto is not None:
@@ -120,6 +121,7 @@ def plan(
             assumed=assumed,
             output=output,
             json_output=json_output,
+            explain=explain,
             provenance=provenance(cluster),
         )
         return

@@ -19,13 +19,15 @@ from planner.space import parse_axis
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError
 from profiles.hardware.catalog import device_names, get_cluster
+from profiles.hardware.cluster import Cluster
 from profiles.model.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from profiles.model.transformer import Transformer
+from profiles.sourced import Sourced
 from profiles.units import format_time, parse_quantity
-from shardwright import api
 from shardwright.commands.asked import sequence_of
 from shardwright.commands.output import note, show
+from shardwright.questions import price_for
 from shardwright.report.layout_report import front_report, layout_report
 from simulator.training_run.coefficients import shipped_coefficients
 
@@ -48,6 +50,7 @@ def plan_for_stack(
     time_limit: str | None,
     local: Path | None,
     quiet: bool,
+    price: str,
 ) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
     length, assumed = sequence_of(model, seq)
@@ -62,7 +65,7 @@ def plan_for_stack(
         space=layout_space_of(axes),
     )
     if pareto is not None:
-        show(_front(question, pareto))
+        show(_front(question, pareto, price))
         return
     limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
     live = not (quiet or json_output) and sys.stderr.isatty()
@@ -76,7 +79,7 @@ def plan_for_stack(
 
     answer = plan_layout(
         question,
-        price=api.price_for,
+        price=lambda part: price_for(part, price),
         rebuild=get_cluster,
         device_names=device_names(),
         clock=time.monotonic,
@@ -99,7 +102,7 @@ def plan_for_stack(
         raise InfeasibleError(f"no layout of {model} fits on {on} with {stack}")
 
 
-def _front(question: LayoutQuestion, against: str) -> RenderableType:
+def _front(question: LayoutQuestion, against: str, price: str) -> RenderableType:
     coefficients = shipped_coefficients()
     if against == "memory":
         layouts = memory_front(question, coefficients)
@@ -113,9 +116,12 @@ def _front(question: LayoutQuestion, against: str) -> RenderableType:
             f"no layout of {question.name} fits on {question.cluster.name} with {question.stack}; "
             "without --pareto the answer says what would fit"
         )
+
+    def priced(part: Cluster) -> Sourced | None:
+        return price_for(part, price)
+
     return front_report(
-        against,
-        [(part, choice_of(layout, None, part, api.price_for)) for part, layout in choices],
+        against, [(part, choice_of(layout, None, part, priced)) for part, layout in choices]
     )
 
 

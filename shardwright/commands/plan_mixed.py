@@ -20,6 +20,7 @@ from profiles.sourced import Sourced
 from shardwright.commands.output import note, show
 from shardwright.questions import price_for
 from shardwright.report.mixed_report import mixed_report
+from shardwright.report.terminal import prediction_report
 from simulator.plan import PLAN_SCHEMA
 from simulator.stack import load_stack
 from simulator.workload import Workload
@@ -38,6 +39,7 @@ def plan_on_mixed(
     assumed: tuple[str, ...],
     output: Path | None,
     json_output: bool,
+    explain: bool,
     provenance: dict[str, Any],
 ) -> None:
     """Print (and write) the answer; raises InfeasibleError where nothing fits.
@@ -62,6 +64,10 @@ def plan_on_mixed(
         sys.stdout.write(to_json({"schema": MIXED_SCHEMA, **encode(answer)}))
     else:
         show(mixed_report(answer))
+        if explain and answer.ordinary is not None and answer.ordinary.plan is not None:
+            show(prediction_report(answer.ordinary, explain=True))
+        elif explain:
+            note("--explain adds nothing where replicas differ: -o writes every figure")
         if output is not None and answer.step_time_s is not None:
             note(f"written: {output}" + _what_next(answer, output))
     if answer.step_time_s is None:

@@ -4,9 +4,13 @@ import itertools
 
 import pytest
 
-from planner.mixed_prices import MixedPrices
+from planner.mixed_parts import levelled, one_type_stages, only
+from planner.mixed_plan_search import UNLIKE, plan_mixed
+from planner.mixed_prices import MixedKey, MixedPrices, Reach, device_types
 from planner.mixed_search import mixed_keys, search_mixed
+from planner.search import search
 from planner.space import Space
+from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.mixed_prediction import predict_mixed
@@ -138,6 +142,125 @@ def test_equals_enumeration(cluster, zero_stage):
     prices = prices_of(HandMadeModel(2, width=2048), cluster, 6, space)
     expected = enumerated(prices, 1, 1, zero_stage)
     found = searched(prices, space)
-    print(found.bound_s, expected, found.prediction.step_time_s.value, found.plan.pipelines)
     assert found.bound_s <= expected * (1 + 1e-9)
     assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
+
+
+def planned(model, cluster, batch, space, **more):
+    return plan_mixed(
+        model,
+        cluster,
+        Workload(global_batch=batch, sequence_length=TOKENS),
+        space=space,
+        stack=STACK,
+        usd_per_hour=more,
+        clock=lambda: 0.0,
+    )
+
+
+def test_a_useless_device_is_left_out():
+    # A twentieth of the speed behind a thin wire: what it would do takes longer than the step.
+    answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Space())
+    assert {left.device: left.num_devices for left in answer.left_out} == {"slow": 1}
+    assert "20 times as long" in answer.left_out[0].why
+    assert answer.bound <= answer.step_time_s
+
+
+def test_unlike_replicas_beat_equal_ones():
+    space = Space(pp=(1,), zero=(2,))
+    answer = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
+    assert answer.chosen == UNLIKE
+    shares = {p.stages[0].device: p.num_microbatches for p in answer.plan.pipelines}
+    assert shares["fast"] / shares["slow"] == pytest.approx(1 / 0.4, rel=0.15)
+    steps = {each.title: each.step_time_s for each in answer.compared}
+    assert answer.step_time_s == steps[UNLIKE] == min(s for s in steps.values() if s)
+    assert not answer.left_out
+    again = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
+    assert again == answer
+
+
+def test_a_tight_device_holds_what_fits_it():
+    model, space = HandMadeModel(8, width=2048), Space(micro_batch=(1,), tp=(1,), zero=(0,))
+    cluster = two_types(2, 2, speed=0.9, slow_gib=1.7)
+    found = searched(prices_of(model, cluster, 16, space, stages=(2, 3, 4)), space)
+    held = [
+        (stage.memory.peak_bytes, stage.memory.capacity_bytes)
+        for replica in found.prediction.replicas
+        for stage in replica.stages
+    ]
+    assert all(peak <= capacity for peak, capacity in held)
+    roomy = searched(
+        prices_of(model, two_types(2, 2, speed=0.9), 16, space, stages=(2, 3, 4)), space
+    )
+    assert roomy.prediction.step_time_s.value < found.prediction.step_time_s.value
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_stages_that_fit_are_predicted_to_fit(zero_stage):
+    # Every stage's bytes in the tables are those of the prediction, once all are in flight.
+    cluster, model = two_types(2, 2), HandMadeModel(5, width=2048)
+    space = Space(micro_batch=(2,), zero=(zero_stage,), dp=(2,), pp=(2,))
+    for gib in (1.0, 1.5, 2.0, 3.0):
+        tight = two_types(2, 2, slow_gib=gib)
+        found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
+        if found.plan is not None:
+            assert found.prediction.fits
+    key = MixedKey(tp=1, micro_batch=2, zero_stage=zero_stage, replicas=2)
+    prices = prices_of(model, cluster, 24, space)
+    least, far = prices.tables(key, Reach.NONE), prices.tables(key, Reach.FAR)
+    for a, b in zip(least.seconds, far.seconds, strict=True):
+        assert all((x <= y).all() for x, y in zip(a, b, strict=True))
+
+
+def test_groups_keep_to_a_node_and_a_type():
+    kinds = device_types(two_types(3, 2), 2)
+    assert [(kind.device.name, kind.groups) for kind in kinds] == [
+        ("fast", ((0, 1),)),
+        ("slow", ((3, 4),)),
+    ]
+    assert device_types(two_types(3, 2), 4) == ()
+
+
+def test_parts_of_a_cluster():
+    cluster = two_types(4, 4)
+    assert only(cluster, "slow").num_devices == 4
+    assert [level.name for level in only(cluster, "slow").levels] == ["node"]
+    # pp 1 would have ranks on both types.
+    assert one_type_stages(cluster, Space()).pp == (2, 4, 8)
+    assert one_type_stages(cluster, Space(pp=(1,))) is None
+    assert one_type_stages(two_types(2, 1), Space()).pp == (3,)
+    slow = levelled(two_types(2, 1, slow_gib=8.0), "fast")
+    assert {group.device.usable_bytes for group in slow.groups} == {8.0 * GIB}
+    assert slow.homogeneous
+
+
+def test_the_ordinary_search_keeps_stages_to_a_type():
+    model, work = HandMadeModel(6), Workload(global_batch=8, sequence_length=TOKENS)
+    answer = search(model, two_types(2, 2), work, space=Space(), stack=STACK)
+    assert answer.plan.pp in (2, 4)
+    with pytest.raises(InputError, match=r"--pp 1 the stages .* mix its device types"):
+        search(model, two_types(2, 2), work, space=Space(pp=(1,)), stack=STACK)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Space(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
+        (Space(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
+    ],
+)
+def test_pins_that_contradict_are_named(space, message):
+    with pytest.raises(InputError, match=message):
+        planned(HandMadeModel(4), two_types(2, 2), 8, space)
+
+
+def test_a_device_without_a_rate_is_named():
+    cluster = two_types(2, 2)
+    old = device(name="old", rates=("float32",))
+    cluster = Cluster(
+        name="with old ones",
+        groups=(cluster.groups[0], NodeGroup(count=1, devices_per_node=2, device=old)),
+        levels=cluster.levels,
+    )
+    with pytest.raises(InputError, match=r"device old of cluster with old ones has no rate for bf"):
+        planned(HandMadeModel(4), cluster, 8, Space())

@@ -55,7 +55,7 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_cluster_file_of_the_docs_is_read(tmp_path: Path) -> None:
-    (example,) = fenced(ROOT / "docs/clusters.md", "toml")
+    example, _ = fenced(ROOT / "docs/clusters.md", "toml")
     path = tmp_path / "cluster.toml"
     path.write_text(example)
     cluster = get_cluster(str(path))

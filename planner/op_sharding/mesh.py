@@ -1,0 +1,64 @@
+"""The device mesh that ops are sharded over: one or two axes of devices of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.hardware.cluster import Cluster
+from profiles.hardware.device import Device
+from simulator.comm_cost import price_collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mesh:
+    """The first devices of a cluster, the last axis over neighbours (as ranks are numbered).
+
+    names, sizes   of each axis, outermost first
+    Raises InputError for a mesh of more devices than the cluster has, or with an axis of one.
+    """
+
+    cluster: Cluster
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.sizes) or not 1 <= len(self.sizes) <= 2:
+            raise InputError(
+                f"a mesh has one or two axes, each with a name and a size; got names {self.names} "
+                f"and sizes {self.sizes}"
+            )
+        for name, size in zip(self.names, self.sizes, strict=True):
+            if size < 2:
+                raise InputError(f"axis {name} of the mesh must have 2 devices or more, has {size}")
+        if self.devices > self.cluster.num_devices:
+            raise InputError(
+                f"a mesh of {' x '.join(map(str, self.sizes))} = {self.devices} devices does not "
+                f"fit the cluster {self.cluster.name}, which has {self.cluster.num_devices}"
+            )
+
+    @property
+    def devices(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def device(self) -> Device:
+        """Where the work runs: the first device's kind."""
+        return self.cluster.device_at(0)
+
+    def collective_s(self, operation: str, size_bytes: float, axis: int) -> float:
+        """Seconds of a collective on one axis, all its groups at the same time.
+
+        size_bytes  the full buffer, as in profiles.hardware.link.LinkPoint
+        """
+        return _seconds(self, operation, size_bytes, axis)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _seconds(mesh: Mesh, operation: str, size_bytes: float, axis: int) -> float:
+    stride = math.prod(mesh.sizes[axis + 1 :])
+    group = tuple(i * stride for i in range(mesh.sizes[axis]))
+    cost = price_collective(operation, size_bytes, group, mesh.cluster, sharing=stride)
+    return cost.time_s

@@ -1,0 +1,126 @@
+"""The strategies of an op: placements of its inputs and outputs on every axis, and its local work.
+
+On one axis an op runs whole on every rank, cut along one of its loops (loops.py), or, where it is
+linear, on summands. On a mesh of two axes a strategy is a choice for each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from planner.op_sharding.flow import (
+    SHARED,
+    SUMMANDS,
+    WHOLE,
+    Flow,
+    Layout,
+    backward_of,
+    forward_of,
+    shards,
+    sliced,
+)
+from planner.op_sharding.loops import Loop, loops_of, passes_partial
+from profiles.model.op_graph import GraphOp, OpGraph
+
+Exchange = tuple[int, str, float]
+"""(axis, collective, bytes of the full buffer on that axis)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One way to run an op.
+
+    inputs, outputs   the layout of each tensor
+    cuts              (role, ranks) of every loop that is cut
+    exchanged         collectives inside the op
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    cuts: tuple[tuple[str, int], ...]
+    exchanged: tuple[Exchange, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The layouts as text: `S(1) R/P -> P/R`; axes are joined by a comma."""
+
+        def text(layouts: tuple[Layout, ...]) -> str:
+            return " ".join(",".join(map(str, layout)) for layout in layouts)
+
+        return f"{text(self.inputs)} -> {text(self.outputs)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """A strategy on one axis."""
+
+    inputs: tuple[Flow, ...]
+    outputs: tuple[Flow, ...]
+    loop: Loop | None
+
+
+def strategies_of(op: GraphOp, graph: OpGraph, sizes: tuple[int, ...]) -> tuple[Strategy, ...]:
+    """Every strategy of the op on a mesh with axes of these sizes, whole first.
+
+    Dims are cut evenly: a loop whose dim the ranks do not divide is left out.
+    """
+    choices = _choices(op, graph)
+    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Strategy] = {}
+    for combination in itertools.product(choices, repeat=len(sizes)):
+        made = _combined(op, graph, sizes, combination)
+        if made is not None:
+            found.setdefault((made.inputs, made.outputs), made)
+    return tuple(found.values())
+
+
+def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
+    inputs = tuple(graph.tensors[t] for t in op.inputs)
+    outputs = tuple(graph.tensors[t] for t in op.outputs)
+    trains = any(x.needs_gradient for x in outputs)
+    found = [_Choice(inputs=(WHOLE,) * len(inputs), outputs=(WHOLE,) * len(outputs), loop=None)]
+    for loop in loops_of(op, graph.tensors):
+        lacking = SHARED if trains else WHOLE
+        found.append(
+            _Choice(
+                inputs=tuple(
+                    sliced(d) if d is not None else lacking if x.needs_gradient else WHOLE
+                    for d, x in zip(loop.inputs, inputs, strict=True)
+                ),
+                outputs=tuple(
+                    sliced(d) if d is not None else SUMMANDS if loop.is_sum else WHOLE
+                    for d in loop.outputs
+                ),
+                loop=loop,
+            )
+        )
+    if inputs and passes_partial(op, graph.tensors) and not any(x.parameter for x in inputs):
+        for flow in (SUMMANDS, SHARED) if trains else (SUMMANDS,):
+            found.append(
+                _Choice(inputs=(flow,) * len(inputs), outputs=(flow,) * len(outputs), loop=None)
+            )
+    return tuple(found)
+
+
+def _combined(
+    op: GraphOp, graph: OpGraph, sizes: tuple[int, ...], choices: tuple[_Choice, ...]
+) -> Strategy | None:
+    """The strategy of one choice per axis, None where a dim cannot be cut so often."""
+    inputs = tuple(tuple(c.inputs[i] for c in choices) for i in range(len(op.inputs)))
+    outputs = tuple(tuple(c.outputs[i] for c in choices) for i in range(len(op.outputs)))
+    for numbers, layouts in ((op.inputs, inputs), (op.outputs, outputs)):
+        for number, layout in zip(numbers, layouts, strict=True):
+            for placements in (forward_of(layout), backward_of(layout)):
+                for dim, length in enumerate(graph.tensors[number].shape):
+                    if length % shards(placements, sizes, dim):
+                        return None
+    cuts = tuple(
+        (c.loop.role, size) for c, size in zip(choices, sizes, strict=True) if c.loop is not None
+    )
+    exchanged = tuple(
+        (axis, operation, size_bytes)
+        for axis, c in enumerate(choices)
+        if c.loop is not None
+        for operation, size_bytes in c.loop.exchanged
+    )
+    return Strategy(inputs=inputs, outputs=outputs, cuts=cuts, exchanged=exchanged)

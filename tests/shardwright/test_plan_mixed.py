@@ -1,0 +1,76 @@
+"""`shardwright plan` on the mixed cluster of docs/clusters.md, and on clusters that it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
+from profiles.document import read_document
+from shardwright.report.mixed_report import mixed_report
+from shardwright.report.terminal import WIDTH
+from tests.shardwright.test_cli import ROOT, shardwright
+from tests.shardwright.test_docs import fenced
+
+ASKED = ["--global-batch", "128", "--seq", "2048", "--tp", "1", "--micro-batch", "1", "--zero", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("mixed")
+    _, example = fenced(ROOT / "docs/clusters.md", "toml")
+    (made / "mixed.toml").write_text(example)
+    return made
+
+
+def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) -> None:
+    done = shardwright(
+        "plan", "llama-3.1-8b", "--on", "mixed.toml", *ASKED, "--json", "-o", "p.json", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == MIXED_SCHEMA
+    answer = read_document(folder / "p.json", MixedPlanFile, schema=MIXED_SCHEMA)
+    assert answer.plan is not None
+    blocks = {"h100-sxm-80gb": 0, "a100-sxm-80gb": 0}
+    for pipeline in answer.plan.pipelines:
+        for stage in pipeline.stages:
+            blocks[stage.device] += stage.stage.num_blocks * pipeline.num_microbatches
+    assert blocks["h100-sxm-80gb"] > 2 * blocks["a100-sxm-80gb"] > 0
+    steps = {each.title: each.step_time_s for each in answer.compared}
+    for other in ("h100-sxm-80gb alone", "a100-sxm-80gb alone", "all with equal shares"):
+        assert answer.step_time_s < 0.8 * steps[other]
+    assert answer.bound <= answer.step_time_s
+    assert answer.gap < 0.08
+
+    console = Console(width=WIDTH, record=True)
+    console.print(mixed_report(answer))
+    text = console.export_text()
+    for part in ("replicas that differ (chosen)", "up to", "per M tokens", "exchange", "F + B"):
+        assert part in text
+
+    refused = shardwright("run", "p.json", cwd=folder)
+    assert refused.returncode == 2
+    assert "take plans whose replicas are alike" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "message"),
+    [
+        (("domain_size = 16", "domain_size = 12"), [], "joins 12 of 16 devices"),
+        (("a100-sxm-80gb", "a100-sxm-80g"), [], "a100-sxm-80gb"),
+        (None, ["--precision", "fp8"], "unknown precision 'fp8'"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    folder: Path, change: tuple[str, str] | None, flags: list[str], message: str
+) -> None:
+    text = (folder / "mixed.toml").read_text()
+    (folder / "changed.toml").write_text(text.replace(*change) if change else text)
+    done = shardwright(
+        "plan", "tiny-llama-demo", "--on", "changed.toml", *ASKED, *flags, cwd=folder
+    )
+    assert done.returncode == 2, done.stdout
+    assert message in " ".join(done.stderr.split())
