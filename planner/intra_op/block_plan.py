@@ -133,7 +133,9 @@ def _eliminate(
         i: {int(j) for j in core.arc_head[core.arc_start[i] : core.arc_start[i + 1]]} & inside
         for i in nodes
     }
-    log_size = dict(zip(nodes, np.log2(np.diff(core.node_start)[list(nodes)]).tolist(), strict=True))
+    log_size = dict(
+        zip(nodes, np.log2(np.diff(core.node_start)[list(nodes)]).tolist(), strict=True)
+    )
 
     def weigh(node: int) -> float:
         return log_size[node] + sum(log_size[a] for a in near[node])

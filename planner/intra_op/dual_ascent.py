@@ -2,8 +2,14 @@
 
 For any prices >= 0 and any messages the value is below the cost of every allowed choice
 (Lagrangian and reparametrisation duality); the ascent makes it as high as the linear relaxation of
-the problem allows. Messages: `dual_kernels.sweep`. Prices: subgradient steps towards a level that
-moves with success (Brannlund, Kiwiel and Lindberg 1995), from the memory of the sweep's rounding.
+the problem allows. Messages: `dual_kernels.sweep`. Prices: Polyak's subgradient step towards the
+cheapest cost known (1969), shortened where it brings nothing (Held, Wolfe and Crowder 1974), along
+a running mean of the overload of the sweeps' roundings (as in Camerini, Fratta and Maffioli 1975).
+
+Prices change after every fifth pair of sweeps only: a bound falls when prices move and recovers as
+messages follow, so that judged at once every step looks bad and all get short (instance B of the
+2025 contest after 8 s: 7.5 % below the optimum with 1, 2.6 % with 5 and with 20; its linear
+relaxation is 2.54 % below; 2026-11-21).
 """
 
 from __future__ import annotations
@@ -14,10 +20,15 @@ import numpy as np
 
 from planner.intra_op.contraction import Floats
 from planner.intra_op.core import Core
-from planner.intra_op.dual_kernels import bound_of, overload, reprice, sweep
+from planner.intra_op.dual_kernels import bound_of, give_away, overload, reprice, sweep
 from planner.intra_op.memory import Memory, Window, load, window
 from planner.intra_op.strategy_graph import Ints
 
+SWEEPS_PER_PRICE = 5
+PATIENCE_ROUNDS = 20
+"""After so many changes of prices without a better bound the step gets shorter."""
+SHORTEST_STEP = 1e-3
+"""The ascent has stalled when its step is this part of Polyak's."""
 MOST_MOMENTS = 600
 """How many moments the window may hold: more make each step slower."""
 
@@ -36,10 +47,17 @@ class Dual:
     bound: float
     best_price: Floats
     best_message: Floats
-    level_step: float
     direction: Floats
+    """The running mean of the overload."""
+    step: float = 1.0
+    """As a part of Polyak's."""
     since_better: int = 0
-    sweeps: int = 0
+    rounds: int = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether further rounds are of little use."""
+        return self.step < SHORTEST_STEP
 
 
 def start(core: Core, memory: Memory) -> Dual:
@@ -62,7 +80,6 @@ def start(core: Core, memory: Memory) -> Dual:
         bound=-np.inf,
         best_price=np.zeros(len(moments)),
         best_message=np.zeros(messages),
-        level_step=0.0,
         direction=np.zeros(len(moments)),
     )
 
@@ -93,51 +110,65 @@ def overfull_moments(memory: Memory, choice: Ints, most: int) -> Ints:
     return np.array(peaks[:most], dtype=np.int64)
 
 
-def ascend(dual: Dual, sweeps: int) -> None:
-    """Some more sweeps, each followed by a change of prices."""
+def ascend(dual: Dual, rounds: int, ceiling: float) -> None:
+    """Some more rounds of sweeps, each followed by a change of prices.
+
+    `ceiling` is the cheapest cost known (`inf` where none is).
+    """
     core = dual.core
-    for _ in range(sweeps):
-        dual.sweeps += 1
+    for _ in range(rounds):
+        dual.rounds += 1
         value = 0.0
-        for forward in (True, False):
+        for turn in range(2 * SWEEPS_PER_PRICE):
             value = sweep(
-                forward, core.node_start, core.arc_start, core.arc_head, core.arc_table,
+                turn % 2 == 0, core.node_start, core.arc_start, core.arc_head, core.arc_table,
                 core.arc_reverse, core.arc_message, core.tables, dual.node, dual.message,
                 dual.choice,
             )  # fmt: skip
         value += core.constant - float(dual.price @ dual.window.capacity)
-        if dual.level_step == 0.0:
-            dual.level_step = 0.01 * max(abs(value), 1.0)
+        # A bad incumbent says little: the aim is never more than the bound's own size away.
+        above = max(abs(dual.bound), abs(value)) if np.isfinite(dual.bound) else abs(value)
+        aim = min(ceiling, max(dual.bound, value) + max(above, 1.0))
         if value > dual.bound:
-            if value > dual.bound + 0.5 * dual.level_step:
-                dual.level_step *= 1.1
+            is_better = value > dual.bound + 1e-5 * (aim - dual.bound)
             dual.bound = value
             dual.best_price = dual.price.copy()
             dual.best_message = dual.message.copy()
-            dual.since_better = 0
         else:
-            dual.since_better += 1
-            if dual.since_better >= 12:
-                dual.level_step *= 0.7
-                dual.since_better = 0
-        if dual.sweeps < 20:
-            continue
-        if len(dual.window.moments) < MOST_MOMENTS and (dual.sweeps < 200 or dual.sweeps % 10 == 0):
+            is_better = False
+        dual.since_better = 0 if is_better else dual.since_better + 1
+        if dual.since_better >= PATIENCE_ROUNDS:
+            dual.step *= 0.8
+            dual.since_better = 0
+        if len(dual.window.moments) < MOST_MOMENTS and (dual.rounds < 200 or dual.rounds % 10 == 0):
             look_at(dual, overfull_moments(dual.memory, dual.choice, 4))
-        _change_prices(dual, value)
+        _change_prices(dual, aim - value)
 
 
-def _change_prices(dual: Dual, value: float) -> None:
+def refresh(dual: Dual) -> None:
+    """Goes on from the best prices and messages with longer steps again."""
+    core, seen = dual.core, dual.window
+    dual.price, dual.message = dual.best_price.copy(), dual.best_message.copy()
+    dual.node = core.cost.copy()
+    reprice(
+        dual.price, core.node_start, seen.low, seen.high, seen.start, seen.usage, dual.node,
+    )  # fmt: skip
+    give_away(core.node_start, core.arc_start, core.arc_message, dual.message, dual.node)
+    dual.direction[:] = 0.0
+    dual.step, dual.since_better = 0.1, 0
+
+
+def _change_prices(dual: Dual, gap: float) -> None:
     seen = dual.window
     over = overload(dual.choice, seen.capacity, seen.low, seen.high, seen.start, seen.usage)
     over[(dual.price <= 0) & (over < 0)] = 0.0
-    direction = 0.6 * dual.direction + over
-    dual.direction = direction
+    dual.direction = 0.7 * dual.direction + 0.3 * over
+    direction = np.where((dual.price <= 0) & (dual.direction < 0), 0.0, dual.direction)
     norm = float(direction @ direction)
     if norm <= 0:
         return
-    step = (max(dual.bound - value, 0.0) + dual.level_step) / norm
-    price = np.maximum(dual.price + step * direction, 0.0)
+    # A tenth of Polyak's step: the mean direction repeats each overload about as often.
+    price = np.maximum(dual.price + 0.1 * dual.step * max(gap, 0.0) / norm * direction, 0.0)
     reprice(
         price - dual.price, dual.core.node_start, seen.low, seen.high, seen.start, seen.usage,
         dual.node,

@@ -132,6 +132,17 @@ def reprice(
 
 
 @compiled
+def give_away(
+    node_start: Ints, arc_start: Ints, arc_message: Ints, message: Floats, node: Floats
+) -> None:
+    """Takes what the messages hold off the node terms, in place."""
+    for i in range(len(node_start) - 1):
+        for arc in range(arc_start[i], arc_start[i + 1]):
+            for s in range(node_start[i + 1] - node_start[i]):
+                node[node_start[i] + s] -= message[arc_message[arc] + s]
+
+
+@compiled
 def bound_of(
     node_start: Ints,
     arc_start: Ints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 
@@ -22,23 +23,31 @@ def expanded(contracted: Contracted, choice: Ints) -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class Incumbent:
-    """The cheapest allowed strategies, checked exactly, and the highest proved bound."""
+    """The cheapest allowed strategies, checked exactly, and the highest proved bound.
+
+    A check takes a tenth of a second on large graphs, so the search only notes its choices; the
+    latest is checked when `check` is called.
+    """
 
     graph: StrategyGraph
+    contracted: Contracted
     strategies: tuple[int, ...] | None = None
     cost: int | None = None
     bound: float = -np.inf
-    infeasible: str | None = None
-    """Why there is no allowed choice, where that is proven."""
+    noted: Ints | None = None
+    """The cheapest choice of the search, as strategies of the contracted graph's nodes."""
+    ceiling: float = np.inf
+    """The cost to beat: of what was noted or checked."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def ceiling(self) -> float:
-        """The cost to beat."""
-        return np.inf if self.cost is None else float(self.cost)
+    def note(self, choice: Ints, cost: float) -> None:
+        """Takes a choice that keeps within memory, if it is cheaper."""
+        with self.lock:
+            if cost < self.ceiling - 0.25:
+                self.ceiling, self.noted = cost, choice.copy()
 
     def offer(self, contracted: Contracted, choice: Ints) -> bool:
-        """Takes a choice if it is allowed and cheaper; says whether it is allowed."""
+        """Checks a choice of any contraction and takes it if cheaper; whether it is allowed."""
         strategies = expanded(contracted, choice)
         found = audit(self.graph, strategies)
         if not found.is_allowed:
@@ -46,7 +55,19 @@ class Incumbent:
         with self.lock:
             if self.cost is None or found.cost < self.cost:
                 self.cost, self.strategies = found.cost, tuple(strategies)
+            self.ceiling = min(self.ceiling, float(found.cost))
         return True
+
+    def check(self) -> None:
+        """Checks what the search noted last."""
+        with self.lock:
+            noted, ceiling = self.noted, self.ceiling
+        if noted is None or (self.cost is not None and self.cost <= ceiling):
+            return
+        if not self.offer(self.contracted, noted):
+            with self.lock:
+                self.ceiling = np.inf if self.cost is None else float(self.cost)
+                self.noted = None
 
     def raise_bound(self, bound: float) -> None:
         """Takes a proved bound if it is higher."""
@@ -58,12 +79,10 @@ class Incumbent:
         """The bound as a whole number (costs are whole), never above the cost."""
         if not np.isfinite(self.bound):
             return None
-        rounded = int(np.ceil(self.bound))
+        rounded = math.ceil(self.bound)
         return rounded if self.cost is None else min(rounded, self.cost)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the cost is proven to be the least."""
-        return self.infeasible is not None or (
-            self.cost is not None and self.cost == self.lower_bound
-        )
+        """Whether the cost to beat is proven to be the least."""
+        return np.isfinite(self.ceiling) and math.ceil(self.bound) >= self.ceiling

@@ -1,29 +1,52 @@
-"""The search for cheap strategies: rounds of annealing around the prices that the bound found."""
+"""The search for cheap strategies: blocks chosen anew at memory's prices, then polished.
+
+A large neighbourhood search (Shaw 1998): `block_move` minimises over most nodes at once with memory
+at the bound's prices times a random factor, annealing of single moves makes the outcome fit, and
+what came out is kept or dropped as in annealing. Memory above the limit costs a penalty per byte
+that grows while the choice is overfull and eases while it fits.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.annealing import anneal
-from planner.intra_op.contraction import Contracted, Floats
+from planner.intra_op.annealing import anneal, total_cost
+from planner.intra_op.block_move import choose_block
+from planner.intra_op.block_plan import BlockPlan, plan_block, region_around
+from planner.intra_op.contraction import Floats
 from planner.intra_op.core import Core
 from planner.intra_op.dual_ascent import overfull_moments
-from planner.intra_op.dual_kernels import reprice
+from planner.intra_op.dual_kernels import overload, reprice
 from planner.intra_op.incumbent import Incumbent
 from planner.intra_op.memory import Memory, Window, window
+from planner.intra_op.random_numbers import random_state
 from planner.intra_op.strategy_graph import Ints
 
-SLICE_S = 0.2
-"""How long one call of the compiled loop lasts: time limits are kept to within about this."""
+PRICE_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.0, 1.25, 1.5, 2.0)
+"""What the prices are multiplied by in a block move: the bound's are right only on average."""
+BLOCK_ENTRIES = 20_000
+"""The most combinations in one step of a block move: a move then takes a few milliseconds."""
+REGION_NODES = 400
+"""The most nodes of a block; of smaller graphs, a block is of all nodes."""
+USES = 4
+"""How often a plan is used: planning takes about as long as two moves."""
+STEPS_PER_NODE = 30
+MOST_STEPS = 200_000
+"""How many single moves polish what a block move has chosen."""
 PAIR_SHARE = 0.3
-TREE_SHARE = 0.01
-COLDEST = 1e-7
-"""The last temperature as a part of the cost."""
+"""The share of rejected single moves that are tried with a neighbour's best answer."""
+HOTTEST, COLDEST = 3e-4, 1e-6
+"""Between these, parts of the cost, the temperature of a block move is drawn; every second is 0."""
+POLISH_HOT, POLISH_COLD = 1e-5, 1e-7
+"""From and to which temperature, parts of the cost, annealing goes."""
+KEPT = 1e-4
+"""The temperature, a part of the cost, at which worse outcomes are kept."""
+RETURN_SHARE = 0.02
+"""How often the search goes on from the cheapest choice of all threads."""
 MOST_MOMENTS = 600
 
 
@@ -40,41 +63,38 @@ class Guide:
 class Searcher:
     """One thread's search."""
 
-    contracted: Contracted
     core: Core
     memory: Memory
     incumbent: Incumbent
+    rng: np.random.Generator
     state: NDArray[np.uint64]
+    guide: Guide
     moments: Ints
     seen: Window
-    priced: Floats
+    price: Floats
     weight: float
     choice: Ints
-    steps: int = 2000
+    plan: BlockPlan
+    uses: int = 0
     pressure: float = 1.0
 
 
-def searcher(
-    contracted: Contracted,
-    core: Core,
-    memory: Memory,
-    incumbent: Incumbent,
-    seed: int,
-    guide: Guide,
-) -> Searcher:
+def searcher(core: Core, memory: Memory, incumbent: Incumbent, seed: int, guide: Guide) -> Searcher:
     """A search that begins at the guide's rounding; `seed` decides all of its random numbers."""
-    mixed = np.random.default_rng(seed).integers(1, 2**63 - 1, dtype=np.uint64)
+    rng = np.random.default_rng(seed)
     one = Searcher(
-        contracted=contracted,
         core=core,
         memory=memory,
         incumbent=incumbent,
-        state=np.array([mixed], dtype=np.uint64),
+        rng=rng,
+        state=random_state(rng),
+        guide=guide,
         moments=guide.moments,
         seen=window(memory, guide.moments, np.diff(core.node_start)),
-        priced=np.zeros_like(core.cost),
+        price=guide.price,
         weight=1.0,
         choice=guide.choice.copy(),
+        plan=_plan(core, rng),
     )
     follow(one, guide)
     return one
@@ -82,67 +102,97 @@ def searcher(
 
 def follow(one: Searcher, guide: Guide) -> None:
     """Takes over the guide's prices and moments."""
-    core = one.core
+    one.guide = guide
     _look_at(one, guide.moments)
-    price = np.zeros(len(one.moments))
-    price[np.searchsorted(one.moments, guide.moments)] = guide.price
-    one.priced = np.zeros_like(core.cost)
-    seen = one.seen
-    reprice(price, core.node_start, seen.low, seen.high, seen.start, seen.usage, one.priced)
-    one.weight = float(price.sum())
+    one.weight = float(guide.price.sum())
     if one.weight <= 0.0:
-        costs = sum(float(c.max() - c.min()) for c in one.contracted.costs)
-        costs += sum(float(np.ptp(t[np.isfinite(t)])) for _, _, t in one.contracted.tables[:1000])
-        one.weight = max(costs, 1.0) / max(float(seen.usage.sum()), 1.0)
+        # No price is known: as much per byte as the strategies' costs differ per byte.
+        one.weight = max(float(np.ptp(one.core.cost)), 1.0) / max(
+            float(one.seen.usage.max(initial=0.0)), 1.0
+        )
+
+
+def improve(one: Searcher) -> None:
+    """One block move, its polishing and its judgement; better choices go to the incumbent."""
+    core, seen, rng = one.core, one.seen, one.rng
+    if one.uses >= USES:
+        one.plan, one.uses = _plan(core, rng), 0
+    one.uses += 1
+    if rng.random() < RETURN_SHARE and one.incumbent.noted is not None:
+        one.choice = one.incumbent.noted.copy()
+    scale = _scale(one)
+    is_warm = rng.random() < 0.5
+    temperature = scale * COLDEST * (HOTTEST / COLDEST) ** rng.random() if is_warm else 0.0
+    priced = core.cost.copy()
+    reprice(
+        one.price * rng.choice(PRICE_FACTORS), core.node_start, seen.low, seen.high, seen.start,
+        seen.usage, priced,
+    )  # fmt: skip
+    plan = one.plan
+    choice = choose_block(
+        temperature, one.state, core.node_start, core.arc_start, core.arc_head, core.arc_table,
+        core.tables, priced, one.choice, plan.order, plan.is_free, plan.scope_start, plan.scope,
+        plan.factor_start, plan.factor_base, plan.factor_is_message, plan.stride_start,
+        plan.stride, plan.message_start,
+    )  # fmt: skip
+    best = choice.copy()
+    ceiling = one.incumbent.ceiling - core.constant
+    found = anneal(
+        min(STEPS_PER_NODE * core.nodes, MOST_STEPS), scale * POLISH_HOT, scale * POLISH_COLD,
+        PAIR_SHARE, one.weight * one.pressure, one.state, core.node_start, core.arc_start,
+        core.arc_head, core.arc_table, core.tables, core.cost, seen.low, seen.high, seen.start,
+        seen.usage, seen.capacity, choice, best, ceiling,
+    )  # fmt: skip
+    if found < ceiling:
+        over = overfull_moments(one.memory, best, 8)
+        if len(over):
+            _look_at(one, over)
+        else:
+            one.incumbent.note(best, found + core.constant)
+    worse = _penalised(one, choice) - _penalised(one, one.choice)
+    if worse <= 0.0 or rng.random() < math.exp(-worse / (KEPT * scale)):
+        one.choice = choice
+    is_overfull = bool((_over(one, choice) > 0).any())
+    one.pressure = min(one.pressure * 1.02, 1e6) if is_overfull else max(one.pressure * 0.99, 0.5)
+
+
+def _plan(core: Core, rng: np.random.Generator) -> BlockPlan:
+    nodes = range(core.nodes)
+    if core.nodes > REGION_NODES * 5 // 4:
+        region = region_around(core, int(rng.integers(core.nodes)), REGION_NODES, rng)
+        return plan_block(core, region, BLOCK_ENTRIES, rng)
+    return plan_block(core, list(nodes), BLOCK_ENTRIES, rng)
+
+
+def _over(one: Searcher, choice: Ints) -> Floats:
+    seen = one.seen
+    return overload(choice, seen.capacity, seen.low, seen.high, seen.start, seen.usage)
+
+
+def _penalised(one: Searcher, choice: Ints) -> float:
+    core = one.core
+    cost = total_cost(
+        core.node_start, core.arc_start, core.arc_head, core.arc_table, core.tables, core.cost,
+        choice,
+    )  # fmt: skip
+    excess = float(np.maximum(_over(one, choice), 0.0).sum())
+    return cost + one.weight * one.pressure * excess
 
 
 def _look_at(one: Searcher, moments: Ints) -> None:
+    """Adds moments to the window and spreads the guide's prices over it."""
     new = np.union1d(one.moments, moments)
-    if len(new) > len(one.moments):
+    if len(new) > max(MOST_MOMENTS, len(one.guide.moments)):
+        # Others come back when they are overfull again.
+        new = np.union1d(one.guide.moments, moments)
+    if len(new) != len(one.moments):
         one.moments = new
         one.seen = window(one.memory, new, np.diff(one.core.node_start))
-
-
-def anneal_for(one: Searcher, hot: float, seconds: float, is_over: Callable[[], bool]) -> None:
-    """One round from temperature `hot` (as a part of the cost) down, about so long."""
-    begun = time.monotonic()
-    core = one.core
-    while not is_over():
-        spent = time.monotonic() - begun
-        if spent >= seconds:
-            break
-        scale = _scale(one)
-        temperatures = [
-            scale * hot * (COLDEST / hot) ** min(1.0, at / seconds)
-            for at in (spent, spent + SLICE_S)
-        ]
-        best = one.choice.copy()
-        seen = one.seen
-        ceiling = one.incumbent.ceiling - core.constant
-        started = time.monotonic()
-        found = anneal(
-            one.steps, temperatures[0], temperatures[1], PAIR_SHARE, TREE_SHARE,
-            one.weight * one.pressure, one.state, core.node_start, core.arc_start, core.arc_head,
-            core.arc_table, core.arc_reverse, core.tables, core.cost, one.priced, seen.low,
-            seen.high, seen.start, seen.usage, seen.capacity, one.choice, best, ceiling,
-        )  # fmt: skip
-        took = time.monotonic() - started
-        one.steps = max(100, int(one.steps * min(max(SLICE_S / max(took, 1e-6), 0.2), 4.0)))
-        if found < ceiling and not one.incumbent.offer(one.contracted, best):
-            _look_at(one, overfull_moments(one.memory, best, 8))
-        over = overfull_moments(one.memory, one.choice, 8)
-        # The penalty grows while the choice needs too much memory, and eases slowly after.
-        if len(over):
-            one.pressure = min(one.pressure * 1.15, 1e6)
-            if len(one.moments) < MOST_MOMENTS:
-                _look_at(one, over)
-        else:
-            one.pressure = max(one.pressure * 0.97, 0.5)
+    one.price = np.zeros(len(one.moments))
+    one.price[np.searchsorted(one.moments, one.guide.moments)] = one.guide.price
 
 
 def _scale(one: Searcher) -> float:
-    """What temperatures are a part of: the bound, else the cost to beat."""
-    known = one.incumbent.bound
-    if not np.isfinite(known):
-        known = one.incumbent.ceiling if np.isfinite(one.incumbent.ceiling) else 0.0
-    return max(abs(known - one.core.constant), 1.0)
+    """What temperatures are a part of: the cost to beat, else the bound."""
+    known = one.incumbent.ceiling if np.isfinite(one.incumbent.ceiling) else one.incumbent.bound
+    return max(abs(known - one.core.constant), 1.0) if np.isfinite(known) else 1.0

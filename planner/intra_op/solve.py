@@ -14,26 +14,34 @@ import numpy as np
 from planner.intra_op.annealing import total_cost
 from planner.intra_op.contraction import Contracted, NoStrategyError, contract, restrict
 from planner.intra_op.core import Core, flatten
-from planner.intra_op.dual_ascent import Dual, ascend, overfull_moments, prove, start
-from planner.intra_op.exact import solve_exactly
+from planner.intra_op.dual_ascent import (
+    Dual,
+    ascend,
+    overfull_moments,
+    prove,
+    refresh,
+    start,
+)
 from planner.intra_op.incumbent import Incumbent
+from planner.intra_op.integer_programme import solve_exactly
+from planner.intra_op.least_memory import least_memory_choice
 from planner.intra_op.memory import Memory, moments_of
-from planner.intra_op.primal_search import Guide, Searcher, anneal_for, follow, searcher
+from planner.intra_op.primal_search import Guide, follow, improve, searcher
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.strategy_graph import StrategyGraph
 
-RESERVE_S = 0.3
-"""Time kept back at the end for the last slice and the answer."""
+RESERVE_S = 0.7
+"""Time kept back at the end for the last move and the check of the answer."""
 PATIENCE_S = 5.0
 """How long the search lasts at least where nothing allowed is known, limit or not."""
-COLD = 1e-5
-"""The temperature, as a part of the cost, of the search around the bound's rounding."""
-ROUNDING_S = 0.6
-"""How long each search around the bound's rounding lasts."""
 FEW_CHOICES = 5000
 """Where there are no more choices in all, each is looked at."""
-SMALL_ENTRIES = 3_000
-"""Up to so many table entries the integer programme is tried: it holds up the searching thread."""
+ASCENT_SHARE, LEAST_ASCENT_S = 0.15, 1.0
+"""The part of the time left after which the bound's ascent gives way to the integer programme."""
+MOST_ENTRIES = 400_000
+"""Up to so many table entries the integer programme is tried: HiGHS needs 6 s for the 50,000 of
+instance A of the 2025 contest, 10 s for the 90,000 of C, and got no further than the linear
+relaxation of the 720,000 of V in 150 s (2026-11-21)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +68,13 @@ def solve(
     """
     begun = time.monotonic()
     deadline = begun + max(time_limit_s, 0.0) - min(RESERVE_S, 0.1 * max(time_limit_s, 0.0))
-    incumbent = Incumbent(graph=problem)
     try:
         contracted = contract(problem)
     except NoStrategyError:
         return _answer(
-            incumbent, begun, "forbidden costs and single usages above the limit leave no choice"
+            None, begun, "forbidden costs and single usages above the limit leave no choice"
         )
+    incumbent = Incumbent(graph=problem, contracted=contracted)
     core = flatten(contracted)
     memory = moments_of(problem, contracted)
     if core.nodes == 0:
@@ -81,8 +89,9 @@ def solve(
         return _answer(incumbent, begun, "even the least usage of every node is above the limit")
     if math.prod(len(values) for values in contracted.costs) <= FEW_CHOICES:
         return _answer(incumbent, begun, shared.enumerate())
-    ascend(shared.dual, 1)
+    ascend(shared.dual, 1, np.inf)
     shared.publish()
+    shared.begin()
     threads = [
         threading.Thread(target=shared.guarded, args=(work,), daemon=True)
         for work in (shared.bound, shared.search)
@@ -91,18 +100,22 @@ def solve(
         thread.start()
     while any(thread.is_alive() for thread in threads):
         for thread in threads:
-            thread.join(0.25)
+            thread.join(0.1)
+        if shared.is_over() and not threads[1].is_alive() and shared.is_programming:
+            # HiGHS looks at the clock now and then only; its thread ends by itself.
+            break
         if progress is not None:
             progress(
                 Progress(
                     time_s=time.monotonic() - begun,
-                    cost=incumbent.cost,
+                    cost=round(incumbent.ceiling) if np.isfinite(incumbent.ceiling) else None,
                     lower_bound=incumbent.lower_bound,
                 )
             )
     if shared.error is not None:
         raise shared.error
-    return _answer(incumbent, begun, incumbent.infeasible)
+    incumbent.check()
+    return _answer(incumbent, begun, None)
 
 
 class _Shared:
@@ -123,6 +136,7 @@ class _Shared:
         self.guide: Guide | None = None
         self.error: BaseException | None = None
         self.patience = deadline
+        self.is_programming = False
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Runs one thread's work; an error ends both and is raised by the caller."""
@@ -133,7 +147,7 @@ class _Shared:
 
     def is_over(self) -> bool:
         """Whether to stop; where nothing allowed is known yet, a moment after the deadline."""
-        end = self.deadline if self.incumbent.cost is not None else self.patience
+        end = self.deadline if np.isfinite(self.incumbent.ceiling) else self.patience
         return self.error is not None or self.incumbent.is_settled or time.monotonic() >= end
 
     def publish(self) -> None:
@@ -172,8 +186,21 @@ class _Shared:
                 return None
         return "every choice was tried: each is forbidden or above the limit"
 
+    def begin(self) -> None:
+        """Something allowed, however dear, before the search for something cheap."""
+        core = self.core
+        choice = least_memory_choice(core, self.memory, self.dual.window.moments)
+        if choice is not None:
+            cost = total_cost(
+                core.node_start, core.arc_start, core.arc_head, core.arc_table, core.tables,
+                core.cost, choice,
+            )  # fmt: skip
+            if cost < core.forbidding:
+                self.incumbent.note(choice, cost + core.constant)
+
     def close(self) -> None:
         """The integer programme on what could still be cheaper than the incumbent."""
+        self.incumbent.check()
         if self.incumbent.cost is None:
             return
         proof, cost = prove(self.dual), float(self.incumbent.cost)
@@ -186,34 +213,52 @@ class _Shared:
         except NoStrategyError:
             self.incumbent.raise_bound(cost)
             return
-        if sum(table.size for _, _, table in small.tables) > SMALL_ENTRIES or not small.costs:
+        if sum(table.size for _, _, table in small.tables) > MOST_ENTRIES:
             return
+        if not small.costs:
+            self.incumbent.offer(small, np.zeros(0, dtype=np.int64))
+            # The one choice that is left, or nothing, is the cheapest.
+            self.incumbent.raise_bound(min(cost, float(self.incumbent.cost)))
+            return
+        self.is_programming = True
         found = solve_exactly(
             small,
             moments_of(self.incumbent.graph, small),
             self.dual.window.moments,
-            lambda: 0.2 * (self.deadline - time.monotonic()),
+            ceiling=cost,
+            seconds_left=lambda: self.deadline - time.monotonic(),
         )
+        self.is_programming = False
         if found.choice is not None:
             self.incumbent.offer(small, found.choice)
         # What is left out costs at least `cost`.
         self.incumbent.raise_bound(min(found.bound, cost))
 
     def bound(self) -> None:
-        """The bounding thread: ascends until it stalls, then searches too."""
-        published = time.monotonic()
-        while not self.is_over():
-            ascend(self.dual, 5)
-            stalled = self.dual.level_step < 1e-7 * max(abs(self.dual.bound), 1.0)
-            if stalled or time.monotonic() - published > 0.5:
-                published = time.monotonic()
-                self.publish()
-            if stalled and self.dual.sweeps > 300:
+        """The bounding thread: ascends, tries the integer programme, ascends; then searches too."""
+        while not self.is_over() and not self.dual.is_stalled:
+            self.ascend()
+            if not self.is_over():
+                self.close()
+            if self.dual.is_stalled:
                 break
-        self.publish()
         if not self.is_over():
+            refresh(self.dual)
+            self.ascend()
             self.close()
         self._search(self.seed + 1)
+
+    def ascend(self) -> None:
+        """The ascent until it stalls or its share of the time is over."""
+        share = ASCENT_SHARE * (self.deadline - time.monotonic())
+        end = time.monotonic() + max(share, LEAST_ASCENT_S)
+        published = time.monotonic()
+        while not self.is_over() and not self.dual.is_stalled and time.monotonic() < end:
+            ascend(self.dual, 2, self.incumbent.ceiling)
+            if time.monotonic() - published > 0.5:
+                published = time.monotonic()
+                self.publish()
+        self.publish()
 
     def search(self) -> None:
         """The searching thread."""
@@ -221,32 +266,22 @@ class _Shared:
 
     def _search(self, seed: int) -> None:
         assert self.guide is not None
-        one: Searcher = searcher(
-            self.contracted, self.core, self.memory, self.incumbent, seed, self.guide
-        )
+        guide = self.guide
+        one = searcher(self.core, self.memory, self.incumbent, seed, guide)
         # Counted from here, where the loops are compiled.
         self.patience = max(self.patience, time.monotonic() + PATIENCE_S)
-        seconds, turn = 0.5, seed % 2
         while True:
-            left = self.deadline - time.monotonic()
-            follow(one, self.guide)
-            length = left if seconds > 0.4 * left else seconds
-            # First the bound's own rounding, barely warm: often it is nearly the best there is.
-            searched = one.choice.copy()
-            one.choice = self.guide.choice.copy()
-            anneal_for(one, COLD, min(ROUNDING_S, max(length, 0.05)), self.is_over)
-            if turn > 3:
-                one.choice = searched
-            anneal_for(one, (1e-3, 1e-4, 1e-5)[turn % 3], max(length, 0.05), self.is_over)
-            seconds *= 1.6
-            turn += 1
+            improve(one)
             if self.is_over():
                 break
+            if self.guide is not guide:
+                guide = self.guide
+                follow(one, guide)
 
 
-def _answer(incumbent: Incumbent, begun: float, infeasible: str | None) -> Solution:
-    bound = incumbent.lower_bound
-    if incumbent.cost is not None:
+def _answer(incumbent: Incumbent | None, begun: float, infeasible: str | None) -> Solution:
+    bound = None if incumbent is None else incumbent.lower_bound
+    if incumbent is not None and incumbent.cost is not None:
         settled = incumbent.cost == bound
         status = Status.OPTIMAL if settled else Status.FEASIBLE
         reason = "bound and cost meet" if settled else "the time limit was reached"
@@ -259,8 +294,8 @@ def _answer(incumbent: Incumbent, begun: float, infeasible: str | None) -> Solut
         )
     return Solution(
         status=status,
-        strategies=incumbent.strategies,
-        cost=incumbent.cost,
+        strategies=None if incumbent is None else incumbent.strategies,
+        cost=None if incumbent is None else incumbent.cost,
         lower_bound=bound,
         time_s=time.monotonic() - begun,
         reason=reason,

@@ -188,7 +188,7 @@ def _states(
         if t in graph.ops[m].saved
     ]
     layouts = sorted(set().union(*(x for option in options for x in option), *own), key=str)
-    most = min(max(most, 1), max(len(readers) + len(own), 1) + 1, len(layouts))
+    most = min(most, len(own) + sum(max(map(len, option)) for option in options))
     return tuple(
         chosen
         for size in range(1, most + 1)

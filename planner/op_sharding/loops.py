@@ -257,6 +257,43 @@ def _embedding(call: _Call) -> tuple[Loop, ...]:
     return (*tokens, hidden, vocabulary)
 
 
+def _grouped(call: _Call) -> tuple[Loop, ...]:
+    """x [rows by expert, k], weight [experts, k, n], offsets [experts].
+
+    Cutting the experts cuts the rows with them: the experts' shares are taken to be equal, as they
+    are traced (balanced routing).
+    """
+    if len(call.input_shape(0)) != 2 or len(call.input_shape(1)) != 3:
+        return ()
+    rest: Dims = (None,) * (len(call.inputs) - 2)
+    return (
+        Loop(role="b", inputs=(0, 0, *rest), outputs=(0,)),
+        Loop(role="n", inputs=(None, 2, *rest), outputs=(1,)),
+        Loop(role="k", inputs=(1, 1, *rest), outputs=(None,)),
+    )
+
+
+def _rows_taken(call: _Call) -> tuple[Loop, ...]:
+    """x[index], rows in another order: index [rows], x [any, ...].
+
+    Rows of the output are cut with x whole, or with x cut too: then each rank sends what it has to
+    where it belongs, an all-to-all each way (the dispatch of experts, GShard, arXiv 2006.16668,
+    section 3.3; equal shares again).
+    """
+    if len(call.inputs) != 2 or len(call.input_shape(1)) != 1:
+        return ()
+    x, rows = call.input_shape(0), call.input_shape(1)[0]
+    if call.out != (rows, *x[1:]):
+        return ()
+    exchanged = (("all_to_all", call.outputs[0].memory_bytes),)
+    both = exchanged * (2 if call.outputs[0].needs_gradient else 1)
+    return (
+        Loop(role="", inputs=(None, 0), outputs=(0,)),
+        Loop(role="", inputs=(0, 0), outputs=(0,), exchanged=both),
+        *(Loop(role="", inputs=(d, None), outputs=(d,)) for d in range(1, len(x))),
+    )
+
+
 # --- attention, loss, normalisation over the batch, windows -------------------------------------
 
 
@@ -334,12 +371,28 @@ _ELEMENTWISE = (
     *("sin", "to", "float", "bfloat16", "half", "clone", "contiguous", "type_as", "where", "erf"),
     *("masked_fill", "maximum", "minimum", "clamp", "dropout", "eq", "ne", "lt", "gt", "le", "ge"),
     *("__eq__", "__lt__", "__gt__", "__and__", "__or__", "leaky_relu", "elu", "hardswish", "relu6"),
-    *("reciprocal", "__rpow__", "__rtruediv__", "logical_not", "long", "int", "bool", "mish"),
+    *(
+        "reciprocal",
+        "div_",
+        "mul_",
+        "add_",
+        "__floordiv__",
+        "__rpow__",
+        "__rtruediv__",
+        "logical_not",
+        "long",
+        "int",
+        "bool",
+        "mish",
+    ),
 )
 _PRODUCTS: Mapping[str, Callable[[_Call], tuple[Loop, ...]]] = {
     "linear": _linear_layer,
     "matmul": _product,
     "bmm": _product,
+    "_grouped_mm": _grouped,
+    "grouped_mm": _grouped,
+    "__getitem__": _rows_taken,
     "mm": _product,
     "einsum": _einsum,
     "conv1d": _convolution,

@@ -75,7 +75,8 @@ def price_strategy(
         if kernel.kind is not OpKind.VIEW
     )
     inner = sum(
-        mesh.collective_s(operation, size, axis) for axis, operation, size in strategy.exchanged
+        mesh.collective_s(operation, _held_by_one(operation, size, mesh.sizes[axis]), axis)
+        for axis, operation, size in strategy.exchanged
     )
     sync, weight = 0.0, 0.0
     for number, layout in zip(op.inputs, strategy.inputs, strict=True):
@@ -94,6 +95,11 @@ def price_strategy(
         weight_bytes=weight,
         inner_bytes=op.saved_inner_bytes / math.prod(ranks for _, ranks in strategy.cuts),
     )
+
+
+def _held_by_one(operation: str, full_bytes: float, ranks: int) -> float:
+    """An all-to-all is priced by what one rank holds (profiles/hardware/link.py)."""
+    return full_bytes / ranks if operation == "all_to_all" else full_bytes
 
 
 def local_bytes(tensor: GraphTensor, placements: tuple[str, ...], mesh: Mesh) -> float:

@@ -94,8 +94,10 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
                 loop=loop,
             )
         )
-    if inputs and passes_partial(op, graph.tensors) and not any(x.parameter for x in inputs):
-        for flow in (SUMMANDS, SHARED) if trains else (SUMMANDS,):
+    if inputs and passes_partial(op, graph.tensors):
+        # A weight is held whole or cut, never as summands; its gradient may be.
+        flows = () if any(x.parameter for x in inputs) else (SUMMANDS,)
+        for flow in (*flows, SHARED) if trains else flows:
             found.append(
                 _Choice(inputs=(flow,) * len(inputs), outputs=(flow,) * len(outputs), loop=None)
             )

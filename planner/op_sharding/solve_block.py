@@ -1,0 +1,263 @@
+"""The best placements of a model's ops, with a proven bound.
+
+Without a binding memory limit the answer is exact by elimination (elimination.py). With one the
+engine of planner/intra_op searches and bounds; where it stops short, elimination with a price on
+memory at the fullest moment gives a second bound (Lagrange), and the better one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from planner.intra_op.solution import Status as EngineStatus
+from planner.intra_op.solve import solve
+from planner.intra_op.strategy_graph import FORBIDDEN, StrategyGraph
+from planner.op_sharding.block_problem import (
+    NANOSECOND_S,
+    BlockProblem,
+    Uses,
+    build_problem,
+)
+from planner.op_sharding.elimination import eliminate
+from planner.op_sharding.flow import Layout
+from planner.op_sharding.mesh import Mesh
+from planner.op_sharding.op_seconds import OpPrice, Training
+from planner.op_sharding.strategies import Strategy
+from profiles.errors import InputError
+from profiles.model.op_graph import GraphOp, OpGraph
+
+_ENGINE_S = 20.0
+_LAGRANGE_STEPS = 24
+
+
+class Status(StrEnum):
+    """What is known of an answer."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedOp:
+    """An op with its strategy and the price of one run."""
+
+    op: GraphOp
+    strategy: Strategy
+    price: OpPrice
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshard:
+    """A tensor that is brought from the layout it is made in into those it is read in.
+
+    count  times per micro-batch; forward_s, backward_s  of one time
+    """
+
+    tensor: int
+    maker: int
+    readers: tuple[int, ...]
+    made: Layout
+    used: tuple[Layout, ...]
+    forward_s: float
+    backward_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSharding:
+    """Placements of every op of the graph's distinct blocks; all repeats of a block share them.
+
+    seconds        forward and backward of one micro-batch, summed over ops and messages: nothing
+                   overlaps;  lower_bound_s  no placements of this space take less
+    memory_bytes   highest at any moment, on each device
+    """
+
+    status: Status
+    ops: tuple[PlacedOp, ...]
+    reshards: tuple[Reshard, ...]
+    seconds: float
+    lower_bound_s: float
+    memory_bytes: float
+    reason: str
+
+    @property
+    def gap(self) -> float:
+        """(seconds - lower bound) / seconds."""
+        return (self.seconds - self.lower_bound_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def work_s(self) -> float:
+        """Kernels."""
+        return sum(placed.repeats * placed.price.work_s for placed in self.ops)
+
+    @property
+    def communication_s(self) -> float:
+        """Resharding, collectives inside ops, and gradient sums of shared weights."""
+        return self.seconds - self.work_s
+
+
+def shard_ops(
+    graph: OpGraph,
+    mesh: Mesh,
+    *,
+    training: Training | None = None,
+    memory_limit_bytes: float | None = None,
+    time_limit_s: float = _ENGINE_S,
+    allowed: dict[int, frozenset[str]] | None = None,
+) -> OpSharding:
+    """The cheapest placements of the graph's ops on the mesh within the memory of a device.
+
+    time_limit_s  of the engine, where memory binds
+    allowed       for ops by number, the labels of strategies to keep
+    Raises InputError for a limit that is not above 0 and where `allowed` leaves an op none.
+    """
+    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
+        raise InputError(f"memory_limit_bytes must be above 0, is {memory_limit_bytes:g}")
+    problem = build_problem(
+        graph,
+        mesh,
+        training=training or Training(),
+        memory_limit_bytes=memory_limit_bytes,
+        allowed=allowed,
+    )
+    free = eliminate(problem.abstract)
+    if free is not None and free.cost >= FORBIDDEN:
+        return _none(Status.INFEASIBLE, "no combination of the ops' strategies is allowed")
+    if free is not None and _fits(problem.abstract, free.strategies):
+        return _answer(problem, Status.OPTIMAL, free.strategies, free.cost, "proven by elimination")
+    found = solve(problem.abstract, time_limit_s=time_limit_s)
+    if found.status is EngineStatus.INFEASIBLE:
+        return _none(Status.INFEASIBLE, f"within {memory_limit_bytes} bytes: {found.reason}")
+    bound = max(found.lower_bound or 0, free.cost if free is not None else 0)
+    if found.strategies is None or found.cost is None:
+        return _none(Status.UNKNOWN, found.reason, bound * NANOSECOND_S)
+    if found.cost > bound and free is not None:
+        bound = max(bound, lagrangian_bound(problem.abstract))
+    status = Status.OPTIMAL if found.cost <= bound else Status.FEASIBLE
+    return _answer(problem, status, found.strategies, min(bound, found.cost), found.reason)
+
+
+def usage_over_time(problem: StrategyGraph, strategies: tuple[int, ...]) -> np.ndarray:
+    """Bytes in use at every moment, `[moments]`."""
+    changes = np.zeros(int(problem.intervals.max()) + 1, dtype=np.int64)
+    for (begin, end), usages, chosen in zip(
+        problem.intervals.tolist(), problem.node_usages, strategies, strict=True
+    ):
+        if end > begin:
+            changes[begin] += usages[chosen]
+            changes[end] -= usages[chosen]
+    return np.cumsum(changes)
+
+
+def lagrangian_bound(problem: StrategyGraph) -> int:
+    """A cost that no allowed choice stays under: memory is priced at one moment, then eliminated.
+
+    The moment is the fullest of the choice without a limit; the price is found by bisection on
+    whether the priced choice fits. Every price of 0 or more gives a bound (weak duality).
+    """
+    free = eliminate(problem)
+    if free is None or problem.usage_limit is None:
+        return 0
+    limit = problem.usage_limit
+    moment = int(usage_over_time(problem, free.strategies).argmax())
+    alive = (problem.intervals[:, 0] <= moment) & (moment < problem.intervals[:, 1])
+    best, low, high = free.cost, 0.0, None
+    price = max(1.0, free.cost) / max(limit, 1)
+    for _ in range(_LAGRANGE_STEPS):
+        priced = tuple(
+            costs + np.floor(price * usages).astype(np.int64) if live else costs
+            for costs, usages, live in zip(
+                problem.node_costs, problem.node_usages, alive.tolist(), strict=True
+            )
+        )
+        found = eliminate(problem, node_costs=priced)
+        assert found is not None  # the tables have the sizes of those before
+        best = max(best, found.cost - int(np.ceil(price * limit)))
+        used = sum(int(problem.node_usages[i][found.strategies[i]]) for i in np.flatnonzero(alive))
+        if used > limit:
+            low = price
+        else:
+            high = price
+        price = 4 * price if high is None else (low + high) / 2
+    return best
+
+
+def _fits(problem: StrategyGraph, strategies: tuple[int, ...]) -> bool:
+    limit = problem.usage_limit
+    return limit is None or int(usage_over_time(problem, strategies).max()) <= limit
+
+
+def _none(status: Status, reason: str, bound_s: float = 0.0) -> OpSharding:
+    return OpSharding(
+        status=status,
+        ops=(),
+        reshards=(),
+        seconds=float("inf"),
+        lower_bound_s=bound_s if status is Status.UNKNOWN else float("inf"),
+        memory_bytes=0.0,
+        reason=reason,
+    )
+
+
+def _answer(
+    problem: BlockProblem, status: Status, strategies: tuple[int, ...], bound: int, reason: str
+) -> OpSharding:
+    graph = problem.graph
+    ops = tuple(
+        PlacedOp(
+            op=op,
+            strategy=problem.strategies[i][strategies[i]],
+            price=problem.prices[i][strategies[i]],
+            repeats=graph.blocks[op.block].repeats,
+        )
+        for i, op in enumerate(graph.ops)
+    )
+    reshards = tuple(
+        reshard
+        for number, uses in enumerate(problem.uses)
+        for reshard in _reshards(problem, ops, uses, strategies[len(graph.ops) + number])
+    )
+    seconds = sum(placed.repeats * placed.price.total_s for placed in ops)
+    seconds += sum(r.count * (r.forward_s + r.backward_s) for r in reshards)
+    # Nanoseconds are rounded per node and edge; a proven optimum is its own bound.
+    bound_s = seconds if status is Status.OPTIMAL else min(bound * NANOSECOND_S, seconds)
+    return OpSharding(
+        status=status,
+        ops=ops,
+        reshards=reshards,
+        seconds=seconds,
+        lower_bound_s=bound_s,
+        memory_bytes=float(usage_over_time(problem.abstract, strategies).max()),
+        reason=reason,
+    )
+
+
+def _reshards(
+    problem: BlockProblem, ops: tuple[PlacedOp, ...], uses: Uses, state: int
+) -> list[Reshard]:
+    tensor, used = problem.graph.tensors[uses.tensor], uses.states[state]
+    found = []
+    for maker, output, count in uses.made:
+        made = ops[maker].strategy.outputs[output]
+        forward = problem.resharding.forward_seconds(tensor, made, used)
+        backward = problem.resharding.backward_seconds(tensor, made, used)
+        if used != (made,):
+            found.append(
+                Reshard(
+                    tensor=uses.tensor,
+                    maker=maker,
+                    readers=uses.readers,
+                    made=made,
+                    used=used,
+                    forward_s=forward,
+                    backward_s=backward,
+                    count=count,
+                )
+            )
+    return found
