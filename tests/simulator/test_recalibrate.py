@@ -179,7 +179,11 @@ def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
 
 
 @pytest.mark.parametrize(
-    ("source", "count", "gain"), [("vtrain-multi", 5, 0.75), ("simumax-b200", 3, 0.75)]
+    ("source", "count", "gain"),
+    [
+        ("vtrain-multi", 5, 0.75),
+        pytest.param("simumax-b200", 3, 0.75, marks=pytest.mark.slow),
+    ],
 )
 def test_a_few_runs_of_a_source_that_was_never_seen_help_on_its_others(
     open_rows: FitTable, source: str, count: int, gain: float
