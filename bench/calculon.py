@@ -1,4 +1,4 @@
-"""Our search beside Calculon's (Isaev et al., SC'23; github.com/calculon-ai/calculon) on one question.
+"""Our search beside Calculon's (Isaev et al., SC'23; github.com/calculon-ai/calculon).
 
 The package `calculon` of the package index is another project, so a checkout is asked for:
 
@@ -52,7 +52,9 @@ def run() -> int:
         return 0
     if not _PYTHON.exists():
         subprocess.run([sys.executable, "-m", "venv", str(_PYTHON.parents[1])], check=True)
-        subprocess.run([str(_PYTHON), "-m", "pip", "install", "-q", "psutil", "numpy", "pandas"], check=True)
+        subprocess.run(
+            [str(_PYTHON), "-m", "pip", "install", "-q", "psutil", "numpy", "pandas"], check=True
+        )
     done = subprocess.run(
         [str(_PYTHON), "-c", _THEIRS, str(Path(checkout).resolve()), str(SECONDS)],
         capture_output=True,

@@ -26,7 +26,8 @@ def run() -> int:
     for row in partition_rows(FOLDER / "partition"):
         known = "-" if row.known is None else f"{row.known:.4f}"
         print(
-            f"  {row.graph:24} {row.max_load:12.5f} {known:>10} {row.bound:12.5f} {row.elapsed_s:6.1f}"
+            f"  {row.graph:24} {row.max_load:12.5f} {known:>10} {row.bound:12.5f} "
+            f"{row.elapsed_s:6.1f}"
         )
         if row.known is not None and abs(row.max_load / row.known - 1) > _DIGITS:
             bad = 1

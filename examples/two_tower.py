@@ -1,6 +1,6 @@
-"""A two-tower model (Covington et al., RecSys 2016; images against texts as in Radford et al., arXiv
-2103.00020) as a factory for Shardwright: one tower reads images, the other token sequences, and the
-scaled dot product of both says whether they belong together.
+"""A two-tower model (Covington et al., RecSys 2016; images against texts as in Radford et al.,
+arXiv 2103.00020) as a factory for Shardwright: one tower reads images, the other token sequences,
+and the scaled dot product of both says whether they belong together.
 
 The loss is that of single pairs, so a batch may be split into micro-batches.
 

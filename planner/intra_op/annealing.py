@@ -160,7 +160,10 @@ def anneal(
         excess += max(over[w], 0.0)
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
     temperature = hot
-    pending = False
+    # The start counts too; `best` is written when it is left.
+    pending = excess < 0.5 and now < best_cost - 0.25
+    if pending:
+        best_cost = now
     for _ in range(steps):
         temperature *= cooling
         i = int(uniform(state) * count)

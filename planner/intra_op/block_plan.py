@@ -138,7 +138,7 @@ def _eliminate(
     )
 
     def weigh(node: int) -> float:
-        return log_size[node] + sum(log_size[a] for a in near[node])
+        return math.fsum([log_size[node], *(log_size[a] for a in near[node])])
 
     weight = {node: weigh(node) for node in nodes}
     queue = [(w, node) for node, w in weight.items()]

@@ -69,6 +69,14 @@ def flatten(contracted: Contracted) -> Core:
     )
 
 
+def is_allowed(core: Core, choice: Ints) -> bool:
+    """Whether a choice takes no forbidden pair (memory apart)."""
+    tails = np.repeat(np.arange(core.nodes), np.diff(core.arc_start))
+    columns = np.diff(core.node_start)[core.arc_head]
+    at = core.arc_table + choice[tails] * columns + choice[core.arc_head]
+    return bool((core.tables[at] < core.forbidding).all())
+
+
 def _starts(sizes: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 

@@ -25,10 +25,10 @@ from planner.intra_op.memory import Memory, Window, load, window
 from planner.intra_op.strategy_graph import Ints
 
 SWEEPS_PER_PRICE = 5
-PATIENCE_ROUNDS = 20
-"""After so many changes of prices without a better bound the step gets shorter."""
-SHORTEST_STEP = 1e-3
-"""The ascent has stalled when its step is this part of Polyak's."""
+PATIENCE_ROUNDS, SHRINKAGE, GROWTH = 6, 0.6, 1.2
+"""After so many changes of prices that gain little the level comes closer; a gain lifts it."""
+SHORTEST_STEP = 1e-4
+"""The ascent has stalled when the level is this part above the bound."""
 MOST_MOMENTS = 600
 """How many moments the window may hold: more make each step slower."""
 
@@ -49,15 +49,15 @@ class Dual:
     best_message: Floats
     direction: Floats
     """The running mean of the overload."""
-    step: float = 1.0
-    """As a part of Polyak's."""
+    step: float = 0.0
+    """How far above the bound the level is that steps aim at; 0 before the first round."""
     since_better: int = 0
     rounds: int = 0
 
     @property
     def is_stalled(self) -> bool:
         """Whether further rounds are of little use."""
-        return self.step < SHORTEST_STEP
+        return self.rounds > 0 and self.step < SHORTEST_STEP * max(abs(self.bound), 1.0)
 
 
 def start(core: Core, memory: Memory) -> Dual:
@@ -126,22 +126,24 @@ def ascend(dual: Dual, rounds: int, ceiling: float) -> None:
                 dual.choice,
             )  # fmt: skip
         value += core.constant - float(dual.price @ dual.window.capacity)
-        # A bad incumbent says little: the aim is never more than the bound's own size away.
-        above = max(abs(dual.bound), abs(value)) if np.isfinite(dual.bound) else abs(value)
-        aim = min(ceiling, max(dual.bound, value) + max(above, 1.0))
-        if value > dual.bound:
-            is_better = value > dual.bound + 1e-5 * (aim - dual.bound)
+        if dual.step == 0.0:
+            dual.step = 0.5 * max(abs(value), 1.0)
+        gain = value - dual.bound
+        if gain > 0.0:
             dual.bound = value
             dual.best_price = dual.price.copy()
             dual.best_message = dual.message.copy()
-        else:
-            is_better = False
-        dual.since_better = 0 if is_better else dual.since_better + 1
-        if dual.since_better >= PATIENCE_ROUNDS:
-            dual.step *= 0.8
+        if gain > 0.01 * dual.step:
             dual.since_better = 0
+            dual.step *= GROWTH
+        else:
+            dual.since_better += 1
+            if dual.since_better >= PATIENCE_ROUNDS:
+                dual.step *= SHRINKAGE
+                dual.since_better = 0
         if len(dual.window.moments) < MOST_MOMENTS and (dual.rounds < 200 or dual.rounds % 10 == 0):
             look_at(dual, overfull_moments(dual.memory, dual.choice, 4))
+        aim = min(dual.bound + dual.step, ceiling)
         _change_prices(dual, aim - value)
 
 
@@ -155,7 +157,7 @@ def refresh(dual: Dual) -> None:
     )  # fmt: skip
     give_away(core.node_start, core.arc_start, core.arc_message, dual.message, dual.node)
     dual.direction[:] = 0.0
-    dual.step, dual.since_better = 0.1, 0
+    dual.step, dual.since_better = 0.05 * max(abs(dual.bound), 1.0), 0
 
 
 def _change_prices(dual: Dual, gap: float) -> None:
@@ -168,7 +170,7 @@ def _change_prices(dual: Dual, gap: float) -> None:
     if norm <= 0:
         return
     # A tenth of Polyak's step: the mean direction repeats each overload about as often.
-    price = np.maximum(dual.price + 0.1 * dual.step * max(gap, 0.0) / norm * direction, 0.0)
+    price = np.maximum(dual.price + 0.1 * max(gap, 0.0) / norm * direction, 0.0)
     reprice(
         price - dual.price, dual.core.node_start, seen.low, seen.high, seen.start, seen.usage,
         dual.node,

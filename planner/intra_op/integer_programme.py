@@ -36,6 +36,8 @@ class Exact:
     """No allowed choice of this graph costs less; `inf` where there is none."""
     choice: Ints | None
     """The best choice found that keeps within memory."""
+    is_least: bool
+    """Whether nothing is cheaper, within HiGHS's tolerance."""
 
 
 def solve_exactly(
@@ -52,23 +54,23 @@ def solve_exactly(
     """
     sizes = np.array([len(values) for values in contracted.costs], dtype=np.int64)
     scale = max(abs(ceiling - contracted.constant), 1.0) / SIZE
-    bound, best = -np.inf, None
+    bound, best, is_least = -np.inf, None, False
     while seconds_left() > 0.0:
         seen = window(memory, moments, sizes)
         found, choice, is_last = _solve_once(contracted, seen, memory.limit, scale, seconds_left())
         if found == np.inf:
-            return Exact(bound=np.inf, choice=None)
+            return Exact(bound=np.inf, choice=None, is_least=True)
         bound = max(bound, found * scale + contracted.constant - TOLERANCE * SIZE * scale)
         if choice is None:
             break
         over = overfull_moments(memory, choice, 16)
         if not len(over):
-            best = choice
+            best, is_least = choice, not is_last
             break
         if is_last or not len(np.setdiff1d(over, moments)):
             break
         moments = np.union1d(moments, over)
-    return Exact(bound=bound, choice=best)
+    return Exact(bound=bound, choice=best, is_least=is_least)
 
 
 def _solve_once(

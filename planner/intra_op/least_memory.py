@@ -36,7 +36,7 @@ def least_memory_choice(core: Core, memory: Memory, moments: Ints) -> Ints | Non
             return choice
         share = load(memory, choice)[moments] / memory.limit
         weight *= np.exp(np.clip(share - 1.0, -1.0, 1.0) * 8.0 / np.sqrt(1.0 + turn))
-        weight /= weight.max()
+        weight /= weight.max(initial=1e-300)
         new = np.union1d(moments, over)
         grown = np.full(len(new), 0.5)
         grown[np.searchsorted(new, moments)] = weight

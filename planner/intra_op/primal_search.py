@@ -18,7 +18,7 @@ from planner.intra_op.annealing import anneal, total_cost
 from planner.intra_op.block_move import choose_block
 from planner.intra_op.block_plan import BlockPlan, plan_block, region_around
 from planner.intra_op.contraction import Floats
-from planner.intra_op.core import Core
+from planner.intra_op.core import Core, is_allowed
 from planner.intra_op.dual_ascent import overfull_moments
 from planner.intra_op.dual_kernels import overload, reprice
 from planner.intra_op.incumbent import Incumbent
@@ -35,7 +35,7 @@ REGION_NODES = 400
 USES = 4
 """How often a plan is used: planning takes about as long as two moves."""
 STEPS_PER_NODE = 30
-MOST_STEPS = 200_000
+MOST_STEPS = 60_000
 """How many single moves polish what a block move has chosen."""
 PAIR_SHARE = 0.3
 """The share of rejected single moves that are tried with a neighbour's best answer."""
@@ -47,7 +47,9 @@ KEPT = 1e-4
 """The temperature, a part of the cost, at which worse outcomes are kept."""
 RETURN_SHARE = 0.02
 """How often the search goes on from the cheapest choice of all threads."""
+MOMENTS_PER_MOVE = 64
 MOST_MOMENTS = 600
+"""How many overfull moments are added after a move, and how many are kept in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +106,18 @@ def follow(one: Searcher, guide: Guide) -> None:
     """Takes over the guide's prices and moments."""
     one.guide = guide
     _look_at(one, guide.moments)
+    penalty = one.weight * one.pressure
     one.weight = float(guide.price.sum())
     if one.weight <= 0.0:
         # No price is known: as much per byte as the strategies' costs differ per byte.
         one.weight = max(float(np.ptp(one.core.cost)), 1.0) / max(
             float(one.seen.usage.max(initial=0.0)), 1.0
         )
+    # The penalty per byte stays where that is of the order of the new prices.
+    one.pressure = min(max(penalty / one.weight, 0.5), 10.0)
+    # What better prices round to may be the better start.
+    if _penalised(one, guide.choice) < _penalised(one, one.choice):
+        one.choice = guide.choice.copy()
 
 
 def improve(one: Searcher) -> None:
@@ -144,16 +152,16 @@ def improve(one: Searcher) -> None:
         seen.usage, seen.capacity, choice, best, ceiling,
     )  # fmt: skip
     if found < ceiling:
-        over = overfull_moments(one.memory, best, 8)
+        over = overfull_moments(one.memory, best, MOMENTS_PER_MOVE)
         if len(over):
             _look_at(one, over)
-        else:
+        elif is_allowed(core, best):
             one.incumbent.note(best, found + core.constant)
     worse = _penalised(one, choice) - _penalised(one, one.choice)
     if worse <= 0.0 or rng.random() < math.exp(-worse / (KEPT * scale)):
         one.choice = choice
     is_overfull = bool((_over(one, choice) > 0).any())
-    one.pressure = min(one.pressure * 1.02, 1e6) if is_overfull else max(one.pressure * 0.99, 0.5)
+    one.pressure = min(one.pressure * 1.05, 1e6) if is_overfull else max(one.pressure * 0.975, 0.5)
 
 
 def _plan(core: Core, rng: np.random.Generator) -> BlockPlan:
@@ -193,6 +201,7 @@ def _look_at(one: Searcher, moments: Ints) -> None:
 
 
 def _scale(one: Searcher) -> float:
-    """What temperatures are a part of: the cost to beat, else the bound."""
-    known = one.incumbent.ceiling if np.isfinite(one.incumbent.ceiling) else one.incumbent.bound
-    return max(abs(known - one.core.constant), 1.0) if np.isfinite(known) else 1.0
+    """What temperatures are a part of: the cost to beat, but not far above the bound."""
+    constant = one.core.constant
+    known = min(one.incumbent.ceiling - constant, 1.5 * max(one.incumbent.bound - constant, 0.0))
+    return max(known, 1.0)

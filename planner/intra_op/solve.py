@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.intra_op.annealing import total_cost
 from planner.intra_op.contraction import Contracted, NoStrategyError, contract, restrict
-from planner.intra_op.core import Core, flatten
+from planner.intra_op.core import Core, flatten, is_allowed
 from planner.intra_op.dual_ascent import (
     Dual,
     ascend,
@@ -28,7 +28,7 @@ from planner.intra_op.least_memory import least_memory_choice
 from planner.intra_op.memory import Memory, moments_of
 from planner.intra_op.primal_search import Guide, follow, improve, searcher
 from planner.intra_op.solution import Solution, Status
-from planner.intra_op.strategy_graph import StrategyGraph
+from planner.intra_op.strategy_graph import Ints, StrategyGraph
 
 RESERVE_S = 0.7
 """Time kept back at the end for the last move and the check of the answer."""
@@ -115,7 +115,7 @@ def solve(
     if shared.error is not None:
         raise shared.error
     incumbent.check()
-    return _answer(incumbent, begun, None)
+    return _answer(incumbent, begun, None, is_closed=shared.is_closed)
 
 
 class _Shared:
@@ -137,6 +137,7 @@ class _Shared:
         self.error: BaseException | None = None
         self.patience = deadline
         self.is_programming = False
+        self.is_closed = False
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Runs one thread's work; an error ends both and is raised by the caller."""
@@ -148,7 +149,12 @@ class _Shared:
     def is_over(self) -> bool:
         """Whether to stop; where nothing allowed is known yet, a moment after the deadline."""
         end = self.deadline if np.isfinite(self.incumbent.ceiling) else self.patience
-        return self.error is not None or self.incumbent.is_settled or time.monotonic() >= end
+        return (
+            self.error is not None
+            or self.is_closed
+            or self.incumbent.is_settled
+            or time.monotonic() >= end
+        )
 
     def publish(self) -> None:
         """Proves the dual's bound and hands its prices to the search."""
@@ -162,20 +168,9 @@ class _Shared:
 
     def enumerate(self) -> str | None:
         """Looks at every choice; says why there is none where none is allowed."""
-        core = self.core
         priced: list[tuple[float, tuple[int, ...]]] = []
         for combination in itertools.product(*(range(len(c)) for c in self.contracted.costs)):
-            choice = np.array(combination, dtype=np.int64)
-            cost = total_cost(
-                core.node_start,
-                core.arc_start,
-                core.arc_head,
-                core.arc_table,
-                core.tables,
-                core.cost,
-                choice,
-            )
-            priced.append((cost, combination))
+            priced.append((self.cost_of(np.array(combination, dtype=np.int64)), combination))
         for _, combination in sorted(priced):
             choice = np.array(combination, dtype=np.int64)
             if len(overfull_moments(self.memory, choice, 1)):
@@ -190,13 +185,16 @@ class _Shared:
         """Something allowed, however dear, before the search for something cheap."""
         core = self.core
         choice = least_memory_choice(core, self.memory, self.dual.window.moments)
-        if choice is not None:
-            cost = total_cost(
-                core.node_start, core.arc_start, core.arc_head, core.arc_table, core.tables,
-                core.cost, choice,
-            )  # fmt: skip
-            if cost < core.forbidding:
-                self.incumbent.note(choice, cost + core.constant)
+        if choice is not None and is_allowed(core, choice):
+            self.incumbent.note(choice, self.cost_of(choice))
+
+    def cost_of(self, choice: Ints) -> float:
+        """The cost of one strategy per node of the core."""
+        core = self.core
+        return core.constant + total_cost(
+            core.node_start, core.arc_start, core.arc_head, core.arc_table, core.tables,
+            core.cost, choice,
+        )  # fmt: skip
 
     def close(self) -> None:
         """The integer programme on what could still be cheaper than the incumbent."""
@@ -208,12 +206,13 @@ class _Shared:
         could = proof.bound + proof.through <= cost - 1.0
         starts = self.core.node_start.tolist()
         kept = [np.flatnonzero(could[a:b]) for a, b in itertools.pairwise(starts)]
+        left = np.array([len(k) for k in kept], dtype=np.int64)
+        if sum(int(left[u] * left[v]) for u, v, _ in self.contracted.tables) > MOST_ENTRIES:
+            return
         try:
             small = restrict(self.contracted, kept)
         except NoStrategyError:
             self.incumbent.raise_bound(cost)
-            return
-        if sum(table.size for _, _, table in small.tables) > MOST_ENTRIES:
             return
         if not small.costs:
             self.incumbent.offer(small, np.zeros(0, dtype=np.int64))
@@ -233,18 +232,20 @@ class _Shared:
             self.incumbent.offer(small, found.choice)
         # What is left out costs at least `cost`.
         self.incumbent.raise_bound(min(found.bound, cost))
+        self.is_closed = found.is_least
 
     def bound(self) -> None:
         """The bounding thread: ascends, tries the integer programme, ascends; then searches too."""
-        while not self.is_over() and not self.dual.is_stalled:
+        while not self.is_over():
+            before = self.dual.bound
             self.ascend()
+            if self.dual.is_stalled:
+                if self.dual.bound - before < 1e-4 * abs(self.dual.bound):
+                    break
+                refresh(self.dual)
             if not self.is_over():
                 self.close()
-            if self.dual.is_stalled:
-                break
         if not self.is_over():
-            refresh(self.dual)
-            self.ascend()
             self.close()
         self._search(self.seed + 1)
 
@@ -279,12 +280,18 @@ class _Shared:
                 follow(one, guide)
 
 
-def _answer(incumbent: Incumbent | None, begun: float, infeasible: str | None) -> Solution:
+def _answer(
+    incumbent: Incumbent | None, begun: float, infeasible: str | None, *, is_closed: bool = False
+) -> Solution:
     bound = None if incumbent is None else incumbent.lower_bound
     if incumbent is not None and incumbent.cost is not None:
         settled = incumbent.cost == bound
         status = Status.OPTIMAL if settled else Status.FEASIBLE
-        reason = "bound and cost meet" if settled else "the time limit was reached"
+        reason = "the time limit was reached"
+        if settled:
+            reason = "bound and cost meet"
+        elif is_closed:
+            reason = "bound and cost meet within the tolerance of the integer programme, 1e-6"
     elif infeasible is not None:
         status, reason, bound = Status.INFEASIBLE, infeasible, None
     else:

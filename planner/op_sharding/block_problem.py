@@ -13,6 +13,7 @@ Time is op i forward at i and backward at 2 n - 1 - i. Gradients of activations 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ NANOSECOND_S = 1e-9
 # The most layouts that one tensor is brought into, by the number of mesh axes. Rounding to fewer
 # would forbid answers; with more axes the sets are too many, and two already let a tensor be kept
 # sliced for one reader and gathered for all others.
-MOST_FORMS = {1: 3, 2: 2}
+MOST_FORMS = {1: 4, 2: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +249,13 @@ class _Builder:
 
     def _op_costs(self, op: int) -> NDArray[np.int64]:
         repeats = self._repeats(op)
-        seconds = np.array([repeats * price.total_s for price in self.prices[op]])
-        return np.rint(seconds / NANOSECOND_S).astype(np.int64)
+        costs = [round(repeats * price.total_s / NANOSECOND_S) for price in self.prices[op]]
+        return np.array(costs, dtype=np.int64)
 
     def _op_usages(self, op: int) -> NDArray[np.int64]:
         repeats = self._repeats(op)
         held = [repeats * (price.weight_bytes + price.inner_bytes) for price in self.prices[op]]
-        return np.ceil(np.array(held)).astype(np.int64)
+        return np.array([math.ceil(x) for x in held], dtype=np.int64)
 
     def _op_interval(self, op: int) -> tuple[int, int]:
         end = 2 * len(self.graph.ops)
@@ -315,7 +316,7 @@ class _Builder:
             * sum(local_bytes(tensor, form, self.mesh) for form in {forward_of(x) for x in state})
             for state in uses.states
         ]
-        return np.ceil(np.array(held)).astype(np.int64)
+        return np.array([math.ceil(x) for x in held], dtype=np.int64)
 
     def _uses_interval(self, uses: Uses) -> tuple[int, int]:
         own = [m for m, _, _ in uses.made if self.graph.ops[m].block == uses.block]

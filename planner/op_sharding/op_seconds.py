@@ -183,9 +183,12 @@ def _product(
             if sizes == (shape.m, shape.n, shape.k):
                 names = turned
                 break
+    batches = ranks.get("b", 1)
+    # A grouped product's weight gradient is traced as one product over all rows.
+    rows = batches if shape.batch == 1 else 1
     return MatmulShape(
-        batch=max(1, shape.batch // ranks.get("b", 1)),
+        batch=max(1, shape.batch // batches),
         m=max(1, shape.m // ranks.get(names[0], 1)),
         n=max(1, shape.n // ranks.get(names[1], 1)),
-        k=max(1, shape.k // ranks.get(names[2], 1)),
+        k=max(1, shape.k // (ranks.get(names[2], 1) * rows)),
     )

@@ -6,7 +6,9 @@ Prints `cost N bound N time S` and, with -o, writes the chosen strategy per node
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pathlib import Path
 from planner.intra_op.contest_file import read_contest_problem
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.solve import Progress, solve
-from profiles.errors import InputError
+from profiles.errors import DocumentError, InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,25 @@ class Row:
     """One for every node of the file."""
     time_s: float
     """Wall time with reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestRow:
+    """One instance's result beside what is known about it."""
+
+    instance: str
+    """Its letter."""
+    row: Row
+    best_known: float
+    """The cheapest cost of the contest's teams."""
+    known_bound: float
+    """The lower bound that the contest published."""
+
+    @property
+    def above_best_known(self) -> float:
+        """(cost - best known) / best known; `inf` where nothing allowed was found."""
+        cost = self.row.solution.cost
+        return math.inf if cost is None else (cost - self.best_known) / self.best_known
 
 
 def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool = False) -> Row:
@@ -47,6 +68,42 @@ def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool 
         strategies=None if chosen is None else chosen[: problem.file_nodes],
         time_s=time.monotonic() - begun,
     )
+
+
+def iopddl_rows(folder: Path, *, most_time_s: float = math.inf) -> tuple[ContestRow, ...]:
+    """One row for each instance of a folder, by name, at its time limit or `most_time_s`.
+
+    The folder holds `*-NAME.json.gz` files and `best_known.csv` with the columns `instance`,
+    `timeout_s`, `best_contest` and `published_lower_bound`; raises DocumentError where an entry is
+    missing.
+    """
+    table = folder / "best_known.csv"
+    try:
+        with table.open(newline="") as lines:
+            known = {entry["instance"]: entry for entry in csv.DictReader(lines)}
+        paths = {path.name.split(".")[0].rpartition("-")[2]: path for path in _instances(folder)}
+        return tuple(
+            ContestRow(
+                instance=name,
+                row=solve_file(
+                    path, time_limit_s=min(float(known[name]["timeout_s"]), most_time_s)
+                ),
+                best_known=float(known[name]["best_contest"]),
+                known_bound=float(known[name]["published_lower_bound"]),
+            )
+            for name, path in paths.items()
+        )
+    except OSError as error:
+        raise DocumentError(f"{table}: cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DocumentError(
+            f"{table}: an entry is missing or no number: {error}; it needs instance, timeout_s, "
+            "best_contest and published_lower_bound for each instance's file"
+        ) from error
+
+
+def _instances(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*-*.json.gz"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,8 @@ import pytest
 from planner.intra_op.audit import audit
 from planner.intra_op.contest_file import read_contest_problem
 from planner.yardstick.__main__ import main
-from planner.yardstick.iopddl import solve_file
+from planner.yardstick.iopddl import iopddl_rows, solve_file
+from profiles.errors import DocumentError
 
 SHARED = Path(__file__).parents[4] / "shared" / "yardsticks" / "iopddl"
 needs_shared = pytest.mark.skipif(
@@ -110,6 +111,20 @@ def test_edges_of_one_and_three_nodes(tmp_path: Path) -> None:
     row = solve_file(path, time_limit_s=1.0)
     assert row.solution.cost == 4
     assert row.strategies == (1, 0, 0)
+
+
+def test_a_row_for_each_instance_of_a_folder(tmp_path: Path) -> None:
+    for name in ("X", "Y"):
+        with gzip.open(tmp_path / f"contest-{name}.json.gz", "wt") as file:
+            json.dump(document(), file)
+    table = tmp_path / "best_known.csv"
+    table.write_text("instance,timeout_s,best_contest,published_lower_bound\nX,1,5,3\nY,1,2,1\n")
+    rows = iopddl_rows(tmp_path)
+    # Both cost 4: a fifth below what is known of X, twice what is said of Y.
+    assert [(one.instance, one.above_best_known) for one in rows] == [("X", -0.2), ("Y", 1.0)]
+    table.write_text("instance,timeout_s\nX,1\nY,1\n")
+    with pytest.raises(DocumentError, match="best_contest"):
+        iopddl_rows(tmp_path)
 
 
 @needs_shared

@@ -1,0 +1,19 @@
+"""One strategy per op of a traced model on a device mesh, with a proven bound."""
+
+from planner.op_sharding.megatron import megatron_strategies
+from planner.op_sharding.mesh import Mesh
+from planner.op_sharding.op_seconds import Training
+from planner.op_sharding.rules import PlacementRule, placement_rules, tensor_parallel_rules
+from planner.op_sharding.solve_block import OpSharding, Status, shard_ops
+
+__all__ = [
+    "Mesh",
+    "OpSharding",
+    "PlacementRule",
+    "Status",
+    "Training",
+    "megatron_strategies",
+    "placement_rules",
+    "shard_ops",
+    "tensor_parallel_rules",
+]
