@@ -178,12 +178,10 @@ def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
     return CoefficientFile(source="", method="", date="", runs=len(used), residual=0.0, values=own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "count", "gain"),
-    [
-        ("vtrain-multi", 5, 0.75),
-        pytest.param("simumax-b200", 3, 0.75, marks=pytest.mark.slow),
-    ],
+    [("vtrain-multi", 5, 0.75), ("simumax-b200", 3, 0.75)],
 )
 def test_a_few_runs_of_a_source_that_was_never_seen_help_on_its_others(
     open_rows: FitTable, source: str, count: int, gain: float
