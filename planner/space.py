@@ -7,11 +7,11 @@ names them together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from planner.cell import Cell
+from planner.divisors import divisors
 from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Recompute
 from simulator.runnable import PLANNED_SCHEDULES, RUNNABLE_SCHEDULES, why_not_runnable
@@ -162,7 +162,7 @@ def runnable(cell: Cell, precision: str) -> str:
 
 def _cells(space: Space, ground: Ground) -> Iterator[Cell]:
     for pp, dp, tp in _meshes(space, ground):
-        for micro_batch in _divisors(ground.global_batch // dp):
+        for micro_batch in divisors(ground.global_batch // dp):
             if not space.allows("micro_batch", micro_batch):
                 continue
             for schedule, vpp in _schedules(space, ground, pp):
@@ -185,7 +185,7 @@ def _meshes(space: Space, ground: Ground) -> Iterator[tuple[int, int, int]]:
     for tp in _tensor_degrees(space, ground):
         if ground.num_devices % tp:
             continue
-        for pp in _divisors(ground.num_devices // tp):
+        for pp in divisors(ground.num_devices // tp):
             if not space.allows("pp", pp) or (pp > 1 and _pipeline_problem(pp, ground)):
                 continue
             dp = ground.num_devices // (tp * pp)
@@ -236,11 +236,6 @@ def _pipeline_problem(pp: int, ground: Ground) -> str:
     return ""
 
 
-def _divisors(number: int) -> list[int]:
-    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
-    return sorted({*small, *(number // value for value in small)})
-
-
 def _why_none(space: Space, ground: Ground) -> str:
     """The contradiction in one sentence: the first rule that, with the pins, leaves nothing."""
     pins = " with ".join(space.pins()) or "no pin"
@@ -261,7 +256,7 @@ def _why_none(space: Space, ground: Ground) -> str:
         (pp, devices // (tp * pp), tp)
         for tp in tensor
         if devices % tp == 0
-        for pp in _divisors(devices // tp)
+        for pp in divisors(devices // tp)
         if space.allows("pp", pp) and space.allows("dp", devices // (tp * pp))
     }
     if not products:
