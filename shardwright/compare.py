@@ -7,7 +7,6 @@ from typing import Any
 
 from profiles.document import content_hash, encode
 from profiles.errors import DocumentError, MismatchError
-from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.drift import Drift, drifts_of
 from shardwright.report.breakdown import (
     critical_rank,
@@ -72,15 +71,6 @@ class Comparison:
     @property
     def step(self) -> Row:
         return self.rows[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One line of the diff of two plans."""
-
-    name: str
-    before: str
-    after: str
 
 
 def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
@@ -256,46 +246,3 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         for drift in comparison.drifts
     ]
     return {"gradients_passed": None, **encode(comparison), "rows": rows, "drifts": drifts}
-
-
-def compare_plans(before: PlanFile, after: PlanFile) -> tuple[Difference, ...]:
-    """What differs between two plan files, in reading order; empty where nothing does."""
-    a, b = _facts(before), _facts(after)
-    names = list(dict.fromkeys([*a, *b]))
-    return tuple(
-        Difference(name=name, before=a.get(name, "-"), after=b.get(name, "-"))
-        for name in names
-        if a.get(name) != b.get(name)
-    )
-
-
-def _facts(answer: PlanFile) -> dict[str, str]:
-    facts = {"status": answer.status}
-    plan, prediction = answer.plan, answer.prediction
-    if plan is not None:
-        work = plan.workload
-        facts |= {
-            "model": plan.model,
-            "cluster": plan.cluster,
-            "global batch": str(work.global_batch),
-            "sequence length": str(work.sequence_length),
-            "precision": work.precision,
-            "degrees": f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}",
-            "schedule": f"{plan.schedule}, {plan.vpp} stages per rank",
-            "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
-            "ZeRO stage": str(plan.zero_stage),
-            "blocks per stage": ", ".join(str(stage.num_blocks) for stage in plan.stages),
-            "recompute": ", ".join(
-                f"{kind} {sum(stage.recompute.count(kind) for stage in plan.stages)}"
-                for kind in sorted({k for stage in plan.stages for k in stage.recompute})
-            ),
-        }
-    if prediction is not None:
-        facts |= {
-            "step": format_time(prediction.step_time_s.value),
-            "MFU": format_percent(prediction.mfu.value),
-            "peak memory": format_bytes(prediction.peak_memory_bytes.value),
-        }
-        if prediction.usd_per_million_tokens is not None:
-            facts["$ per M tokens"] = format_usd(prediction.usd_per_million_tokens.value)
-    return facts

@@ -8,7 +8,6 @@ from typing import Any
 
 from profiles.document import encode
 from profiles.units import format_bytes, format_percent, format_time
-from shardwright.compare import Difference
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
 from simulator.prediction import Interval, Prediction, RankMemory
@@ -24,6 +23,15 @@ _MEMORY = (
     ("transient", "transient_bytes"),
     ("buffers", "communication_bytes"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One line of the diff of two plans."""
+
+    name: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

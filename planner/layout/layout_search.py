@@ -129,6 +129,7 @@ def search_layouts(
             refiner, bounds, exact, order[position:], found, runners_up, extra_refinements
         )
         refined += seen
+        pruned -= seen
     ranked = sorted(found.values(), key=_rank)
     return LayoutOutcome(
         layouts=tuple(ranked[: runners_up + 1]),

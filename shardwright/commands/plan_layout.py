@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_answer import LAYOUT_SCHEMA
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
@@ -89,7 +90,7 @@ def plan_for_stack(
     )
     if live:
         sys.stderr.write("\r\x1b[K")
-    answer = _with_assumptions(answer, assumed)
+    answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output is not None:
         write_document(output, answer, schema=LAYOUT_SCHEMA, provenance=_provenance())
     if json_output:
@@ -143,12 +144,6 @@ def layout_space_of(axes: dict[str, str | None]) -> LayoutSpace:
         if text is not None:
             given[axis] = tuple(part.strip() for part in text.split(","))
     return LayoutSpace(**given)
-
-
-def _with_assumptions(answer: LayoutFile, assumed: tuple[str, ...]) -> LayoutFile:
-    from dataclasses import replace
-
-    return replace(answer, assumptions=(*assumed, *answer.assumptions))
 
 
 def _provenance() -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from profiles.units import format_bytes, format_time
-from shardwright.compare import Comparison, Difference, Row
+from shardwright.compare import Comparison, Row
 from shardwright.drift import drift_sentence
 
 
@@ -59,15 +57,6 @@ def verdict(comparison: Comparison) -> str:
         said += f" Loss and gradients {what} those of the unsplit model."
     drift = drift_sentence(comparison.drifts)
     return f"{said} {drift}" if drift else said
-
-
-def difference_markdown(differences: Sequence[Difference]) -> str:
-    """A table of what differs between two plans."""
-    if not differences:
-        return "The two plans are equal.\n"
-    lines = ["| | before | after |", "|---|---|---|"]
-    lines += [f"| {d.name} | {_safe(d.before)} | {_safe(d.after)} |" for d in differences]
-    return "\n".join(lines) + "\n"
 
 
 def _safe(text: str) -> str:

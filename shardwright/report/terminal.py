@@ -24,7 +24,7 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.compare import Comparison, Difference
+from shardwright.compare import Comparison
 from shardwright.report.markdown import cells, verdict
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
@@ -268,16 +268,6 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     for row in comparison.rows:
         rows.add_row(*cells(row), style="bold" if row is comparison.step else "")
     return Group(rows, Text(""), Text(verdict(comparison)))
-
-
-def difference_report(differences: Sequence[Difference]) -> RenderableType:
-    """What differs between two plans."""
-    if not differences:
-        return Text("The two plans are equal.")
-    rows = table(("", "left"), ("before", "left"), ("after", "left"))
-    for d in differences:
-        rows.add_row(d.name, d.before, d.after)
-    return rows
 
 
 def catalog_report(found: Sequence[CatalogRow]) -> RenderableType:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.compare import compare_plans, compare_run
+from shardwright.compare import compare_run
 from shardwright.report.chrome_trace import chrome_trace
 from shardwright.report.html import report_html
 from shardwright.report.markdown import comparison_markdown
@@ -39,14 +39,6 @@ def test_a_run_of_another_plan_is_refused() -> None:
 def test_a_plan_file_without_prediction_is_refused() -> None:
     with pytest.raises(DocumentError, match="no prediction"):
         compare_run(replace(answer(), prediction=None), run_of(answer()))
-
-
-def test_the_diff_names_what_differs_only() -> None:
-    differences = compare_plans(answer(), slower(answer()))
-    assert [(d.name, d.before, d.after) for d in differences] == [
-        ("micro-batch", "2 (4 per step)", "1 (8 per step)")
-    ]
-    assert compare_plans(answer(), answer()) == ()
 
 
 def test_markdown_is_a_table_with_signed_errors() -> None:

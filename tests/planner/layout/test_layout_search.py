@@ -74,10 +74,7 @@ def test_the_optimum_of_enumeration(asked):
     assert answer.gap == 0.0
     assert answer.chosen.prediction.step_time_s.value == pytest.approx(best, rel=1e-9)
     assert answer.bound == answer.chosen.prediction.step_time_s.value
-    assert answer.considered == answer.too_big + answer.pruned + answer.refined or (
-        # Refined runners-up come from the pruned ones.
-        answer.considered <= answer.too_big + answer.pruned + answer.refined
-    )
+    assert answer.considered == answer.too_big + answer.pruned + answer.refined
 
 
 def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
