@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.dominance import undominated
 from planner.problem import Array, Partition, PartitionProblem, step_time
 from planner.stage_labels import Index, LabelSet, StageLabels
 
@@ -191,9 +192,10 @@ class _Solver:
             )
             lower = bound(columns, i, stage)
             alive = np.flatnonzero(lower <= upper * (1 + _SLACK))
-            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam)]
-            if keep.size == 0:
+            if alive.size == 0:
                 return None
+            slack = _SLACK / p * float(lower[alive].min())
+            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam, slack)]
             frontier = _Frontier(
                 start=i[keep], columns=columns[keep], behind=behind[keep], end=j[keep]
             )
@@ -282,25 +284,19 @@ def _grow_gpipe(
     return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
 
 
-def _undominated_by_start(start: Index, columns: Array, lower: Array, beam: int | None) -> Index:
+def _undominated_by_start(
+    start: Index, columns: Array, lower: Array, beam: int | None, slack: float
+) -> Index:
     """Indices, sorted by start, of labels that no other of the same start dominates.
 
-    beam: keep only the labels of each start with the least bound (a quick plan, not a proof).
+    beam   keep only the labels of each start with the least bound (a quick plan, not a proof)
+    slack  seconds by which a label must be better to count as undominated
     """
     order = np.lexsort((*columns.T[::-1], lower, start))
-    kept: list[int] = []
     edges = np.flatnonzero(np.diff(start[order])) + 1
-    for group in np.split(order, edges):
-        if beam is not None:
-            kept.extend(group[:beam].tolist())
-            continue
-        rest = group
-        while rest.size:
-            best = rest[0]
-            kept.append(int(best))
-            rest = rest[1:]
-            rest = rest[(columns[rest] < columns[best]).any(axis=1)]
-    return np.asarray(kept, dtype=np.intp)
+    if beam is not None:
+        return np.concatenate([group[:beam] for group in np.split(order, edges)])
+    return order[undominated(np.r_[0, edges, order.size], columns[order], slack)]
 
 
 def range_numbers(kinds: tuple[int, ...]) -> Index:
