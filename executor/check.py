@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from executor.conv1d_styles import by_part
 from executor.rank import Rank
 from executor.stages import build_meta, materialize, parameter_names
 from profiles.model.loaders import ModelSpec
@@ -52,8 +53,9 @@ def compare_gradients(
 ) -> dict[str, Any]:
     """This rank's part of the check: worst relative error over its parameters.
 
-    A gradient that is zero but for rounding (a bias before batch normalisation) is compared with
-    a millionth of the whole gradient's norm instead of with its own.
+    A gradient that is zero but for rounding (a bias before batch normalisation, the bias of an
+    attention's keys) is compared with a hundred-thousandth of the whole gradient's norm instead of
+    with its own: what passes then is off by 1e-10 of that norm, far below fp32's 6e-8.
     """
     worst, worst_name, checked = 0.0, "", 0
     whole_norm = sum(float(g.double().norm()) ** 2 for g in reference.values()) ** 0.5
@@ -63,11 +65,12 @@ def compare_gradients(
         if p.grad is None and wanted is None:
             continue
         found = whole(p.grad) if p.grad is not None else torch.zeros_like(wanted)  # type: ignore[arg-type] # one of them is there
+        found = by_part(name, found, rank.plan.tensor_parallel, rank.plan.tp)
         if wanted is None:
             wanted = torch.zeros_like(found)
         size = float(wanted.double().norm())
         error = float((found.double() - wanted.double()).norm()) / max(
-            size, 1e-6 * whole_norm, 1e-30
+            size, 1e-5 * whole_norm, 1e-30
         )
         checked += 1
         if error > worst or not worst_name or error != error:

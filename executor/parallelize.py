@@ -1,6 +1,7 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism is DTensor's (column and row split linear layers). Data parallelism by ZeRO
+Tensor parallelism is DTensor's (column and row split linear layers;
+executor/conv1d_styles.py for GPT-2's). Data parallelism by ZeRO
 stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so too, and each rank
 updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per
 block), keeping parameters whole between passes or sharding them again after each. bf16 plans run
@@ -18,9 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from executor.conv1d_styles import conv1d_style
 from executor.mesh import Mesh
 from executor.stages import StageModule
-from profiles.model.build import matches
+from profiles.model.tensor_parallel_rules import divide_attributes, is_transposed, matches
 from simulator.plan import Plan
 
 # Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
@@ -41,10 +43,15 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
     styles: dict[str, ParallelStyle] = {}
     for path, module in stage.model.named_modules():
         for pattern, kind in plan.tensor_parallel:
-            if isinstance(module, nn.Linear) and matches(pattern, path):
+            if kind == "divide" or not matches(pattern, path):
+                continue
+            if is_transposed(module):
+                styles[path] = conv1d_style(kind)
+            elif isinstance(module, nn.Linear):
                 styles[path] = ColwiseParallel() if kind == "column" else RowwiseParallel()
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
+    divide_attributes(stage.model, plan.tensor_parallel, plan.tp)
 
 
 def apply_fully_sharded(

@@ -248,6 +248,10 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
     said = [f"all {ground.num_devices} devices are used (--on)"]
     if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
         said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
+    if ground.num_devices > 1 and space.tp is None and ground.why_not_tensor_parallel:
+        said.append(f"no tensor parallelism: {ground.why_not_tensor_parallel} (--tp)")
+    if ground.num_devices > 1 and space.pp is None and ground.why_not_cuttable:
+        said.append(f"no pipeline: {ground.why_not_cuttable} (--pp)")
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")

@@ -55,7 +55,7 @@ class Plan:
     model          what the user named; model_hash  content of its traced graph
     block_entries  for each block of the chain the module whose call opens it ("" = the start)
     tied_parameters  groups of parameter names that share one storage
-    tensor_parallel  module path pattern -> `column` or `row`, for tp > 1
+    tensor_parallel  (path pattern, kind) of profiles/model/tensor_parallel_rules.py, for tp > 1
     cluster        name of the cluster; cluster_hash  its content
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
                    s % pp, or where the schedule lies in a V on the rank there and back again

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ModelError
 from profiles.model.loaders import ModelSpec
+from profiles.model.tensor_parallel_rules import Rule, rules_of
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -28,7 +29,7 @@ class BuiltModel:
     args     model inputs, dimension 0 is the batch; targets  for loss_fn, or None
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
-    tensor_parallel  (module path pattern, `column` or `row`) pairs, () where none are known
+    tensor_parallel  the layers that tp splits, () where none are known
     """
 
     module: nn.Module
@@ -36,7 +37,7 @@ class BuiltModel:
     targets: Any
     call: Callable[..., Any]
     loss_fn: Loss
-    tensor_parallel: tuple[tuple[str, str], ...] = ()
+    tensor_parallel: tuple[Rule, ...] = ()
 
 
 def build_model(
@@ -177,7 +178,7 @@ def _from_config(
         targets=targets,
         call=call,
         loss_fn=loss_fn,
-        tensor_parallel=_tensor_parallel_rules(module, config),
+        tensor_parallel=rules_of(module, config),
     )
 
 
@@ -228,41 +229,6 @@ def _longest_sequence(spec: ModelSpec, config: Any) -> int:
     return int(
         getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
     )
-
-
-def _tensor_parallel_rules(module: nn.Module, config: Any) -> tuple[tuple[str, str], ...]:
-    """The linear layers that transformers itself would split, as module path patterns.
-
-    Only plain linear layers split by columns or rows are taken: expert tensors, embedding and head
-    stay whole on every tp rank.
-    """
-    plan = getattr(config, "base_model_tp_plan", None) or {}
-    prefix = getattr(module, "base_model_prefix", "")
-    styles = {"colwise": "column", "rowwise": "row"}
-    rules = []
-    for pattern, style in plan.items():
-        path = f"{prefix}.{pattern}" if prefix else pattern
-        if style in styles and _names_linear(module, path):
-            rules.append((path, styles[style]))
-    kinds = {kind for _, kind in rules}
-    return tuple(rules) if kinds == {"column", "row"} else ()
-
-
-def _names_linear(module: nn.Module, pattern: str) -> bool:
-    found = False
-    for path, child in module.named_modules():
-        if matches(pattern, path):
-            if not isinstance(child, nn.Linear):
-                return False
-            found = True
-    return found
-
-
-def matches(pattern: str, path: str) -> bool:
-    """Whether a dotted module path matches a pattern whose `*` stands for one part."""
-    wanted, parts = pattern.split("."), path.split(".")
-    same = len(wanted) == len(parts)
-    return same and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
 
 
 def _tokens(vocabulary: int, shape: tuple[int, ...], device: str, g: torch.Generator) -> Tensor:

@@ -43,6 +43,16 @@ _ALIASES = {
 }
 
 
+HEAD_COUNTS = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "n_head",
+)
+"""Keys under which a transformers configuration counts attention heads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model that can be built.

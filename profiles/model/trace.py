@@ -286,6 +286,7 @@ class _Run:
         self.cuts: list[_Cut] = [_Cut(entry="")]
         self.collectives: list[list[Collective]] = [[]]
         self.attention_inputs: dict[str, list[int]] = {}
+        self.split_inputs: set[tuple[int, str, int]] = set()
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
         self.owners: dict[int, int] = {}
@@ -451,8 +452,10 @@ class _Run:
     def _note_column(self, path: str, x: Tensor) -> None:
         """One gradient all-reduce per distinct input of a group of column-split layers."""
         parent = path.rpartition(".")[0]
-        known = [c.module for c in self.collectives[-1] if c.phase is Phase.BACKWARD]
-        if self._relative(parent) not in known:
+        record = self.recorder.storage_of(x)
+        given = (len(self.cuts), parent, record.number if record is not None else -1)
+        if given not in self.split_inputs:
+            self.split_inputs.add(given)
             size = x.numel() * x.element_size()
             self._add_collective(Phase.BACKWARD, parent, size)
 

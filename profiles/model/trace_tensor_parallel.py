@@ -13,7 +13,17 @@ import torch
 from torch import nn
 
 from profiles.errors import TraceError
-from profiles.model.build import BuiltModel, matches
+from profiles.model.build import BuiltModel
+from profiles.model.loaders import HEAD_COUNTS
+from profiles.model.tensor_parallel_rules import (
+    FUSED_PARTS,
+    divide_attributes,
+    is_transposed,
+    matches,
+)
+
+_BY_HEADS = ("q_proj", "k_proj", "q_lin", "qkv", "query", "c_attn")
+"""In paths of layers whose output features are heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +51,9 @@ def why_not_tensor_parallel(built: BuiltModel, tp: int) -> str:
     if not built.tensor_parallel:
         return "no rule is known for which of its linear layers to split by columns and rows"
     config = getattr(built.module, "config", None)
-    for key in ("num_attention_heads", "num_key_value_heads"):
+    for key in HEAD_COUNTS:
         heads = getattr(config, key, None)
-        split = any(".k_proj" in path or ".q_proj" in path for path, _ in built.tensor_parallel)
+        split = any(word in path for word in _BY_HEADS for path, _ in built.tensor_parallel)
         if split and isinstance(heads, int) and heads % tp:
             divisors = [n for n in range(1, heads + 1) if heads % n == 0]
             return f"tp={tp} does not divide {key}={heads}; use one of {divisors}"
@@ -58,30 +68,35 @@ def shard(built: BuiltModel, tp: int) -> Sharding:
     dims: dict[str, int] = {}
     for path, module in built.module.named_modules():
         for pattern, kind in built.tensor_parallel:
-            if matches(pattern, path) and isinstance(module, nn.Linear):
-                rules[path] = kind
-                _shard_linear(path, module, kind, tp, dims)
+            if kind != "divide" and matches(pattern, path):
+                rules[path] = "column" if kind in FUSED_PARTS else kind
+                _shard_layer(path, module, kind, tp, dims)
+    try:
+        divide_attributes(built.module, built.tensor_parallel, tp)
+    except ValueError as error:
+        raise TraceError(str(error)) from error
     return Sharding(tp=tp, rules=rules, dims=dims)
 
 
-def _shard_linear(path: str, module: nn.Linear, kind: str, tp: int, dims: dict[str, int]) -> None:
-    dim = 0 if kind == "column" else 1
-    size = module.weight.shape[dim]
-    if size % tp:
+def _shard_layer(path: str, module: nn.Module, kind: str, tp: int, dims: dict[str, int]) -> None:
+    parts = FUSED_PARTS.get(kind, 0)
+    weight, bias = module.get_parameter("weight"), module._parameters.get("bias")
+    dim = (0 if parts else 1) if not is_transposed(module) else (1 if parts else 0)
+    size = weight.shape[dim]
+    if size % (tp * max(parts, 1)):
+        of = f" {parts} parts" if parts > 1 else ""
         raise TraceError(
-            f"tp={tp} does not divide dimension {dim} of {path}.weight, which is {size}"
+            f"tp={tp} does not divide{of} dimension {dim} of {path}.weight, which is {size}"
         )
-    shape = list(module.weight.shape)
+    shape = list(weight.shape)
     shape[dim] //= tp
-    module.weight = _empty(module.weight, tuple(shape))
+    module._parameters["weight"] = _empty(weight, tuple(shape))
     dims[f"{path}.weight"] = dim
-    if kind == "column":
-        module.out_features //= tp
-        if module.bias is not None:
-            module.bias = _empty(module.bias, (size // tp,))
-            dims[f"{path}.bias"] = 0
-    else:
-        module.in_features //= tp
+    if parts and bias is not None:
+        module._parameters["bias"] = _empty(bias, (size // tp,))
+        dims[f"{path}.bias"] = 0
+    names = ("nx", "nf") if is_transposed(module) else ("in_features", "out_features")
+    setattr(module, names[1 if parts else 0], size // tp)
 
 
 def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:

@@ -23,7 +23,7 @@ from typing import Any
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InputError, ShardwrightError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
-from profiles.model.loaders import ModelSpec
+from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 
 TRACE_SCHEMA = "shardwright/trace@1"
 # Tensor-parallel rules, and groups of parameter names that share one storage.
@@ -45,7 +45,7 @@ class TraceFile:
 class TracedModel:
     """The graphs of one model, sequence length, precision and target.
 
-    tensor_parallel  (module path pattern, `column` or `row`) for tp > 1
+    tensor_parallel  rules of profiles/model/tensor_parallel_rules.py, for tp > 1
     tied_parameters  groups of parameter names that share one storage
     content_hash     that of the model's spec: what a plan is for
     """
@@ -139,7 +139,7 @@ def repeats_agree(graph: ModelGraph) -> bool:
 
 def _splits(spec: ModelSpec, tp: int) -> bool:
     """Whether tp divides the heads, read off the configuration before anything is traced."""
-    heads = (spec.config.get("num_attention_heads"), spec.config.get("num_key_value_heads"))
+    heads = [spec.config.get(name) for name in HEAD_COUNTS]
     return all(not isinstance(n, int) or n % tp == 0 for n in heads)
 
 
@@ -205,6 +205,7 @@ def _tracer_version() -> str:
         "trace_cuts.py",
     )
     names += ("trace_ops.py", "trace_recorder.py", "trace_tensor_parallel.py", "traced.py")
+    names += ("tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml")
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []
     for package in ("torch", "transformers"):

@@ -1,0 +1,105 @@
+"""Which layers of a model tensor parallelism splits, and how, as rules on module paths.
+
+The rules are those that transformers ships with a model (`base_model_tp_plan`), or else ours
+(profiles/data/tensor_parallel/rules.toml). Embedding, head and expert tensors stay whole on every
+rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from profiles.errors import DocumentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Rule = tuple[str, str]
+"""(pattern, kind): a dotted path in which `*` stands for one part; of a module, or of an attribute
+for `divide`."""
+
+KINDS = ("column", "row", "fused_column_3", "divide")
+FUSED_PARTS = {"column": 1, "fused_column_3": 3}
+"""Parts side by side in one weight, each of which is split by columns."""
+
+_SCHEMA = "shardwright/tensor-parallel-rules@1"
+
+
+def rules_of(module: nn.Module, config: Any) -> tuple[Rule, ...]:
+    """The rules that suit a transformers model, () where none are known or a name is not there."""
+    prefix = getattr(module, "base_model_prefix", "")
+    plan = getattr(config, "base_model_tp_plan", None) or {}
+    styles = {"colwise": "column", "rowwise": "row"}
+    rules = [(pattern, styles[style]) for pattern, style in plan.items() if style in styles]
+    rules = [
+        (_below(prefix, pattern), kind)
+        for pattern, kind in rules
+        if _split_by(module, _below(prefix, pattern)) == {"Linear"}
+    ]
+    if {kind for _, kind in rules} == {"column", "row"}:
+        return tuple(rules)
+    own = _table().get(str(getattr(config, "model_type", "")), {})
+    rules = [(_below(prefix, pattern), kind) for kind in KINDS for pattern in own.get(kind, ())]
+    known = all(
+        _split_by(module, pattern) in ({"Linear"}, {"Conv1D"})
+        for pattern, kind in rules
+        if kind != "divide"
+    )
+    return tuple(rules) if known else ()
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a dotted path matches a pattern whose `*` stands for one part."""
+    wanted, parts = pattern.split("."), path.split(".")
+    same = len(wanted) == len(parts)
+    return same and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a layer keeps its weight as [in, out]: transformers' Conv1D, of GPT-2."""
+    return type(module).__name__ == "Conv1D"
+
+
+def divide_attributes(module: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
+    """Gives a model whose layers are split the counts of one rank; raises ValueError if uneven."""
+    for pattern, kind in rules:
+        if kind != "divide":
+            continue
+        parent, _, attribute = pattern.rpartition(".")
+        for path, child in module.named_modules():
+            if not matches(parent, path):
+                continue
+            value = getattr(child, attribute)
+            if value % tp:
+                raise ValueError(f"tp={tp} does not divide {path}.{attribute}, which is {value}")
+            setattr(child, attribute, value // tp)
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, list[str]]]:
+    path = importlib.resources.files("profiles") / "data" / "tensor_parallel" / "rules.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    if data.pop("schema", None) != _SCHEMA:
+        raise DocumentError(f"{path} is not a {_SCHEMA} file")
+    for model_type, kinds in data.items():
+        for kind in kinds:
+            if kind not in KINDS:
+                raise DocumentError(f"{path}: {model_type}.{kind} is none of {', '.join(KINDS)}")
+    return data
+
+
+def _below(prefix: str, pattern: str) -> str:
+    return f"{prefix}.{pattern}" if prefix else pattern
+
+
+def _split_by(module: nn.Module, pattern: str) -> set[str]:
+    """The kinds of layers that a pattern names; subclasses of nn.Linear count as it."""
+    found = set()
+    for path, child in module.named_modules():
+        if matches(pattern, path):
+            names = [cls.__name__ for cls in type(child).__mro__]
+            found.add("Linear" if "Linear" in names else names[0])
+    return found
