@@ -2,7 +2,7 @@
 
 The rules are those that transformers ships with a model (`base_model_tp_plan`), or else ours
 (profiles/data/tensor_parallel/rules.toml). Embedding, head and expert tensors stay whole on every
-rank.
+rank. Modules are asked by name, so that this file needs no torch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from profiles.errors import DocumentError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Rule = tuple[str, str]
 """(pattern, kind): a dotted path in which `*` stands for one part; of a module, or of an attribute
@@ -28,7 +25,7 @@ FUSED_PARTS = {"column": 1, "fused_column_3": 3}
 _SCHEMA = "shardwright/tensor-parallel-rules@1"
 
 
-def rules_of(module: nn.Module, config: Any) -> tuple[Rule, ...]:
+def rules_of(module: Any, config: Any) -> tuple[Rule, ...]:
     """The rules that suit a transformers model, () where none are known or a name is not there."""
     prefix = getattr(module, "base_model_prefix", "")
     plan = getattr(config, "base_model_tp_plan", None) or {}
@@ -58,12 +55,12 @@ def matches(pattern: str, path: str) -> bool:
     return same and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
 
 
-def is_transposed(module: nn.Module) -> bool:
+def is_transposed(module: Any) -> bool:
     """Whether a layer keeps its weight as [in, out]: transformers' Conv1D, of GPT-2."""
     return type(module).__name__ == "Conv1D"
 
 
-def divide_attributes(module: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
+def divide_attributes(module: Any, rules: tuple[Rule, ...], tp: int) -> None:
     """Gives a model whose layers are split the counts of one rank; raises ValueError if uneven."""
     for pattern, kind in rules:
         if kind != "divide":
@@ -95,7 +92,7 @@ def _below(prefix: str, pattern: str) -> str:
     return f"{prefix}.{pattern}" if prefix else pattern
 
 
-def _split_by(module: nn.Module, pattern: str) -> set[str]:
+def _split_by(module: Any, pattern: str) -> set[str]:
     """The kinds of layers that a pattern names; subclasses of nn.Linear count as it."""
     found = set()
     for path, child in module.named_modules():
