@@ -235,7 +235,9 @@ class Rank:
             if self.targets is not None:
                 kwargs["targets"] = self.targets[part]
             if managed:
-                last = m == self._micro - 1
+                # Sharded gradients are summed in each backward: kept whole they would be what
+                # ZeRO-2 and 3 are there to avoid.
+                last = m == self._micro - 1 or self.plan.zero_stage >= 2
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
                 stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
             with self.recorder.action(f"0F{m}"):

@@ -192,7 +192,6 @@ class CellMemory:
             optimizer=self._workload.optimizer,
             zero_stage=cell.zero_stage,
             dp=cell.dp,
-            num_microbatches=cell.num_microbatches,
             pp=cell.pp,
         )
         return found.parameters + found.optimizer, found.gradients

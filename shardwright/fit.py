@@ -98,7 +98,6 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
             optimizer="adamw",
             zero_stage=zero,
             dp=dp,
-            num_microbatches=1,
             pp=1,
         ).total
 

@@ -1,6 +1,7 @@
 """What one block costs on one device, for each kind of recomputation.
 
-Times are per micro-batch; backward includes what is computed again. Where the block itself was
+Times are per micro-batch, of kernels inside a training step (simulator/in_step.py); backward
+includes what is computed again. Where the block itself was
 measured on the device (BlockPoint of equal kind), that is used, and op prices only divide it.
 """
 
@@ -14,7 +15,8 @@ from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.comm_cost import price_collective
-from simulator.op_cost import OpCost, price_op
+from simulator.in_step import price_in_step
+from simulator.op_cost import OpCost
 from simulator.plan import Recompute
 from simulator.prediction import Interval
 
@@ -73,8 +75,8 @@ def price_block(
     kind = recompute
     if kind is Recompute.ATTENTION and not block.attention_module:
         kind = Recompute.NONE
-    forward_ops = [(op, price_op(op, device)) for op in block.forward_ops]
-    backward_ops = [(op, price_op(op, device)) for op in block.backward_ops]
+    forward_ops = [(op, price_in_step(op, device)) for op in block.forward_ops]
+    backward_ops = [(op, price_in_step(op, device)) for op in block.backward_ops]
     again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
     forward, backward = _sum(forward_ops), _sum(backward_ops)

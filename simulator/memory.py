@@ -35,7 +35,6 @@ def static_bytes(
     optimizer: str,
     zero_stage: int,
     dp: int,
-    num_microbatches: int,
     pp: int,
 ) -> StaticBytes:
     """Parameters, gradients and optimizer states of one rank.
@@ -57,7 +56,7 @@ def static_bytes(
     else:
         parameters += sizes.working_copy_bytes * n
     gradients = sizes.gradient_bytes * n
-    whole = stack.behaviour.gradients_whole_until_last and (pp > 1 or num_microbatches > 1)
+    whole = stack.behaviour.gradients_whole_until_last and pp > 1
     if zero_stage >= 2 and not whole:
         gradients = sizes.gradient_bytes * (n / dp + min(n, 2 * largest_block_count))
     states = stack.optimizer_bytes.of(optimizer) * n / (dp if zero_stage >= 1 else 1)

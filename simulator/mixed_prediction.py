@@ -293,7 +293,6 @@ def _stages(
             optimizer=plan.workload.optimizer,
             zero_stage=plan.zero_stage if plan.num_replicas > 1 else 0,
             dp=plan.num_replicas,
-            num_microbatches=replica.num_microbatches,
             # Parameters stay whole between micro-batches, as under a pipeline.
             pp=max(2, replica.pp),
         )

@@ -13,6 +13,7 @@ from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
+from simulator.in_step import exposed_seconds
 from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
@@ -188,26 +189,37 @@ def gather_seconds(
     pipelined: bool = True,
     sharing: int = 1,
 ) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters.
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
+    the sums of its sharded gradients.
 
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
-               per micro-batch, after its forward freed them, and ZeRO-2 never. Without a pipeline
-               FSDP2 frees them after each backward: ZeRO-3 gathers twice, ZeRO-2 once.
-    sharing    dp groups of the same nodes that gather at the same time
+               per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
+               once per step (step_tail.py). Without a pipeline FSDP2 frees parameters after each
+               backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums gradients in each.
+    sharing    dp groups of the same nodes that communicate at the same time
 
-    A stack that prefetches hides the part that fits under the block's own work.
+    A stack that prefetches hides a part of what fits under the block's own work
+    (in_step.exposed_seconds).
     """
     count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
     if count == 0 or len(group) < 2:
         return 0.0
-    size = float(block.parameter_count * stack.bytes_of(precision).compute_bytes)
-    cost_s = price_collective("all_gather", size, group, cluster, sharing=sharing).time_s
-    overlaps = stack.behaviour.gather_overlaps_compute
-    if overlaps and cluster.device_at(group[0]).type != "cpu":
-        work = (block.forward.value, block.backward.value)
-        return sum(max(0.0, cost_s - w) for w in work[:count])
-    return count * cost_s
+    sizes = stack.bytes_of(precision)
+
+    def price(operation: str, bytes_each: float) -> float:
+        size = float(block.parameter_count * bytes_each)
+        return price_collective(operation, size, group, cluster, sharing=sharing).time_s
+
+    gather = price("all_gather", sizes.compute_bytes)
+    messages = [gather, gather if count == 2 else 0.0]
+    if not pipelined:
+        messages[1] += price("reduce_scatter", sizes.gradient_bytes)
+    device = cluster.device_at(group[0])
+    if not stack.behaviour.gather_overlaps_compute:
+        return sum(messages)
+    work = (block.forward.value, block.backward.value)
+    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 
 
 def _stage_cost(
@@ -395,7 +407,6 @@ def _memory(
             optimizer=plan.workload.optimizer,
             zero_stage=plan.zero_stage,
             dp=plan.dp,
-            num_microbatches=plan.num_microbatches,
             pp=plan.pp,
         )
         found.append(

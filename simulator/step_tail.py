@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from profiles.hardware.cluster import Cluster
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.comm_cost import CommCost, price_collective
+from simulator.in_step import step_overhead_s
 from simulator.op_cost import moved_cost
 from simulator.plan import Plan
 from simulator.stack import Stack
@@ -60,9 +61,11 @@ def price_tail(
 ) -> Tail:
     """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
 
-    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3:
-    reduce-scatter of gradients, and (2, under a pipeline) one gather of the parameters for the next
-    step. sharing: dp groups of the same nodes that communicate at the same time.
+    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3
+    under a pipeline: reduce-scatter of gradients, and (2) one gather of the parameters for the next
+    step; without one, gradients are summed in each backward (predict.gather_seconds). With the
+    optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
+    sharing: dp groups of the same nodes that communicate at the same time.
     """
     n = float(sum(counts))
     dp = len(group)
@@ -80,7 +83,7 @@ def price_tail(
             exchanges.append(price("all_reduce", gradient))
         if zero_stage == 1:
             exchanges.append(price("broadcast", weights))
-        if zero_stage >= 2:
+        if zero_stage >= 2 and pipelined:
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
             exchanges.append(price("all_gather", weights))
@@ -91,13 +94,14 @@ def price_tail(
         costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
     else:
         costs = [moved_cost("optimizer", traffic * n / shard, device)]
+    overhead_s = step_overhead_s(device)
     return Tail(
         data_parallel_s=sum(c.time_s for c in exchanges),
         data_parallel_low_s=sum(c.low_s for c in exchanges),
         data_parallel_high_s=sum(c.high_s for c in exchanges),
-        optimizer_s=sum(c.time_s for c in costs),
-        optimizer_low_s=sum(c.low_s for c in costs),
-        optimizer_high_s=sum(c.high_s for c in costs),
+        optimizer_s=sum(c.time_s for c in costs) + overhead_s,
+        optimizer_low_s=sum(c.low_s for c in costs) + overhead_s,
+        optimizer_high_s=sum(c.high_s for c in costs) + overhead_s,
         method=costs[0].method if costs else "assumed",
         source=costs[0].source if costs else "",
     )

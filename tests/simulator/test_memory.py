@@ -29,7 +29,6 @@ def static(precision="bf16", zero_stage=0, dp=1, micro=4, pp=1, optimizer="adamw
         optimizer=optimizer,
         zero_stage=zero_stage,
         dp=dp,
-        num_microbatches=micro,
         pp=pp,
     )
 
