@@ -9,7 +9,7 @@ import pytest
 from profiles.hardware.device import BlockPoint, Measurements
 from simulator.block_cost import price_block
 from simulator.comm_cost import price_collective
-from simulator.op_cost import price_op
+from simulator.in_step import price_in_step
 from simulator.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer
 
@@ -25,8 +25,8 @@ def test_without_recomputation_times_are_the_sums_of_the_ops():
     block, on = layer(), cluster()
     cost = price(block, on=on)
     gpu = on.device_at(0)
-    forward = [price_op(op, gpu) for op in block.forward_ops]
-    backward = [price_op(op, gpu) for op in block.backward_ops]
+    forward = [price_in_step(op, gpu) for op in block.forward_ops]
+    backward = [price_in_step(op, gpu) for op in block.backward_ops]
     assert cost.forward.value == pytest.approx(sum(c.time_s for c in forward))
     assert cost.backward.value == pytest.approx(sum(c.time_s for c in backward))
     # Errors of one kind go together: the ends add up too.
@@ -48,7 +48,7 @@ def test_recomputation_stops_where_backward_has_what_it_needs():
     # its attention's two the first is (the softmax that follows is kept by its output).
     block, on = layer(), cluster()
     gpu = on.device_at(0)
-    costs = [price_op(op, gpu).time_s for op in block.forward_ops]
+    costs = [price_in_step(op, gpu).time_s for op in block.forward_ops]
     assert price(block, Recompute.FULL, on=on).recompute_s == pytest.approx(sum(costs[:5]))
     assert price(block, Recompute.ATTENTION, on=on).recompute_s == pytest.approx(sum(costs[:2]))
 

@@ -1,0 +1,73 @@
+"""Plans of traced models against published runs of eager PyTorch with FSDP (llm-foundry).
+
+The planner's own way, from the trace to the step: a model like MPT is traced, the published layout
+is pinned, and the predicted step is set against the measured one. Coefficients were fitted on these
+rows too (profiles/data/calibration/eager_steps.toml): the bound is what a model left out reaches,
+and the layouts must fit, as they ran.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from planner.space import Space
+from profiles.published.measured import read_measured
+from profiles.published.run import read_runs
+from shardwright import api
+from simulator.plan import Recompute
+from simulator.workload import Workload
+
+RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"
+# Small and large, with and without recomputation, one node and many, both devices.
+IDS = ("llmf-003", "llmf-012", "llmf-022", "llmf-039", "llmf-087", "llmf-112")
+
+
+@pytest.mark.skipif(not RUNS.is_file(), reason="no ../shared/truth/runs.csv beside the repository")
+def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
+    measured = {row.id: row.step_time_s for row in read_measured(RUNS)}
+    errors = []
+    for run in read_runs(RUNS, lenient=True):
+        if run.id not in IDS:
+            continue
+        config = {
+            "architectures": ["OPTForCausalLM"],
+            "model_type": "opt",
+            "hidden_size": run.hidden_size,
+            "word_embed_proj_dim": run.hidden_size,
+            "num_hidden_layers": run.num_layers,
+            "num_attention_heads": run.num_heads,
+            "ffn_dim": run.ffn_size,
+            "vocab_size": run.vocab_size,
+            "max_position_embeddings": run.seq_len,
+            "activation_function": "gelu",
+            "enable_bias": False,
+        }
+        path = tmp_path / f"{run.id}.json"
+        path.write_text(json.dumps(config))
+        length, batch = run.seq_len or 0, run.global_batch or 0
+        model = shardwright.trace(
+            str(path), sequence_length=length, precision="bf16", tp_degrees=(1,)
+        )
+        devices = run.num_devices or 0
+        answer = api.plan(
+            model,
+            shardwright.cluster(f"{devices // 8}x8x{run.device}"),
+            Workload(global_batch=batch, sequence_length=length, precision="bf16"),
+            space=Space(
+                tp=(1,),
+                pp=(1,),
+                dp=(devices,),
+                zero=(run.zero_stage or 0,),
+                micro_batch=(run.micro_batch or 0,),
+                recompute=(Recompute(run.recompute),),
+            ),
+        )
+        assert answer.plan is not None, run.id
+        errors.append(answer.step_time_s / float(measured[run.id] or 0.0) - 1)
+    assert len(errors) == len(IDS)
+    assert max(map(abs, errors)) < 0.12, errors
+    assert sum(map(abs, errors)) / len(errors) < 0.06, errors
