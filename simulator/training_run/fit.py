@@ -37,12 +37,36 @@ _MOST_STEPS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """values  [coefficients] in the order of `Assigned.names`; kind_values by kind name;
-    residual  mean absolute error of the rows fitted on, nan without any."""
+    """values  [coefficients] in the order of `Assigned.names`; family_values in that of
+    `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
+    fitted on, nan without any."""
 
     values: Array
+    family_values: Array
     kind_values: dict[str, float]
     residual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """What each coefficient, then each family, is drawn towards: its parent's place among
+    [coefficients, families, kinds], and how far it may lie from it. The variance that a kind allows
+    its members is halved between the family and the member, so that it is the same with a family
+    and without."""
+
+    parents: NDArray[np.intp]
+    spreads: Array
+
+    @classmethod
+    def of(cls, assigned: Assigned) -> _Tree:
+        count, families = len(assigned.names), len(assigned.family_names)
+        kinds = np.asarray((*assigned.kinds, *assigned.family_kinds), dtype=np.intp)
+        family = np.asarray((*assigned.families, *[-1] * families), dtype=np.intp)
+        halved = np.where((family >= 0) | (np.arange(kinds.size) >= count), 0.5**0.5, 1.0)
+        return cls(
+            parents=np.where(family >= 0, count + family, count + families + kinds),
+            spreads=halved * np.asarray([kind.spread for kind in KINDS])[kinds],
+        )
 
 
 def fit_coefficients(
@@ -59,9 +83,8 @@ def fit_coefficients(
     weights  [runs] of each run's squared residual, 0 leaves it out
     start    [coefficients] where the search begins;  prior  [coefficients] instead of the kinds'
     """
-    count = len(assigned.names)
-    kind_of = np.asarray(assigned.kinds, dtype=np.intp)
-    spreads = assigned.spreads()
+    count, family_count = len(assigned.names), len(assigned.family_names)
+    tree = _Tree.of(assigned)
     kind_start = np.log(np.asarray([kind.start for kind in KINDS]))
     kind_spread = np.asarray([kind.spread for kind in KINDS])
     used = np.flatnonzero(weights > 0)
@@ -70,6 +93,7 @@ def fit_coefficients(
     target = np.log(measured_s[used])
     root = np.sqrt(weights[used])
     given = None if prior is None else np.log(prior)
+    below = count + family_count
 
     def predicted_log(theta: Array, nudged: str = "") -> Array:
         """[runs] log of predicted step times, all coefficients of one kind a little larger."""
@@ -83,9 +107,10 @@ def fit_coefficients(
         miss = (predicted_log(theta) - target) / _NOISE
         # Cauchy's loss by hand, so that the prior stays quadratic.
         soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
-        centre = theta[count:][kind_of] if given is None else given
-        own = (theta[:count] - centre) / spreads
-        of_kind = (theta[count:] - kind_start) / kind_spread
+        own = (theta[:below] - theta[tree.parents]) / tree.spreads
+        if given is not None:
+            own[:count] = (theta[:count] - given) / tree.spreads[:count]
+        of_kind = (theta[below:] - kind_start) / kind_spread
         return np.concatenate([root * soft, own, of_kind])
 
     def slopes(theta: Array) -> Array:
@@ -103,22 +128,23 @@ def fit_coefficients(
         for kind, i in index.items():
             slope = (predicted_log(theta, kind) - base) / _NUDGE / _NOISE
             found[line, i] = root * bend * slope
-        own = np.arange(count)
-        found[used.size + own, own] = 1 / spreads
-        if given is None:
-            found[used.size + own, count + kind_of] = -1 / spreads
+        own = np.arange(below)
+        found[used.size + own, own] = 1 / tree.spreads
+        held = own if given is None else own[count:]
+        found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
         kinds = np.arange(len(KINDS))
-        found[used.size + count + kinds, count + kinds] = 1 / kind_spread
+        found[used.size + below + kinds, below + kinds] = 1 / kind_spread
         return found
 
     begin = np.log(assigned.starts() if start is None else start)
-    theta = np.concatenate([begin, kind_start])
+    theta = np.concatenate([begin, kind_start[list(assigned.family_kinds)], kind_start])
     found = _descend(residuals, slopes, theta)
     values = np.exp(found[:count])
     predicted = step_parts(rows, {kind: values[i] for kind, i in index.items()}).total_s
     return Fitted(
         values=values,
-        kind_values={kind.name: float(np.exp(found[count + i])) for i, kind in enumerate(KINDS)},
+        family_values=np.exp(found[count:below]),
+        kind_values={kind.name: float(np.exp(found[below + i])) for i, kind in enumerate(KINDS)},
         residual=float(np.abs(predicted / measured_s[used] - 1).mean()) if used.size else math.nan,
     )
 
