@@ -288,8 +288,12 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
     boundary = run.tokens * h * width
     tensor = Messages()
     if run.tp > 1:
-        # Two all-reduces, or as many pairs of all-gather and reduce-scatter, per pass.
-        tensor = collective("all_reduce", boundary, run.tp, links) * 2.0
+        # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
+        # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
+        # reduce do not speed up.
+        operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
+        for operation in operations:
+            tensor += collective(operation, boundary, run.tp, links) * 2.0
     expert = Messages()
     if run.expert_parallel > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
