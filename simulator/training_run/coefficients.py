@@ -2,8 +2,8 @@
 
 A coefficient belongs to something physical: a device, a framework of a generation, a kind of link.
 There is none per model, per run or per table. One that a run needs and the file lacks takes the
-value of its family (`matmul.hopper.*`: what the fit pulls members of a family towards), else that of
-its kind (`matmul.*`: what it pulls families towards).
+value of its family (`matmul.hopper.*`: what the fit pulls members of a family towards), else that
+of its kind (`matmul.*`: what it pulls families towards).
 """
 
 from __future__ import annotations

@@ -140,9 +140,7 @@ class _LayerTerms:
 
 def _head(v: Mapping[str, float], c: Mapping[str, float]) -> float:
     matmuls = _larger(c["matmul"] * v["head_matmul"], c["power"] * v["head_peak"])
-    return (
-        matmuls + c["passes"] * v["head_pass"] + c["optimizer"] * v["head_accumulation"]
-    )
+    return matmuls + c["passes"] * v["head_pass"] + c["optimizer"] * v["head_accumulation"]
 
 
 def _pass_terms(way: str, v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
