@@ -113,18 +113,5 @@ def left_out_s(table: FitTable, folds: Mapping[str, str]) -> Array:
     for name in sorted(members):
         rows = members[name]
         fitted = fit(table, without=rows)
-        found[rows] = predicted_s(table, _unknown_as_kind(table, fitted, rows))[rows]
+        found[rows] = predicted_s(table, fitted.values)[rows]
     return found
-
-
-def _unknown_as_kind(table: FitTable, fitted: Fitted, without: Sequence[int]) -> Array:
-    """Coefficients that no fitted row takes are at their kind's value, as for a new device."""
-    weights = table.weights.copy()
-    weights[np.asarray(without, dtype=np.intp)] = 0.0
-    used = np.flatnonzero(weights > 0)
-    values = fitted.values.copy()
-    for kind, index in table.assigned.index.items():
-        touched = set(index[used].tolist())
-        for name in set(index.tolist()) - touched:
-            values[name] = fitted.kind_values[kind]
-    return values

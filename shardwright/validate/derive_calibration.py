@@ -89,7 +89,7 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
         "# The coefficients of described runs; meanings in simulator/training_run/coefficients.py.",
         "# Made by shardwright/validate/derive_calibration.py; `runs` is the number of rows fitted",
         "# on, `residual` their mean absolute relative error. A name that ends in .* is the value",
-        "# of its kind, for devices, stacks and networks without one of their own.",
+        "# of its family or kind, for devices, stacks and networks without one of their own.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
         f'source = "{file.source}"',
         f'method = "{file.method}"',
@@ -102,6 +102,8 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     used = np.flatnonzero(table.weights > 0)
     touched = {i for index in table.assigned.index.values() for i in index[used].tolist()}
     own = {name: fitted.values[i] for i, name in enumerate(table.assigned.names) if i in touched}
+    families = zip(table.assigned.family_names, fitted.family_values.tolist(), strict=True)
+    own |= dict(families)
     for kind in KINDS:
         own.setdefault(f"{kind.name}.*", fitted.kind_values[kind.name])
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]

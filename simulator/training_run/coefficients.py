@@ -2,7 +2,8 @@
 
 A coefficient belongs to something physical: a device, a framework of a generation, a kind of link.
 There is none per model, per run or per table. One that a run needs and the file lacks takes the
-value of its kind (`matmul.*`), which is what the fit pulls all of a kind towards.
+value of its family (`matmul.hopper.*`: what the fit pulls members of a family towards), else that
+of its kind (`matmul.*`: what it pulls families towards).
 """
 
 from __future__ import annotations
@@ -252,6 +253,17 @@ KINDS = (
 )
 
 
+# Processors by the beginnings of their names in the catalogue.
+_ARCHITECTURES = (
+    ("v100", "volta"),
+    ("a100", "ampere"),
+    ("h", "hopper"),
+    ("gh", "hopper"),
+    ("b", "blackwell"),
+    ("gb", "blackwell"),
+    ("mi", "cdna"),
+    ("tpu", "tpu"),
+)
 _BITS = {"fp32": 32, "fp8": 8, "mxfp8": 8, "nvfp4": 4}
 
 
@@ -286,6 +298,18 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     return network_kind(run) if kind.owner == "network" else "*"
 
 
+def family_of(kind: Kind, run: TrainingRun) -> str:
+    """What the owner of a run's coefficient is akin to: of a device its architecture (and data
+    type), "" for all others. A device without rows of its own takes its family's value, and rows of
+    one tell of the others."""
+    family = next((name for start, name in _ARCHITECTURES if run.device.startswith(start)), "")
+    if kind.owner == "device":
+        return family
+    if kind.owner == "device and bits" and family:
+        return f"{family}.{_BITS.get(run.precision, 16)}"
+    return ""
+
+
 def software_of(run: TrainingRun) -> str:
     """The software whose coefficients a run takes: its stack, or what that stack is called where
     the optimizer is sharded (`RunStack.sharded_name`)."""
@@ -294,17 +318,27 @@ def software_of(run: TrainingRun) -> str:
 
 
 def network_kind(run: TrainingRun) -> str:
-    """The kind of the network between nodes: `infiniband`, `roce`, ..."""
-    return network_of(run.outer_link, run.device, run.node_devices).kind
+    """The kind of the network between nodes: `infiniband`, `roce`, ... Words that print a rate and
+    no kind are taken for the commonest between GPU nodes."""
+    kind = network_of(run.outer_link, run.device, run.node_devices).kind
+    return "infiniband" if kind == "network" else kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Which coefficient each run takes: names, and per kind an index into them for every run."""
+    """Which coefficient each run takes.
+
+    names, kinds   of every coefficient; index  per kind the coefficient of every run
+    family_names, family_kinds   of every family of coefficients of one kind
+    families       of every coefficient its family, -1 for none
+    """
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
     index: Mapping[str, NDArray[np.intp]]
+    family_names: tuple[str, ...] = ()
+    family_kinds: tuple[int, ...] = ()
+    families: tuple[int, ...] = ()
 
     def of(self, values: Array) -> dict[str, Array]:
         """Per kind the value of every run."""
@@ -317,11 +351,15 @@ class Assigned:
         return np.asarray([KINDS[k].spread for k in self.kinds])
 
     def from_file(self, file: CoefficientFile) -> Array:
-        """The values of a file: a coefficient's own, else its kind's, else where fits begin."""
+        """The values of a file: a coefficient's own, else its family's, else its kind's, else where
+        fits begin."""
         found = []
-        for name, k in zip(self.names, self.kinds, strict=True):
+        for name, k, family in zip(self.names, self.kinds, self.families, strict=True):
             kind = KINDS[k]
-            found.append(file.values.get(name, file.values.get(f"{kind.name}.*", kind.start)))
+            asked = [name, f"{kind.name}.*"]
+            if family >= 0:
+                asked.insert(1, self.family_names[family])
+            found.append(next((file.values[n] for n in asked if n in file.values), kind.start))
         return np.asarray(found)
 
 
@@ -329,6 +367,9 @@ def assign(runs: Sequence[TrainingRun]) -> Assigned:
     """The coefficients that runs take."""
     names: dict[str, int] = {}
     kinds: list[int] = []
+    families: list[int] = []
+    family_names: dict[str, int] = {}
+    family_kinds: list[int] = []
     index: dict[str, NDArray[np.intp]] = {}
     for k, kind in enumerate(KINDS):
         rows = []
@@ -337,6 +378,18 @@ def assign(runs: Sequence[TrainingRun]) -> Assigned:
             if name not in names:
                 names[name] = len(names)
                 kinds.append(k)
+                family = family_of(kind, run)
+                if family and f"{kind.name}.{family}.*" not in family_names:
+                    family_names[f"{kind.name}.{family}.*"] = len(family_names)
+                    family_kinds.append(k)
+                families.append(family_names[f"{kind.name}.{family}.*"] if family else -1)
             rows.append(names[name])
         index[kind.name] = np.asarray(rows, dtype=np.intp)
-    return Assigned(names=tuple(names), kinds=tuple(kinds), index=index)
+    return Assigned(
+        names=tuple(names),
+        kinds=tuple(kinds),
+        index=index,
+        family_names=tuple(family_names),
+        family_kinds=tuple(family_kinds),
+        families=tuple(families),
+    )

@@ -108,7 +108,7 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     if run.vpp is not None:
         return run.vpp
     text = run.schedule.strip().lower()
-    advised = text in ("", "none") and stack in ("megatron-core", "megatron-bridge")
+    advised = text in ("", "none") and stack.startswith(("megatron-core", "megatron-bridge"))
     if "interleav" in text or (advised and num_layers % pp == 0):
         per_rank = num_layers // pp
         chunks = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)

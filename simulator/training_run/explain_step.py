@@ -42,7 +42,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
     whole = layer.total_s + gather.time_s
-    head = c["matmul"] * v["head_matmul"] + c["passes"] * v["head_pass"]
+    head = _head(v, c)
     micro = c["microbatch_ms"] * 1e-3 * v["vpp"]
     full = v["layers"] * whole + (0.0 if v["pp"] > 1 else head) + micro
     last = v["last_layers"] * whole + head + micro
@@ -66,9 +66,12 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
                 part="compute_s",
                 name="logits and loss",
                 time_s=m * head,
-                formula="matmul x surface + passes x bytes / bandwidth, per micro-batch",
-                numbers=f"({_product(c['matmul'], v['head_matmul'])} + "
-                f"{_product(c['passes'], v['head_pass'])}) x {m:g} micro-batches",
+                formula="larger(matmul x surface, power x work at the datasheet's peak) + passes x "
+                "bytes / bandwidth + optimizer x bytes / bandwidth, per micro-batch",
+                numbers=f"(larger({_product(c['matmul'], v['head_matmul'])}, "
+                f"{_product(c['power'], v['head_peak'])}) + "
+                f"{_product(c['passes'], v['head_pass'])} + "
+                f"{_product(c['optimizer'], v['head_accumulation'])}) x {m:g} micro-batches",
             )
         )
     lines.append(
@@ -133,6 +136,11 @@ class _LayerTerms:
             numbers=f"{c['ring_us']:.4g} us x {v['tensor_rings']:g} x {again:g}",
         )
         return cls(terms=(*passes, waiting, rings))
+
+
+def _head(v: Mapping[str, float], c: Mapping[str, float]) -> float:
+    matmuls = _larger(c["matmul"] * v["head_matmul"], c["power"] * v["head_peak"])
+    return matmuls + c["passes"] * v["head_pass"] + c["optimizer"] * v["head_accumulation"]
 
 
 def _pass_terms(way: str, v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:

@@ -39,7 +39,9 @@ class Features:
     tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
-    head_*                of the logits and the loss, per micro-batch
+    head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
+                          at the datasheet's peak, head_accumulation of adding the gradients of
+                          their weights to the sums
     tensor_*              collectives of tensor parallelism; forward ones, backward as many;
     expert_*              all-to-alls of experts, forward (backward as many)
     context_*             of context parallelism, forward (backward twice)
@@ -83,7 +85,9 @@ class Features:
     recomputed_attention: Array
     recomputed_pass: Array
     head_matmul: Array
+    head_peak: Array
     head_pass: Array
+    head_accumulation: Array
     tensor_inner: Array
     tensor_outer: Array
     tensor_inner_steps: Array
@@ -236,6 +240,7 @@ def _row(
         "recomputed_attention": again[1],
         "recomputed_pass": again[2],
         "head_matmul": head.matmul_forward_s + getattr(head, backward),
+        "head_peak": head.peak_forward_s + getattr(head, ideal),
         "head_pass": (head_load.forward_pass_bytes + head_load.backward_pass_bytes) / bandwidth,
     }
     row |= _messages(run, stack, links)
@@ -243,6 +248,8 @@ def _row(
     row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
     layer_gradients = 0.0 if run.lora else _layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
+    table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
+    row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row)
     return row
 
@@ -281,8 +288,12 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
     boundary = run.tokens * h * width
     tensor = Messages()
     if run.tp > 1:
-        # Two all-reduces, or as many pairs of all-gather and reduce-scatter, per pass.
-        tensor = collective("all_reduce", boundary, run.tp, links) * 2.0
+        # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
+        # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
+        # reduce do not speed up.
+        operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
+        for operation in operations:
+            tensor += collective(operation, boundary, run.tp, links) * 2.0
     expert = Messages()
     if run.expert_parallel > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers

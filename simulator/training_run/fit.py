@@ -10,6 +10,7 @@ that no figure of theirs shows, up to a hundred times slower than their like.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,16 +27,46 @@ Array = NDArray[np.float64]
 _NOISE = 0.05
 # Beyond so many units a residual pulls less and less.
 _CAP = 4.0
+# Step of the finite differences, in the logarithm of a coefficient: the root of what a double
+# resolves, as usual of one-sided differences.
+_NUDGE = 1.5e-8
+# The search ends when a step gains less than this share of the sum of squares.
+_GAIN = 1e-7
+_MOST_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """values  [coefficients] in the order of `Assigned.names`; kind_values by kind name;
-    residual  mean absolute error of the rows fitted on, nan without any."""
+    """values  [coefficients] in the order of `Assigned.names`; family_values in that of
+    `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
+    fitted on, nan without any."""
 
     values: Array
+    family_values: Array
     kind_values: dict[str, float]
     residual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """What each coefficient, then each family, is drawn towards: its parent's place among
+    [coefficients, families, kinds], and how far it may lie from it. The variance that a kind allows
+    its members is halved between the family and the member, so that it is the same with a family
+    and without."""
+
+    parents: NDArray[np.intp]
+    spreads: Array
+
+    @classmethod
+    def of(cls, assigned: Assigned) -> _Tree:
+        count, families = len(assigned.names), len(assigned.family_names)
+        kinds = np.asarray((*assigned.kinds, *assigned.family_kinds), dtype=np.intp)
+        family = np.asarray((*assigned.families, *[-1] * families), dtype=np.intp)
+        halved = np.where((family >= 0) | (np.arange(kinds.size) >= count), 0.5**0.5, 1.0)
+        return cls(
+            parents=np.where(family >= 0, count + family, count + families + kinds),
+            spreads=halved * np.asarray([kind.spread for kind in KINDS])[kinds],
+        )
 
 
 def fit_coefficients(
@@ -52,11 +83,8 @@ def fit_coefficients(
     weights  [runs] of each run's squared residual, 0 leaves it out
     start    [coefficients] where the search begins;  prior  [coefficients] instead of the kinds'
     """
-    from scipy.optimize import least_squares
-
-    count = len(assigned.names)
-    kind_of = np.asarray(assigned.kinds, dtype=np.intp)
-    spreads = assigned.spreads()
+    count, family_count = len(assigned.names), len(assigned.family_names)
+    tree = _Tree.of(assigned)
     kind_start = np.log(np.asarray([kind.start for kind in KINDS]))
     kind_spread = np.asarray([kind.spread for kind in KINDS])
     used = np.flatnonzero(weights > 0)
@@ -65,25 +93,90 @@ def fit_coefficients(
     target = np.log(measured_s[used])
     root = np.sqrt(weights[used])
     given = None if prior is None else np.log(prior)
+    below = count + family_count
+
+    def predicted_log(theta: Array, nudged: str = "") -> Array:
+        """[runs] log of predicted step times, all coefficients of one kind a little larger."""
+        values = np.exp(theta[:count])
+        taken = {kind: values[i] for kind, i in index.items()}
+        if nudged:
+            taken[nudged] = taken[nudged] * math.exp(_NUDGE)
+        return np.asarray(np.log(step_parts(rows, taken).total_s))
 
     def residuals(theta: Array) -> Array:
-        values = np.exp(theta[:count])
-        predicted = step_parts(rows, {kind: values[i] for kind, i in index.items()}).total_s
-        miss = (np.log(predicted) - target) / _NOISE
+        miss = (predicted_log(theta) - target) / _NOISE
         # Cauchy's loss by hand, so that the prior stays quadratic.
         soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
-        centre = theta[count:][kind_of] if given is None else given
-        own = (theta[:count] - centre) / spreads
-        of_kind = (theta[count:] - kind_start) / kind_spread
+        own = (theta[:below] - theta[tree.parents]) / tree.spreads
+        if given is not None:
+            own[:count] = (theta[:count] - given) / tree.spreads[:count]
+        of_kind = (theta[below:] - kind_start) / kind_spread
         return np.concatenate([root * soft, own, of_kind])
 
+    def slopes(theta: Array) -> Array:
+        """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction per
+        kind gives every column."""
+        base = predicted_log(theta)
+        miss = (base - target) / _NOISE
+        soft = np.abs(_CAP * np.sqrt(np.log1p((miss / _CAP) ** 2)))
+        # d soft / d miss, 1 where both vanish.
+        bend = np.divide(
+            np.abs(miss), soft * (1 + (miss / _CAP) ** 2), out=np.ones_like(miss), where=soft > 0
+        )
+        found = np.zeros((used.size + theta.size, theta.size))
+        line = np.arange(used.size)
+        for kind, i in index.items():
+            slope = (predicted_log(theta, kind) - base) / _NUDGE / _NOISE
+            found[line, i] = root * bend * slope
+        own = np.arange(below)
+        found[used.size + own, own] = 1 / tree.spreads
+        held = own if given is None else own[count:]
+        found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
+        kinds = np.arange(len(KINDS))
+        found[used.size + below + kinds, below + kinds] = 1 / kind_spread
+        return found
+
     begin = np.log(assigned.starts() if start is None else start)
-    theta = np.concatenate([begin, kind_start])
-    found = least_squares(residuals, theta, method="trf", x_scale="jac", max_nfev=40)
-    values = np.exp(found.x[:count])
+    theta = np.concatenate([begin, kind_start[list(assigned.family_kinds)], kind_start])
+    found = _descend(residuals, slopes, theta)
+    values = np.exp(found[:count])
     predicted = step_parts(rows, {kind: values[i] for kind, i in index.items()}).total_s
     return Fitted(
         values=values,
-        kind_values={kind.name: float(np.exp(found.x[count + i])) for i, kind in enumerate(KINDS)},
+        family_values=np.exp(found[count:below]),
+        kind_values={kind.name: float(np.exp(found[below + i])) for i, kind in enumerate(KINDS)},
         residual=float(np.abs(predicted / measured_s[used] - 1).mean()) if used.size else math.nan,
     )
+
+
+def _descend(
+    residuals: Callable[[Array], Array], slopes: Callable[[Array], Array], theta: Array
+) -> Array:
+    """Where the sum of squared residuals is least, from `theta` downwards: Levenberg-Marquardt with
+    the damping of Madsen, Nielsen and Tingleff (Methods for Non-Linear Least Squares Problems, DTU
+    2004, algorithm 3.16). The prior has a term in every direction, so the normal equations are well
+    posed."""
+    missed = residuals(theta)
+    cost = float(missed @ missed)
+    damping, growth = 1e-3, 2.0
+    jacobian = slopes(theta)
+    normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+    for _ in range(_MOST_STEPS):
+        scale = damping * np.diag(normal)
+        step = np.linalg.solve(normal + np.diag(scale), downhill)
+        tried = residuals(theta + step)
+        gain = cost - float(tried @ tried)
+        if gain > 0:
+            expected = float(step @ (scale * step + downhill))
+            damping *= max(1 / 3, 1 - (2 * gain / expected - 1) ** 3)
+            growth = 2.0
+            theta, missed, cost = theta + step, tried, cost - gain
+            if gain < _GAIN * cost:
+                break
+            jacobian = slopes(theta)
+            normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+        else:
+            damping, growth = damping * growth, growth * 2
+            if growth > 2.0**40:
+                break
+    return theta

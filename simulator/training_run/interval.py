@@ -2,8 +2,9 @@
 
 Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
 4.5): runs of one stack, device and size of machine, since what was not predicted of a cluster (its
-network, above all) grows with it. A regime with few rows takes the next wider one's band, a run
-whose device or stack has no fitted coefficient the band of whole sources left out.
+network, above all) grows with it. A regime with few rows takes the next wider one's band (at last
+that of its device with any stack), a run whose device or stack has no fitted coefficient the band
+of whole sources left out.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def regimes_of(run: TrainingRun) -> tuple[str, ...]:
         f"{run.stack}, {run.device}",
         f"{run.stack}, {size}",
         run.stack,
+        run.device,
         _EVERY,
     )
 

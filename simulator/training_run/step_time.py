@@ -102,7 +102,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
     gather_layer = hidden + c["gather_exposed"] * np.minimum(gather, layer)
-    head = c["matmul"] * x.head_matmul + c["passes"] * x.head_pass
+    head = larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
+    head = head + c["passes"] * x.head_pass + c["optimizer"] * x.head_accumulation
     whole = layer + gather_layer
     micro = c["microbatch_ms"] * 1e-3 * x.vpp
     full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro

@@ -88,7 +88,10 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             )
     for (device, dtype), shapes in products.items():
         m, n, k, count, rows, slots = np.asarray(shapes).T
-        each = _matmul_s(device, dtype, m, n, k) * count
+        # Scores are one batched call: all products fill the device together, so that they run at
+        # the speed of one with as many rows as all have.
+        batch = np.where(slots >= _SCORES, count, 1.0)
+        each = _matmul_s(device, dtype, batch * m, n, k) * (count / batch)
         each = np.where(
             (slots >= _SCORES) & _without_tensor_cores(dtype, m, n, k),
             np.maximum(each, 2 * m * n * k * count / _vector_flop_per_s(device)),

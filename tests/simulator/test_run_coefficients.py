@@ -11,10 +11,13 @@ import pytest
 
 from profiles.hardware.catalog import device_names, get_link
 from simulator.training_run.coefficients import (
+    _ARCHITECTURES,
     KINDS,
     CoefficientFile,
     Kind,
     assign,
+    family_of,
+    network_kind,
     owner_of,
     shipped_coefficients,
 )
@@ -107,6 +110,33 @@ def test_a_file_is_asked_for_the_owner_then_the_kind_then_the_start() -> None:
     assert values["attention.torch-fsdp"] == KIND["attention"].start
 
 
+def test_a_device_without_rows_takes_its_architectures_value() -> None:
+    """H200 and H100 are Hopper; a stack has no family."""
+    run = replace(LLAMA_RUN, device="h200-sxm")
+    assert family_of(KIND["matmul"], run) == "hopper"
+    assert family_of(KIND["power"], run) == "hopper.16"
+    assert family_of(KIND["passes"], run) == family_of(KIND["outer"], run) == ""
+    file = file_of(**{"matmul.*": 0.7, "matmul.hopper.*": 0.9, "matmul.h100-sxm-80gb": 0.8})
+    assigned = assign([run, LLAMA_RUN, GPT_RUN])
+    found = assigned.of(assigned.from_file(file))["matmul"]
+    assert found.tolist() == [0.9, 0.8, 0.7]
+
+
+def test_every_device_of_the_catalogue_has_an_architecture_or_none() -> None:
+    akin = {
+        name: family_of(KIND["matmul"], replace(GPT_RUN, device=name)) for name in device_names()
+    }
+    assert akin["gb200-nvl72"] == akin["b300-sxm"] == "blackwell"
+    assert akin["gh200-96gb"] == akin["h20-sxm"] == "hopper"
+    assert akin["tpu-v5e"] == "tpu"
+    assert akin["rtx-4090"] == ""
+
+
+def test_a_network_of_no_kind_is_the_commonest() -> None:
+    assert network_kind(replace(GPT_RUN, outer_link="800 Gbps/node (config)")) == "infiniband"
+    assert network_kind(replace(GPT_RUN, outer_link="RoCE RDMA")) == "roce"
+
+
 def test_every_coefficient_changes_some_step() -> None:
     """A coefficient that no run feels could not be fitted and would mean nothing."""
     x, assigned = features(VARIED), assign(VARIED)
@@ -156,7 +186,11 @@ def test_the_shipped_coefficients_belong_to_something_physical() -> None:
     file = shipped_coefficients()
     for name, value in file.values.items():
         kind, _, owner = name.partition(".")
-        assert is_physical(KIND[kind], owner), name
+        if owner.endswith(".*"):
+            assert owner.split(".")[0] in {name for _, name in _ARCHITECTURES}, name
+            assert KIND[kind].owner.startswith("device"), name
+        else:
+            assert is_physical(KIND[kind], owner), name
         assert math.isfinite(value), name
         # Nothing is pulled more than e^4 away from where its kind starts.
         assert 1 / 60 < value / KIND[kind].start < 60, name

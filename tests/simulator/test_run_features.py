@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from profiles.hardware.catalog import get_device, get_link
 from profiles.hardware.collective_curve import load_curves
+from profiles.hardware.gemm_surface import load_surface
 from simulator.training_run.features import Features, features, links_of, stage_layers
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import (
@@ -180,6 +181,40 @@ def test_sends_between_stages() -> None:
     assert one(inside, "cut_inner") == pytest.approx(size / 2 / NVLINK3)
     assert one(inside, "cut_outer") == one(inside, "cut_peers") == 0.0
     assert one(replace(GPT_RUN, pp=1, dp=8, schedule="none"), "cut_outer") == 0.0
+
+
+def test_scores_are_one_batched_call() -> None:
+    """12 heads' products of 2048 x 128 x 2048 and of 2048 x 2048 x 128 run as fast as one each with
+    12 times the rows, faster than 12 calls."""
+    surface = load_surface("a100-sxm-80gb")
+
+    def seconds(m: float, n: float, k: float) -> float:
+        sizes = (np.asarray([size]) for size in (m, n, k))
+        return float(surface.time_s("bfloat16", *sizes, casts=False)[0])
+
+    assert GPT_RUN.model.num_heads // GPT_RUN.tp == 12
+    assert GPT_RUN.micro_batch == 1
+    batched = seconds(12 * 2048, 2048, 128) + seconds(12 * 2048, 128, 2048)
+    apart = 12 * (seconds(2048, 2048, 128) + seconds(2048, 128, 2048))
+    assert one(GPT_RUN, "attention_forward") == pytest.approx(batched, rel=0.01)
+    assert batched < apart
+
+
+def test_sequence_parallelism_gathers_and_scatters() -> None:
+    """Two all-gathers and two reduce-scatters of 4096 x 4096 x 2 bytes over 8 ranks."""
+    run = replace(MEGATRON, tp=8, dp=1, sequence_parallel=True)
+    moved = 7 / 8 * run.tokens * 4096 * 2
+    pair = on_h100("all_gather", 8, moved) + on_h100("reduce_scatter", 8, moved)
+    assert one(run, "tensor_inner") == pytest.approx(2 * pair)
+    whole = 2 * on_h100("all_reduce", 8, 2 * moved)
+    assert one(replace(run, sequence_parallel=False), "tensor_inner") == pytest.approx(whole)
+
+
+def test_the_heads_gradients_are_summed_each_micro_batch() -> None:
+    """8 bytes read and written per weight of the table (Megatron-Core)."""
+    table = 128256 * 4096
+    assert one(MEGATRON, "head_accumulation") == pytest.approx(8 * table / H100_BYTES_PER_S)
+    assert one(replace(MEGATRON, lora=True), "head_accumulation") == 0.0
 
 
 def test_score_products_of_ragged_heads_miss_the_tensor_cores() -> None:

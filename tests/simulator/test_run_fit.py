@@ -170,3 +170,19 @@ def test_a_users_few_runs_move_what_was_shipped(known: tuple[Features, Assigned,
     slow = fit_coefficients(x, assigned, 1.3 * times, weights=five, start=values, prior=values)
     again = step_parts(x, assigned.of(slow.values)).total_s
     assert np.abs(again / (1.3 * times) - 1).mean() < 0.05
+
+
+def test_rows_of_one_device_tell_of_its_like(known: tuple[Features, Assigned, Array]) -> None:
+    """H200 without rows takes what H100's say of Hopper, half way from the kind's mean."""
+    runs = [*RUNS, replace(RUNS[0], id="unseen", device="h200-sxm")]
+    x, assigned = features(runs), assign(runs)
+    values = assigned.starts()
+    values[assigned.names.index("power.h100-sxm-80gb.16")] = 1.9
+    measured = step_parts(x, assigned.of(values)).total_s
+    weights = np.ones(len(runs))
+    weights[-1] = 0.0
+    fitted = fit_coefficients(x, assigned, measured, weights=weights)
+    found = named(assigned, fitted)
+    family = fitted.family_values[assigned.family_names.index("power.hopper.16.*")]
+    assert found["power.h200-sxm.16"] == pytest.approx(family)
+    assert fitted.kind_values["power"] < family < found["power.h100-sxm-80gb.16"]

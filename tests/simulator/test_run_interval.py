@@ -98,6 +98,7 @@ def test_regimes_by_size(devices: int, size: str) -> None:
         f"torch-fsdp, {device}",
         f"torch-fsdp, {size}",
         "torch-fsdp",
+        "h100-sxm-80gb",
         "*",
     )
 

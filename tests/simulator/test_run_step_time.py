@@ -37,7 +37,13 @@ def parts_of(run: TrainingRun, **changes: float) -> StepParts:
 
 def without_head(x: Features) -> Features:
     nothing = np.zeros_like(x.head_matmul)
-    return replace(x, head_matmul=nothing, head_pass=nothing)
+    return replace(
+        x,
+        head_matmul=nothing,
+        head_peak=nothing,
+        head_pass=nothing,
+        head_accumulation=nothing,
+    )
 
 
 def total(run: TrainingRun) -> float:
@@ -101,8 +107,10 @@ def test_computing_again_is_never_faster(run: TrainingRun) -> None:
 @settings(max_examples=40, deadline=None)
 @given(run=training_runs())
 def test_frozen_weights_are_never_slower(run: TrainingRun) -> None:
-    # Zero-bubble schedules have nothing to move where weights are frozen.
-    assume(not run.model.num_experts and not run.schedule.startswith("zb"))
+    # Zero-bubble schedules have nothing to move where weights are frozen. Interleaved ones idle in
+    # proportion to device time, so where the host sets the pace a lighter backward shows as more
+    # idle time (0.4 % of a step in the worst found).
+    assume(not run.model.num_experts and not run.schedule.startswith(("zb", "interleaved")))
     trained, frozen = total(replace(run, lora=False)), total(replace(run, lora=True))
     assert frozen <= trained * (1 + 1e-12)
 
@@ -206,7 +214,8 @@ def test_one_device_without_messages_is_its_kernels() -> None:
     x = features([run])
     layer = x.matmul_forward + x.matmul_backward + x.attention_forward + x.attention_backward
     layer = layer + x.pass_forward + x.pass_backward + x.accumulation_s
-    expected = 4 * (32 * layer + x.head_matmul + x.head_pass) + x.optimizer_s
+    head = x.head_matmul + x.head_pass + x.head_accumulation
+    expected = 4 * (32 * layer + head) + x.optimizer_s
     assert parts_of(run).total_s[0] == pytest.approx(float(expected[0]), rel=1e-9)
 
 
@@ -276,8 +285,8 @@ def test_the_power_limit_is_a_second_bound_of_matmuls() -> None:
     run = replace(MEGATRON, dp=1, num_devices=1, global_batch=1, zero_stage=0)
     x = features([run])
     limited = step_parts(x, of_each(plain(power=5.0))).compute_s - parts_of(run).compute_s
-    peak = 32 * (x.peak_forward + x.peak_backward)
-    surface = 32 * (x.matmul_forward + x.matmul_backward)
+    peak = 32 * (x.peak_forward + x.peak_backward) + x.head_peak
+    surface = 32 * (x.matmul_forward + x.matmul_backward) + x.head_matmul
     assert limited[0] == pytest.approx(float((5 * peak - surface)[0]), rel=1e-3)
 
 
