@@ -27,8 +27,9 @@ Array = NDArray[np.float64]
 # A source counts for so many rows at most: the sweeps of one cluster would otherwise drown the
 # others.
 _FULL_WEIGHT = 40
-# Rows below this MFU on several nodes carry network trouble that no figure of theirs shows (the
-# README of the published runs says so of the largest sweep); they are predicted, not fitted on.
+# Rows below this MFU on several nodes carry network trouble (the README of the published runs says
+# so of the largest sweep). They count as a source of their own, so that they teach what trouble
+# costs and have no say beside the others in what all share.
 _LEAST_MFU = 0.2
 
 
@@ -58,7 +59,7 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
     times = {row.id: row for row in measured}
     kept: list[PublishedRun] = []
     runs: list[TrainingRun] = []
-    healthy: list[bool] = []
+    in_trouble: list[bool] = []
     for run in published:
         found = times.get(run.id)
         if found is None or not found.step_time_s:
@@ -72,14 +73,15 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
         )
         kept.append(run)
         runs.append(completed)
-        trouble = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
-        healthy.append(not (trouble and completed.device.startswith("h100")))
-    sources = np.asarray([source_of(run.id) for run in runs])
+        slow = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
+        in_trouble.append(slow and completed.device.startswith("h100"))
+    groups = np.asarray(
+        [f"{source_of(run.id)}, {slow}" for run, slow in zip(runs, in_trouble, strict=True)]
+    )
     weights = np.zeros(len(runs))
-    for source in sorted(set(sources.tolist())):
-        mine = (sources == source) & np.asarray(healthy)
-        if mine.any():
-            weights[mine] = min(1.0, _FULL_WEIGHT / int(mine.sum()))
+    for group in sorted(set(groups.tolist())):
+        mine = groups == group
+        weights[mine] = min(1.0, _FULL_WEIGHT / int(mine.sum()))
     return FitTable(
         published=tuple(kept),
         runs=tuple(runs),

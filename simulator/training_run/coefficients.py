@@ -34,6 +34,8 @@ class Kind:
             `stack and sharding` (of the optimizer), `network` (the outer link), or "" for one in
             all
     start, spread   where the fit begins, and how far (in log) it believes its members may lie
+    hazard  it says how often something happens, not how long it takes: fitted on counts
+            (stall_odds.py)
     meaning  in words; source  of the start
     """
 
@@ -43,6 +45,7 @@ class Kind:
     spread: float
     meaning: str
     source: str
+    hazard: bool = False
 
 
 KINDS = (
@@ -125,6 +128,62 @@ KINDS = (
         meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
         "beyond its bytes",
         source="a few microseconds between nodes (device and link files)",
+    ),
+    Kind(
+        name="wait_us",
+        owner="stack",
+        start=600.0,
+        spread=0.5,
+        meaning="host microseconds per rank of a tensor-parallel collective while messages between "
+        "nodes are outstanding that the host waits for (message_stalls.py)",
+        source="layers of nanotron with stages on several nodes take 5 ms + 2.45 ms x tp, four "
+        "collectives each (ultra rows, 2026-11-21)",
+    ),
+    Kind(
+        name="wait_bucket_ms",
+        owner="stack",
+        start=5.0,
+        spread=0.7,
+        meaning="milliseconds of each bucket of gradients where collectives wait for the host "
+        "(message_stalls.py)",
+        source="nanotron without sharding: 4 to 13 ms (ultra rows, 2026-11-21)",
+    ),
+    Kind(
+        name="stall_ms",
+        owner="stack",
+        start=280.0,
+        spread=0.3,
+        meaning="milliseconds of a message between stages in jobs whose messages stall",
+        source="nanotron: 280 ms, 5 % apart, over 2 to 64 nodes and 4 to 32 stages (ultra rows, "
+        "2026-11-21)",
+    ),
+    Kind(
+        name="stall_any",
+        owner="stack",
+        start=0.1,
+        spread=0.7,
+        meaning="expected troubles of a job that stall its messages, whatever its size",
+        source="nanotron on 2 to 16 nodes: 75 of 296 jobs with stages stall (ultra rows)",
+        hazard=True,
+    ),
+    Kind(
+        name="stall_node",
+        owner="stack",
+        start=0.02,
+        spread=0.7,
+        meaning="what nodes add to the expected troubles of a job, (stall_node x nodes)^3",
+        source="nanotron: half of the jobs on 32 nodes stall, 95 % of those on 64 (ultra rows)",
+        hazard=True,
+    ),
+    Kind(
+        name="stall_tensor_node",
+        owner="stack",
+        start=1.0,
+        spread=0.7,
+        meaning="expected troubles per node beyond two of tensor-parallel groups, in jobs with "
+        "stages",
+        source="nanotron: 50 of 53 jobs with stages and groups over four nodes stall (ultra rows)",
+        hazard=True,
     ),
     Kind(
         name="inner",

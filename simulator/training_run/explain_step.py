@@ -11,9 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiles.units import format_time
 from simulator.training_run.features import Features
+from simulator.training_run.message_stalls import (
+    in_trouble,
+    stall_chance,
+    stalled,
+    stalled_messages,
+    waiting_buckets,
+    waiting_ranks,
+)
 from simulator.training_run.step_time import larger
 
 
@@ -39,6 +48,9 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     x  features of the run alone;  c  the value of each kind of coefficient
     """
     v = {name: float(getattr(x, name)[0]) for name in Features.__dataclass_fields__}
+    trouble = in_trouble(x, {name: np.asarray([value]) for name, value in c.items()})
+    v["waiting_ranks"] = float(waiting_ranks(x, trouble)[0])
+    v["waiting_buckets"] = float(waiting_buckets(x, trouble)[0])
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
     whole = layer.total_s + gather.time_s
@@ -81,6 +93,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
         )
     )
     lines += _pipeline(v, c, full, last)
+    lines.append(_stall(x, v, c, trouble))
     lines += _once(v, c)
     before = sum(line.time_s for line in lines)
     doublings = math.log2(max(v["nodes"], 1.0))
@@ -115,15 +128,17 @@ class _LayerTerms:
         again = 2.0 + v["recomputed_matmul"]
         kernels = v["kernels_forward"] * (1.0 + v["recomputed_matmul"]) + v["kernels_backward"]
         calls = v["socket_calls"] * again
-        host = (kernels * c["launch_us"] + calls * c["socket_us"]) * 1e-6
+        ranks = v["waiting_ranks"] * again
+        host = (kernels * c["launch_us"] + calls * c["socket_us"] + ranks * c["wait_us"]) * 1e-6
         waiting = StepLine(
             part="compute_s",
             name="waiting for the host",
             time_s=_larger(device, host) - device,
             formula="larger(device, kernels x launch_us + collectives between sockets x "
-            "socket_us) - device",
+            "socket_us + ranks of collectives beside blocking messages x wait_us) - device",
             numbers=f"(larger({format_time(device)}, {kernels:.4g} x {c['launch_us']:.4g} us + "
-            f"{calls:g} x {c['socket_us']:.4g} us) - {format_time(device)})",
+            f"{calls:g} x {c['socket_us']:.4g} us + {ranks:g} x {c['wait_us']:.4g} us) - "
+            f"{format_time(device)})",
         )
         rings = StepLine(
             part="compute_s",
@@ -294,6 +309,26 @@ def _pipeline(
     ]
 
 
+def _stall(
+    x: Features, v: Mapping[str, float], c: Mapping[str, float], trouble: NDArray[np.bool_]
+) -> StepLine:
+    messages = float(stalled_messages(x)[0])
+    chance = float(stall_chance(x, {name: np.asarray([value]) for name, value in c.items()})[0])
+    why = (
+        "all jobs that need more memory than there is"
+        if v["over_memory"] > 0
+        else f"{chance:.0%} of jobs like this"
+    )
+    return StepLine(
+        part="stall_s",
+        name="messages between stages that stall",
+        time_s=messages * c["stall_ms"] * 1e-3 if bool(stalled(x, trouble)[0]) else 0.0,
+        formula="stall_ms x messages on the critical path: 2 (stages - 1) + (micro-batches x "
+        "chunks - 1) x 4 (2 with two stages)",
+        numbers=f"{c['stall_ms']:.4g} ms x {messages:g}; {why}",
+    )
+
+
 def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
     steps = 1e-6 * v["reduce_steps"] * c["outer_step_us"]
     return [
@@ -312,6 +347,13 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             time_s=1e-6 * v["reduce_ranks"] * c["reduce_rank_us"],
             formula="reduce_rank_us x ring steps",
             numbers=f"{c['reduce_rank_us']:.4g} us x {v['reduce_ranks']:g}",
+        ),
+        StepLine(
+            part="reduce_s",
+            name="buckets of gradients that wait for the host",
+            time_s=1e-3 * v["waiting_buckets"] * c["wait_bucket_ms"],
+            formula="wait_bucket_ms x buckets of 25 MiB",
+            numbers=f"{c['wait_bucket_ms']:.4g} ms x {v['waiting_buckets']:.4g}",
         ),
         StepLine(
             part="optimizer_s",

@@ -13,8 +13,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from profiles.errors import UnknownNameError
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
+from simulator.training_run.footprint import fits
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
@@ -53,6 +55,12 @@ class Features:
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
                           stage's time per micro-batch (0 for others, which have a closed form)
+    blocking              1 where the host waits for every message between stages (RunStack)
+    tensor_waits          ranks of tensor parallelism's collectives, forward, of such a stack
+    tensor_nodes          nodes that a group of tensor parallelism spans
+    reduce_buckets        buckets of gradients that such a stack exchanges one by one, once per step
+    over_memory           1 where such a stack's run with stages needs more than the device has: if
+                          it runs at all, it is by giving memory back and taking it again
     """
 
     microbatches: Array
@@ -106,14 +114,22 @@ class Features:
     optimizer_s: Array
     accumulation_s: Array
     idle_share: Array
+    blocking: Array
+    tensor_waits: Array
+    tensor_nodes: Array
+    reduce_buckets: Array
+    over_memory: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""
         return Features(**{f.name: getattr(self, f.name)[index] for f in fields(Features)})
 
 
-def features(runs: Sequence[TrainingRun]) -> Features:
-    """The features of runs, in their order."""
+def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
+    """The features of runs, in their order.
+
+    all_fit  they are known to fit, or to be refused if they do not: nobody asks for their memory
+    """
     stacks = [load_run_stack(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
     places: dict[tuple[object, ...], int] = {}
@@ -131,7 +147,9 @@ def features(runs: Sequence[TrainingRun]) -> Features:
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3])))
+        row = _row(run, stack, mine, tuple(seconds[at : at + 3]))
+        row["over_memory"] = 0.0 if all_fit or not _may_stall(run, stack) else _over_memory(run)
+        table.append(row)
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
 
@@ -244,7 +262,30 @@ def _row(
     layer_gradients = 0.0 if run.lora else _layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row)
+    row["blocking"] = float(stack.blocking_messages)
+    row["tensor_waits"] = 2.0 * run.tp if stack.blocking_messages and run.tp > 1 else 0.0
+    row["tensor_nodes"] = float(-(-run.tp // run.node_devices))
+    row["reduce_buckets"] = _buckets(run, stack) if stack.blocking_messages else 0.0
     return row
+
+
+def _buckets(run: TrainingRun, stack: RunStack) -> float:
+    """torch's DistributedDataParallel sums gradients in buckets of 25 MiB (bucket_cap_mb, its
+    default; https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel)."""
+    if run.zero_stage > 0 or run.dp * run.cp < 2 or run.lora:
+        return 0.0
+    return sum(_rank_parameters(run, stack)) * stack.gradient_bytes / (25 * 2**20)
+
+
+def _may_stall(run: TrainingRun, stack: RunStack) -> bool:
+    return stack.blocking_messages and run.pp > 1
+
+
+def _over_memory(run: TrainingRun) -> float:
+    try:
+        return float(not fits(run))
+    except UnknownNameError:  # no memory file describes its stack
+        return 0.0
 
 
 def _expert_kernels(run: TrainingRun, dense: float) -> float:
