@@ -146,7 +146,16 @@ KINDS = (
         spread=0.7,
         meaning="milliseconds of each bucket of gradients where collectives wait for the host "
         "(message_stalls.py)",
-        source="nanotron without sharding: 4 to 13 ms (ultra rows, 2026-11-21)",
+        source="nanotron without sharding, with stages: 2 to 5 ms (ultra rows, 2026-11-21)",
+    ),
+    Kind(
+        name="stall_bucket_ms",
+        owner="stack",
+        start=12.0,
+        spread=0.5,
+        meaning="milliseconds of each bucket of gradients in jobs in trouble (message_stalls.py)",
+        source="nanotron without sharding or stages on 64 nodes: 10 to 17 ms (ultra rows, "
+        "2026-11-21)",
     ),
     Kind(
         name="stall_ms",
@@ -160,19 +169,21 @@ KINDS = (
     Kind(
         name="stall_any",
         owner="stack",
-        start=0.1,
+        start=0.05,
         spread=0.7,
-        meaning="expected troubles of a job that stall its messages, whatever its size",
-        source="nanotron on 2 to 16 nodes: 75 of 296 jobs with stages stall (ultra rows)",
+        meaning="expected troubles of a job with stages that stall its messages, whatever its size",
+        source="nanotron with a sharded optimizer on 2 to 16 nodes: 20 of 215 jobs stall (ultra "
+        "rows, 2026-11-21)",
         hazard=True,
     ),
     Kind(
         name="stall_node",
         owner="stack",
-        start=0.02,
+        start=0.025,
         spread=0.7,
         meaning="what nodes add to the expected troubles of a job, (stall_node x nodes)^3",
-        source="nanotron: half of the jobs on 32 nodes stall, 95 % of those on 64 (ultra rows)",
+        source="nanotron with stages: 0.4 of the jobs on 32 nodes stall, 0.97 of those on 64 "
+        "(ultra rows, 2026-11-21)",
         hazard=True,
     ),
     Kind(
@@ -182,7 +193,27 @@ KINDS = (
         spread=0.7,
         meaning="expected troubles per node beyond two of tensor-parallel groups, in jobs with "
         "stages",
-        source="nanotron: 50 of 53 jobs with stages and groups over four nodes stall (ultra rows)",
+        source="nanotron: 50 of 52 jobs with groups over four nodes stall (ultra rows, 2026-11-21)",
+        hazard=True,
+    ),
+    Kind(
+        name="stall_whole",
+        owner="stack",
+        start=0.7,
+        spread=0.7,
+        meaning="expected troubles of a job with stages that exchanges whole gradients",
+        source="nanotron without a sharded optimizer, 2 or more replicas: 33 of 51 jobs on up to "
+        "16 nodes stall, none of 11 on 32 (ultra rows, 2026-11-21)",
+        hazard=True,
+    ),
+    Kind(
+        name="stall_alone",
+        owner="stack",
+        start=0.2,
+        spread=0.7,
+        meaning="expected troubles of a job without stages over the square of what its nodes bring "
+        "per node of a tensor-parallel group",
+        source="nanotron without stages: 19 of 37 jobs on 64 nodes (ultra rows, 2026-11-21)",
         hazard=True,
     ),
     Kind(
@@ -237,7 +268,7 @@ KINDS = (
     ),
     Kind(
         name="reduce_exposed",
-        owner="stack",
+        owner="stack and sharding",
         start=0.6,
         spread=0.6,
         meaning="share of the gradients' exchange that does not hide under the backward",

@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from profiles.units import format_time
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import (
-    in_trouble,
     stall_chance,
-    stalled,
     stalled_messages,
     waiting_buckets,
     waiting_ranks,
 )
-from simulator.training_run.step_time import larger
+from simulator.training_run.step_time import larger, step_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +45,9 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     x  features of the run alone;  c  the value of each kind of coefficient
     """
     v = {name: float(getattr(x, name)[0]) for name in Features.__dataclass_fields__}
-    trouble = in_trouble(x, {name: np.asarray([value]) for name, value in c.items()})
-    v["waiting_ranks"] = float(waiting_ranks(x, trouble)[0])
-    v["waiting_buckets"] = float(waiting_buckets(x, trouble)[0])
+    calm = np.zeros(1, dtype=np.bool_)
+    v["waiting_ranks"] = float(waiting_ranks(x, calm)[0])
+    v["waiting_buckets"] = float(waiting_buckets(x, calm)[0])
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
     whole = layer.total_s + gather.time_s
@@ -93,7 +90,6 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
         )
     )
     lines += _pipeline(v, c, full, last)
-    lines.append(_stall(x, v, c, trouble))
     lines += _once(v, c)
     before = sum(line.time_s for line in lines)
     doublings = math.log2(max(v["nodes"], 1.0))
@@ -106,6 +102,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             numbers=f"{c['spread']:.4g} x {doublings:.3g} x {format_time(before)}",
         )
     )
+    lines.append(_risk(x, v, c))
     return tuple(line for line in lines if line.time_s != 0.0)
 
 
@@ -309,23 +306,32 @@ def _pipeline(
     ]
 
 
-def _stall(
-    x: Features, v: Mapping[str, float], c: Mapping[str, float], trouble: NDArray[np.bool_]
-) -> StepLine:
-    messages = float(stalled_messages(x)[0])
-    chance = float(stall_chance(x, {name: np.asarray([value]) for name, value in c.items()})[0])
-    why = (
-        "all jobs that need more memory than there is"
+def _risk(x: Features, v: Mapping[str, float], c: Mapping[str, float]) -> StepLine:
+    """What trouble adds in the geometric mean of both cases (message_stalls.py)."""
+    arrays = {name: np.asarray([value]) for name, value in c.items()}
+    trouble = np.ones(1, dtype=np.bool_)
+    chance = float(stall_chance(x, arrays)[0])
+    without = float(step_parts(x, arrays, ~trouble).total_s[0])
+    with_it = float(step_parts(x, arrays, trouble).total_s[0])
+    messages = float(stalled_messages(x, trouble)[0])
+    ranks = float(waiting_ranks(x, trouble)[0])
+    what = (
+        f"{messages:g} messages x {c['stall_ms']:.4g} ms"
+        if messages
+        else f"collectives that wait, {ranks:g} x {c['wait_us']:.4g} us a forward layer"
+    )
+    who = (
+        "all that need more memory than there is"
         if v["over_memory"] > 0
-        else f"{chance:.0%} of jobs like this"
+        else f"{chance:.0%} of such jobs"
     )
     return StepLine(
         part="stall_s",
-        name="messages between stages that stall",
-        time_s=messages * c["stall_ms"] * 1e-3 if bool(stalled(x, trouble)[0]) else 0.0,
-        formula="stall_ms x messages on the critical path: 2 (stages - 1) + (micro-batches x "
-        "chunks - 1) x 4 (2 with two stages)",
-        numbers=f"{c['stall_ms']:.4g} ms x {messages:g}; {why}",
+        name="messages that stall",
+        time_s=without * ((with_it / without) ** chance - 1.0),
+        formula="(time with stalls / time without) ^ share of jobs that stall x time without, less "
+        "time without",
+        numbers=f"{format_time(with_it)} with ({what}), {format_time(without)} without; {who}",
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
-from simulator.training_run.footprint import fits
+from simulator.training_run.footprint import footprint
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
@@ -283,7 +283,7 @@ def _may_stall(run: TrainingRun, stack: RunStack) -> bool:
 
 def _over_memory(run: TrainingRun) -> float:
     try:
-        return float(not fits(run))
+        return float(footprint(run).needed_bytes > get_device(run.device).usable_bytes)
     except UnknownNameError:  # no memory file describes its stack
         return 0.0
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.coefficients import KINDS, Assigned
 from simulator.training_run.features import Features
-from simulator.training_run.message_stalls import crosses_nodes
+from simulator.training_run.message_stalls import may_stall
 from simulator.training_run.stall_odds import fit_hazards
 from simulator.training_run.step_time import step_parts
 
@@ -34,6 +34,8 @@ _NOISE = 0.05
 _CAP = 4.0
 # Which case a run is nearer to is asked before the first fit and once more after it.
 _ROUNDS = 2
+# Logarithm of the ratio of two cases that noise does not confuse.
+_APART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +98,12 @@ def fit_coefficients(
     values = np.exp(theta[:count])
     trouble = cases.nearer(values)
     miss = cases.miss(values, trouble)
-    troubled = np.zeros(len(measured_s), dtype=np.bool_)
-    troubled[used] = trouble
+    if prior is None:
+        troubled, told = np.zeros((2, len(measured_s)), dtype=np.bool_)
+        troubled[used], told[used] = trouble, cases.apart(values)
+        values = fit_hazards(x, assigned, values, troubled, told)
     return Fitted(
-        values=fit_hazards(x, assigned, values, troubled, weights) if prior is None else values,
+        values=values,
         kind_values={kind.name: float(np.exp(theta[count + i])) for i, kind in enumerate(KINDS)},
         residual=float(np.abs(np.expm1(miss)).mean()) if used.size else math.nan,
     )
@@ -113,7 +117,7 @@ class _Cases:
 
     def __init__(self, rows: Features, index: dict[str, NDArray[np.intp]], target: Array) -> None:
         self.rows, self.index, self.target = rows, index, target
-        self.possible = crosses_nodes(rows)
+        self.possible = may_stall(rows)
 
     @property
     def any(self) -> bool:
@@ -127,6 +131,14 @@ class _Cases:
 
     def nearer(self, values: Array) -> Claims:
         """[rows] whether the case with trouble is the nearer."""
-        with_it = np.abs(self.miss(values, self.possible))
-        without = np.abs(self.miss(values, np.zeros_like(self.possible)))
-        return np.asarray(with_it < without)
+        with_it, without = self._both(values)
+        return np.asarray(np.abs(with_it) < np.abs(without))
+
+    def apart(self, values: Array) -> Claims:
+        """[rows] whether the cases are so far apart that the time tells which it was."""
+        with_it, without = self._both(values)
+        return np.asarray(with_it - without > _APART)
+
+    def _both(self, values: Array) -> tuple[Array, Array]:
+        possible = self.possible
+        return self.miss(values, possible), self.miss(values, np.zeros_like(possible))

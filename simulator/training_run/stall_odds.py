@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.coefficients import KINDS, Assigned
 from simulator.training_run.features import Features
-from simulator.training_run.message_stalls import crosses_nodes, hazard, wide_hazard
+from simulator.training_run.message_stalls import crosses_nodes, hazard
 
 Array = NDArray[np.float64]
 
@@ -15,18 +15,22 @@ HAZARDS = tuple(kind for kind in KINDS if kind.hazard)
 
 
 def fit_hazards(
-    x: Features, assigned: Assigned, values: Array, troubled: NDArray[np.bool_], used: Array
+    x: Features,
+    assigned: Assigned,
+    values: Array,
+    troubled: NDArray[np.bool_],
+    told: NDArray[np.bool_],
 ) -> Array:
     """The coefficients with the hazards that make what happened likeliest.
 
-    values    [coefficients];  troubled  [runs] what happened;  used  [runs] above 0 where it counts
+    values    [coefficients];  troubled  [runs] what happened;  told  [runs] where that is known
 
-    Runs with stages between nodes that fit in memory count: the others stall, or not, for a reason
-    of their own. Poisson's likelihood with the kinds' log-normal priors, a stack at a time.
+    Runs between nodes that fit in memory count: the others stall for a reason of their own.
+    Poisson's likelihood with the kinds' log-normal priors, a stack at a time.
     """
     from scipy.optimize import minimize
 
-    counted = (used > 0) & crosses_nodes(x) & (x.pp > 1) & (x.over_memory == 0)
+    counted = told & crosses_nodes(x) & (x.over_memory == 0)
     index = np.stack([assigned.index[kind.name] for kind in HAZARDS])
     found = values.copy()
     for owner in np.unique(index[:, counted], axis=1).T:
@@ -43,7 +47,7 @@ def fit_hazards(
             spreads: Array = spreads,
         ) -> float:
             c = {kind.name: np.exp(theta[i]) for i, kind in enumerate(HAZARDS)}
-            expected = np.maximum(hazard(rows, c) + wide_hazard(rows, c), 1e-12)
+            expected = np.maximum(hazard(rows, c), 1e-12)
             log_chance = np.where(happened, np.log(-np.expm1(-expected)), -expected)
             return float(0.5 * np.sum(((theta - begin) / spreads) ** 2) - np.sum(log_chance))
 
