@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.errors import UnknownNameError
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
-from simulator.training_run.footprint import footprint
+from simulator.training_run.blocked_host import blocked_host
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
@@ -147,9 +146,7 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        row = _row(run, stack, mine, tuple(seconds[at : at + 3]))
-        row["over_memory"] = 0.0 if all_fit or not _may_stall(run, stack) else _over_memory(run)
-        table.append(row)
+        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit))
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
 
@@ -206,6 +203,8 @@ def _row(
     stack: RunStack,
     works: tuple[LayerWork, ...],
     seconds: tuple[WorkSeconds, ...],
+    *,
+    fits: bool,
 ) -> dict[str, float]:
     model = run.model
     expert_share = model.num_expert_layers / model.num_layers
@@ -262,30 +261,9 @@ def _row(
     layer_gradients = 0.0 if run.lora else _layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row)
-    row["blocking"] = float(stack.blocking_messages)
-    row["tensor_waits"] = 2.0 * run.tp if stack.blocking_messages and run.tp > 1 else 0.0
-    row["tensor_nodes"] = float(-(-run.tp // run.node_devices))
-    row["reduce_buckets"] = _buckets(run, stack) if stack.blocking_messages else 0.0
+    held = sum(_rank_parameters(run, stack))
+    row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
     return row
-
-
-def _buckets(run: TrainingRun, stack: RunStack) -> float:
-    """torch's DistributedDataParallel sums gradients in buckets of 25 MiB (bucket_cap_mb, its
-    default; https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel)."""
-    if run.zero_stage > 0 or run.dp * run.cp < 2 or run.lora:
-        return 0.0
-    return sum(_rank_parameters(run, stack)) * stack.gradient_bytes / (25 * 2**20)
-
-
-def _may_stall(run: TrainingRun, stack: RunStack) -> bool:
-    return stack.blocking_messages and run.pp > 1
-
-
-def _over_memory(run: TrainingRun) -> float:
-    try:
-        return float(footprint(run).needed_bytes > get_device(run.device).usable_bytes)
-    except UnknownNameError:  # no memory file describes its stack
-        return 0.0
 
 
 def _expert_kernels(run: TrainingRun, dense: float) -> float:
