@@ -60,6 +60,7 @@ _PART_WORDS = {
     "context_s": "context-parallel messages",
     "gather_s": "gathering of parameters",
     "cut_s": "sends between stages",
+    "stall_s": "stalled messages",
     "bubble_s": "bubble",
     "reduce_s": "exchange of gradients",
     "optimizer_s": "optimizer",

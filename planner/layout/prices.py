@@ -41,8 +41,9 @@ _OF_MESH = (
     "reduce_ranks",
     "optimizer_s",
     "accumulation_s",
+    "reduce_buckets",
 )
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share")
+_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 # An idle share of 0 means that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
@@ -89,7 +90,7 @@ class LayoutPrices:
         """The parts of one layout's step, with its schedule's own timeline."""
         assigned = assign([replace(run, outer_link=self._network)])
         values = assigned.from_file(self._coefficients)
-        return step_parts(features([run]), assigned.of(values))
+        return step_parts(features([run], all_fit=True), assigned.of(values))
 
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
         """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a
@@ -137,6 +138,8 @@ class LayoutPrices:
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
         known["dp"] = part.dp.astype(float)
         known["idle_share"] = _least_idle(known, part)
+        # What does not fit is refused when it is refined.
+        known["over_memory"] = np.zeros(len(part))
         return step_parts(
             Features(**known), {kind: value[rows] for kind, value in coefficients.items()}
         )
@@ -151,7 +154,7 @@ class _Gathered:
             replace(layouts.run(base, int(i)), schedule="1f1b", vpp=1, recompute_layers=0)
             for i in first.tolist()
         ]
-        self._features = features(plain)
+        self._features = features(plain, all_fit=True)
         self._where = where.ravel()
 
     def column(self, name: str, rows: slice) -> Array:

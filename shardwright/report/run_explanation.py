@@ -21,6 +21,7 @@ _PARTS = {
     "context_s": "context parallelism",
     "gather_s": "sharded weights",
     "cut_s": "sends between stages",
+    "stall_s": "stalled messages",
     "bubble_s": "bubble",
     "reduce_s": "gradient exchange",
     "optimizer_s": "optimizer",

@@ -19,6 +19,7 @@ from simulator.training_run.coefficients import Assigned, assign
 from simulator.training_run.complete import complete_run
 from simulator.training_run.features import Features, features
 from simulator.training_run.fit import Fitted, fit_coefficients
+from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.step_time import step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -27,8 +28,10 @@ Array = NDArray[np.float64]
 # A source counts for so many rows at most: the sweeps of one cluster would otherwise drown the
 # others.
 _FULL_WEIGHT = 40
-# Rows below this MFU on several nodes carry network trouble that no figure of theirs shows (the
-# README of the published runs says so of the largest sweep); they are predicted, not fitted on.
+# Rows below this MFU on several nodes carry network trouble (the README of the published runs says
+# so of the largest sweep). Where the model knows such trouble (message_stalls.py) they count as a
+# source of their own, so that they teach what it costs and have no more say than the others in
+# what all share; elsewhere they are predicted, not fitted on.
 _LEAST_MFU = 0.2
 
 
@@ -58,7 +61,8 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
     times = {row.id: row for row in measured}
     kept: list[PublishedRun] = []
     runs: list[TrainingRun] = []
-    healthy: list[bool] = []
+    in_trouble: list[bool] = []
+    explained: list[bool] = []
     for run in published:
         found = times.get(run.id)
         if found is None or not found.step_time_s:
@@ -72,14 +76,19 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
         )
         kept.append(run)
         runs.append(completed)
-        trouble = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
-        healthy.append(not (trouble and completed.device.startswith("h100")))
-    sources = np.asarray([source_of(run.id) for run in runs])
+        slow = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
+        in_trouble.append(slow and completed.device.startswith("h100"))
+        known = load_run_stack(completed.stack).blocking_messages
+        explained.append(known or not in_trouble[-1])
+    groups = np.asarray(
+        [f"{source_of(run.id)}, {slow}" for run, slow in zip(runs, in_trouble, strict=True)]
+    )
     weights = np.zeros(len(runs))
-    for source in sorted(set(sources.tolist())):
-        mine = (sources == source) & np.asarray(healthy)
-        if mine.any():
-            weights[mine] = min(1.0, _FULL_WEIGHT / int(mine.sum()))
+    for group in sorted(set(groups.tolist())):
+        mine = (groups == group) & np.asarray(explained)
+        if not mine.any():
+            continue
+        weights[mine] = min(1.0, _FULL_WEIGHT / int(mine.sum()))
     return FitTable(
         published=tuple(kept),
         runs=tuple(runs),

@@ -34,6 +34,7 @@ from simulator.training_run.interval import (
     Band,
     bands,
     regimes_of,
+    step_regimes_of,
 )
 
 
@@ -70,7 +71,7 @@ def main() -> None:
 def _ratios(table: FitTable, ratio: np.ndarray) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for run, value in zip(table.runs, ratio.tolist(), strict=True):
-        for name in regimes_of(run):
+        for name in step_regimes_of(run):
             found.setdefault(name, []).append(value)
     return found
 
@@ -79,8 +80,9 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     sources = sorted({source_of(run.id) for run in table.runs})
     file = CoefficientFile(
         source=f"step times of published runs: {', '.join(sources)}",
-        method="hierarchical least squares of log(predicted / measured), Cauchy's loss "
-        "(simulator/training_run/fit.py)",
+        method="hierarchical least squares of log(predicted / measured), Cauchy's loss, each run "
+        "in the case (stalled or not) that it is nearer to; stall_any, _node, _tensor_node, _whole "
+        "and _alone by the likelihood of how often that happened (simulator/training_run/fit.py)",
         date=today,
         runs=int((table.weights > 0).sum()),
         residual=round(fitted.residual, 4),

@@ -27,9 +27,9 @@ from simulator.training_run.features import features
 from simulator.training_run.interval import (
     Band,
     memory_interval,
-    regimes_of,
     shipped_intervals,
     step_interval,
+    step_regimes_of,
 )
 from simulator.training_run.layer_work import matmul_type, wide_type
 from simulator.training_run.network_text import network_of
@@ -178,7 +178,7 @@ def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> I
 
 def _banded(interval: Interval, run: TrainingRun, bands: Mapping[str, Band]) -> IntervalUsed:
     """The regime is the first whose band gives the interval, `unseen` first where it does."""
-    for name in ("unseen", *regimes_of(run)):
+    for name in ("unseen", *step_regimes_of(run)):
         band = bands.get(name)
         if band is None:
             continue

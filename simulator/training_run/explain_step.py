@@ -14,7 +14,13 @@ import numpy as np
 
 from profiles.units import format_time
 from simulator.training_run.features import Features
-from simulator.training_run.step_time import larger
+from simulator.training_run.message_stalls import (
+    stall_chance,
+    stalled_messages,
+    waiting_buckets,
+    waiting_ranks,
+)
+from simulator.training_run.step_time import larger, step_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,9 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     x  features of the run alone;  c  the value of each kind of coefficient
     """
     v = {name: float(getattr(x, name)[0]) for name in Features.__dataclass_fields__}
+    calm = np.zeros(1, dtype=np.bool_)
+    v["waiting_ranks"] = float(waiting_ranks(x, calm)[0])
+    v["waiting_buckets"] = float(waiting_buckets(x, calm)[0])
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
     whole = layer.total_s + gather.time_s
@@ -96,6 +105,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             numbers=f"{c['spread']:.4g} x {doublings:.3g} x {format_time(before)}",
         )
     )
+    lines.append(_risk(x, v, c))
     return tuple(line for line in lines if line.time_s != 0.0)
 
 
@@ -118,15 +128,17 @@ class _LayerTerms:
         again = 2.0 + v["recomputed_matmul"]
         kernels = v["kernels_forward"] * (1.0 + v["recomputed_matmul"]) + v["kernels_backward"]
         calls = v["socket_calls"] * again
-        host = (kernels * c["launch_us"] + calls * c["socket_us"]) * 1e-6
+        ranks = v["waiting_ranks"] * again
+        host = (kernels * c["launch_us"] + calls * c["socket_us"] + ranks * c["wait_us"]) * 1e-6
         waiting = StepLine(
             part="compute_s",
             name="waiting for the host",
             time_s=_larger(device, host) - device,
             formula="larger(device, kernels x launch_us + collectives between sockets x "
-            "socket_us) - device",
+            "socket_us + ranks of collectives beside blocking messages x wait_us) - device",
             numbers=f"(larger({format_time(device)}, {kernels:.4g} x {c['launch_us']:.4g} us + "
-            f"{calls:g} x {c['socket_us']:.4g} us) - {format_time(device)})",
+            f"{calls:g} x {c['socket_us']:.4g} us + {ranks:g} x {c['wait_us']:.4g} us) - "
+            f"{format_time(device)})",
         )
         rings = StepLine(
             part="compute_s",
@@ -302,6 +314,35 @@ def _pipeline(
     ]
 
 
+def _risk(x: Features, v: Mapping[str, float], c: Mapping[str, float]) -> StepLine:
+    """What trouble adds in the geometric mean of both cases (message_stalls.py)."""
+    arrays = {name: np.asarray([value]) for name, value in c.items()}
+    trouble = np.ones(1, dtype=np.bool_)
+    chance = float(stall_chance(x, arrays)[0])
+    without = float(step_parts(x, arrays, ~trouble).total_s[0])
+    with_it = float(step_parts(x, arrays, trouble).total_s[0])
+    messages = float(stalled_messages(x, trouble)[0])
+    ranks = float(waiting_ranks(x, trouble)[0])
+    what = (
+        f"{messages:g} messages x {c['stall_ms']:.4g} ms"
+        if messages
+        else f"collectives that wait, {ranks:g} x {c['wait_us']:.4g} us a forward layer"
+    )
+    who = (
+        "all that need more memory than there is"
+        if v["over_memory"] > 0
+        else f"{chance:.0%} of such jobs"
+    )
+    return StepLine(
+        part="stall_s",
+        name="messages that stall",
+        time_s=without * ((with_it / without) ** chance - 1.0),
+        formula="(time with stalls / time without) ^ share of jobs that stall x time without, less "
+        "time without",
+        numbers=f"{format_time(with_it)} with ({what}), {format_time(without)} without; {who}",
+    )
+
+
 def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
     steps = 1e-6 * v["reduce_steps"] * c["outer_step_us"]
     return [
@@ -320,6 +361,13 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             time_s=1e-6 * v["reduce_ranks"] * c["reduce_rank_us"],
             formula="reduce_rank_us x ring steps",
             numbers=f"{c['reduce_rank_us']:.4g} us x {v['reduce_ranks']:g}",
+        ),
+        StepLine(
+            part="reduce_s",
+            name="buckets of gradients that wait for the host",
+            time_s=1e-3 * v["waiting_buckets"] * c["wait_bucket_ms"],
+            formula="wait_bucket_ms x buckets of 25 MiB",
+            numbers=f"{c['wait_bucket_ms']:.4g} ms x {v['waiting_buckets']:.4g}",
         ),
         StepLine(
             part="optimizer_s",

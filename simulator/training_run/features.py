@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
+from simulator.training_run.blocked_host import blocked_host
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
@@ -55,6 +56,12 @@ class Features:
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
                           stage's time per micro-batch (0 for others, which have a closed form)
+    blocking              1 where the host waits for every message between stages (RunStack)
+    tensor_waits          ranks of tensor parallelism's collectives, forward, of such a stack
+    tensor_nodes          nodes that a group of tensor parallelism spans
+    reduce_buckets        buckets of gradients that such a stack exchanges one by one, once per step
+    over_memory           1 where such a stack's run with stages needs more than the device has: if
+                          it runs at all, it is by giving memory back and taking it again
     """
 
     microbatches: Array
@@ -110,14 +117,22 @@ class Features:
     optimizer_s: Array
     accumulation_s: Array
     idle_share: Array
+    blocking: Array
+    tensor_waits: Array
+    tensor_nodes: Array
+    reduce_buckets: Array
+    over_memory: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""
         return Features(**{f.name: getattr(self, f.name)[index] for f in fields(Features)})
 
 
-def features(runs: Sequence[TrainingRun]) -> Features:
-    """The features of runs, in their order."""
+def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
+    """The features of runs, in their order.
+
+    all_fit  they are known to fit, or to be refused if they do not: nobody asks for their memory
+    """
     stacks = [load_run_stack(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
     places: dict[tuple[object, ...], int] = {}
@@ -135,7 +150,7 @@ def features(runs: Sequence[TrainingRun]) -> Features:
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3])))
+        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit))
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
 
@@ -192,6 +207,8 @@ def _row(
     stack: RunStack,
     works: tuple[LayerWork, ...],
     seconds: tuple[WorkSeconds, ...],
+    *,
+    fits: bool,
 ) -> dict[str, float]:
     model = run.model
     expert_share = model.num_expert_layers / model.num_layers
@@ -251,6 +268,8 @@ def _row(
     table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row)
+    held = sum(_rank_parameters(run, stack))
+    row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
     return row
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from profiles.document import read_document
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import COEFFICIENTS_FILE, shipped_coefficients
+from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 INTERVALS_SCHEMA = "shardwright/run-intervals@1"
@@ -67,11 +68,25 @@ def regimes_of(run: TrainingRun) -> tuple[str, ...]:
     )
 
 
+def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes of a run's step time, the narrowest first.
+
+    Where hosts wait for messages between stages, runs with and without stages between nodes are
+    regimes of their own: some of the former take many times as long (message_stalls.py).
+    """
+    names = regimes_of(run)
+    if not load_run_stack(run.stack).blocking_messages:
+        return names
+    with_stages = run.pp > 1 and run.num_nodes > 1
+    word = "stages between nodes" if with_stages else "no stages between nodes"
+    return (f"{names[0]}, {word}", *names)
+
+
 def step_interval(run: TrainingRun, time_s: float) -> Interval:
     """The interval of a predicted step time."""
     known = shipped_coefficients().values
     seen = f"matmul.{run.device}" in known and f"passes.{run.stack}" in known
-    names = regimes_of(run) if seen else (_UNSEEN, _EVERY)
+    names = step_regimes_of(run) if seen else (_UNSEEN, _EVERY)
     return _applied(shipped_intervals().step, names, time_s)
 
 

@@ -34,6 +34,9 @@ class RunStack:
     overlaps_data_parallel, overlaps_tensor_parallel, overlaps_pipeline   what hides under compute
     splits_sends     tensor-parallel ranks send a share each between stages and gather it there,
                      with or without sequence parallelism
+    blocking_messages   the host waits for every message between stages: sizes travel ahead and are
+                     read on the host before the tensor is asked for (simulator/training_run/
+                     message_stalls.py says what that costs)
     sharded_name     whose coefficients runs with a sharded optimizer take, where that is other
                      software; "" for the stack's own
     """
@@ -58,6 +61,7 @@ class RunStack:
     overlaps_tensor_parallel: bool
     overlaps_pipeline: bool
     splits_sends: bool = False
+    blocking_messages: bool = False
     sharded_name: str = ""
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.training_run.features import Features
+from simulator.training_run.message_stalls import (
+    stall_chance,
+    stalled_buckets,
+    stalled_messages,
+    waiting_buckets,
+    waiting_ranks,
+)
 
 Array = NDArray[np.float64]
 
@@ -24,6 +31,7 @@ class StepParts:
     compute_s     matmuls, attention, passes and what waits for the host, of the busiest stage
     tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
     cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
+    stall_s       messages between stages that stall, or the risk of it (message_stalls.py)
     """
 
     compute_s: Array
@@ -32,6 +40,7 @@ class StepParts:
     context_s: Array
     gather_s: Array
     cut_s: Array
+    stall_s: Array
     bubble_s: Array
     reduce_s: Array
     optimizer_s: Array
@@ -46,6 +55,7 @@ class StepParts:
             + self.context_s
             + self.gather_s
             + self.cut_s
+            + self.stall_s
             + self.bubble_s
             + self.reduce_s
             + self.optimizer_s
@@ -59,10 +69,14 @@ def larger(a: Array, b: Array) -> Array:
     return np.asarray(top * ((a / top) ** _SHARP + (b / top) ** _SHARP) ** (1 / _SHARP))
 
 
-def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
+def step_parts(
+    x: Features, c: Mapping[str, Array], trouble: NDArray[np.bool_] | None = None
+) -> StepParts:
     """The parts of each run's step.
 
-    c  per kind of coefficient the value of every run (coefficients.Assigned.of)
+    c        per kind of coefficient the value of every run (coefficients.Assigned.of)
+    trouble  [runs] whether messages stall; None for the geometric mean of both cases, weighted by
+             how often they happen: the parts are then those without, and stall_s is the difference
 
     A stage's time per micro-batch is the larger of device and host time. The pipeline is 1f1b's
     (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided by the
@@ -70,6 +84,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     """
     launch = c["launch_us"] * 1e-6
     attention = c["attention"]
+    if trouble is None:
+        return _with_risk(x, c)
     forward_matmul = larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward)
     backward_matmul = larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward)
     forward = forward_matmul + attention * x.attention_forward
@@ -97,7 +113,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
     rings = x.tensor_rings * (2.0 + x.recomputed_matmul) * c["ring_us"] * 1e-6
     sockets = x.socket_calls * (2.0 + x.recomputed_matmul) * c["socket_us"] * 1e-6
-    layer = larger(device, kernels * launch + sockets) + rings
+    waits = waiting_ranks(x, trouble) * (2.0 + x.recomputed_matmul) * c["wait_us"] * 1e-6
+    layer = larger(device, kernels * launch + sockets + waits) + rings
     gather = x.gather_inner * c["inner"] + x.gather_outer * c["outer"]
     gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
@@ -120,6 +137,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     reduce = x.reduce_inner * c["inner"] + x.reduce_outer * c["outer"]
     reduce = (reduce + 1e-6 * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
     reduce = reduce + 1e-6 * x.reduce_ranks * c["reduce_rank_us"]
+    reduce = reduce + 1e-3 * waiting_buckets(x, trouble) * c["wait_bucket_ms"]
+    reduce = reduce + 1e-3 * stalled_buckets(x, trouble) * c["stall_bucket_ms"]
     optimizer = c["optimizer"] * x.optimizer_s
     m = x.microbatches
     share = m * np.where(full >= last, x.layers, x.last_layers)
@@ -130,6 +149,7 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
         context_s=share * context,
         gather_s=share * gather_layer,
         cut_s=np.where(x.pp > 1, cuts, 0.0),
+        stall_s=stalled_messages(x, trouble) * c["stall_ms"] * 1e-3,
         bubble_s=bubble,
         reduce_s=reduce,
         optimizer_s=optimizer,
@@ -142,3 +162,17 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
             for name in StepParts.__dataclass_fields__
         }
     )
+
+
+def _with_risk(x: Features, c: Mapping[str, Array]) -> StepParts:
+    chance = stall_chance(x, c)
+    calm = step_parts(x, c, np.zeros(len(chance), dtype=np.bool_))
+    rows = np.flatnonzero(chance > 0)
+    if not rows.size:
+        return calm
+    some = {kind: value[rows] for kind, value in c.items()}
+    troubled = step_parts(x.rows(rows), some, np.ones(rows.size, dtype=np.bool_)).total_s
+    without = calm.total_s[rows]
+    risk = np.zeros(len(chance))
+    risk[rows] = without * ((troubled / without) ** chance[rows] - 1.0)
+    return replace(calm, stall_s=risk)

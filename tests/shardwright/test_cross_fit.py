@@ -75,9 +75,10 @@ def test_a_source_counts_for_forty_rows_at_most() -> None:
     assert found.weights[:80].sum() == pytest.approx(40.0)
 
 
-def test_runs_with_network_trouble_are_predicted_and_not_fitted_on() -> None:
+def test_runs_with_network_trouble_have_a_weight_of_their_own() -> None:
     """The README of the published runs: below 20 % MFU on several nodes. 8 x 0.13e9 weights
-    x 6 x 4.2e6 tokens are 2.6e16 flop; 32 H100 at 20 % of 989 TFLOP/s take 4.1 s."""
+    x 6 x 4.2e6 tokens are 2.6e16 flop; 32 H100 at 20 % of 989 TFLOP/s take 4.1 s. They are fitted
+    on where hosts wait for messages, as nanotron's do, and only predicted elsewhere."""
     run = PublishedRun(
         row=1,
         id="ultra-1",
@@ -105,11 +106,21 @@ def test_runs_with_network_trouble_are_predicted_and_not_fitted_on() -> None:
         measured = [Measured(id=changed.id, step_time_s=step_time_s)]
         return float(fit_table([changed], measured).weights[0])
 
-    assert weight(run, 0.99 * limit_s) == 1.0
-    assert weight(run, 1.01 * limit_s) == 0.0
+    other = replace(run, framework="Megatron-Core")
+    assert weight(other, 0.99 * limit_s) == 1.0
+    assert weight(other, 1.01 * limit_s) == 0.0
     # One node has no such network.
-    alone = replace(run, num_devices=8, dp=8)
+    alone = replace(other, num_devices=8, dp=8)
     assert weight(alone, 100 * limit_s) == 1.0
+    # 80 of one kind and 160 of the other: each weighs 40 rows.
+    runs = [replace(run, id=f"ultra-{i}") for i in range(240)]
+    slow = [i >= 80 for i in range(240)]
+    measured = [
+        Measured(id=run.id, step_time_s=(1.01 if late else 0.99) * limit_s)
+        for run, late in zip(runs, slow, strict=True)
+    ]
+    weights_of = fit_table(runs, measured).weights
+    assert weights_of.tolist() == [0.5] * 80 + [0.25] * 160
 
 
 def test_a_fit_comes_near_what_it_is_fitted_on(table: FitTable) -> None:
