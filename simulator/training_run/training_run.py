@@ -24,6 +24,8 @@ class TrainingRun:
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
+    lora_rank     of the adapters, where only they are trained
+    expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -52,6 +54,8 @@ class TrainingRun:
     recompute_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
+    lora_rank: int = 16
+    expert_imbalance: float = 1.0
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,6 +63,11 @@ class TrainingRun:
             raise InputError(
                 f"{self.id}: activation_offload={self.activation_offload:g} is a share of the "
                 "saved activations; use 0 (none leave the device) to 1 (all do)"
+            )
+        if self.expert_imbalance < 1.0:
+            raise InputError(
+                f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
+                "tokens over the mean; use 1 (all alike) or more"
             )
 
     @property
