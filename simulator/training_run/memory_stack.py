@@ -121,6 +121,8 @@ class Moment:
 class MemoryStack:
     """What a stack keeps; each file says where every entry is read off.
 
+    frameworks         beginnings of frameworks' names, in small letters, that this describes in
+                       the place of their run stack's file
     run_stacks         the run stacks (profiles/data/run_stacks) that this describes
     zero_stages        and at which ZeRO stages; another file may describe the others
     weight_bytes       per parameter, held by every data-parallel rank below ZeRO stage 3
@@ -171,6 +173,7 @@ class MemoryStack:
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
     program: str = ""
+    frameworks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("program", self.program, PROGRAMS, self.name)
@@ -196,7 +199,20 @@ def load_memory_stack(name: str) -> MemoryStack:
 
 def memory_stack_of(run: TrainingRun) -> MemoryStack:
     """The file that describes the run's stack at its ZeRO stage; raises UnknownNameError."""
+    if run.memory_stack:
+        return load_memory_stack(run.memory_stack)
     return load_memory_stack(_stack_name(run.stack, run.zero_stage))
+
+
+@functools.cache
+def memory_stack_of_framework(framework: str) -> str:
+    """The file that is a framework's own, "" where its run stack says which."""
+    name = framework.strip().lower()
+    stacks = [load_memory_stack(each) for each in memory_stack_names()]
+    found = (
+        stack.name for stack in stacks if stack.frameworks and name.startswith(stack.frameworks)
+    )
+    return next(found, "")
 
 
 @functools.cache

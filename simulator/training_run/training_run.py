@@ -21,6 +21,7 @@ class TrainingRun:
                   Megatron-Core calls the block method); 0 for all
     vpp           model chunks per pipeline rank
     stack         name of a run stack (simulator/training_run/run_stack.py)
+    memory_stack  name of a file of profiles/data/run_memory, where it is not the stack's own; ""
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
@@ -50,6 +51,7 @@ class TrainingRun:
     precision: str
     schedule: str
     stack: str
+    memory_stack: str = ""
     lora: bool = False
     recompute_layers: int = 0
     optimizer_offload: bool = False

@@ -24,6 +24,7 @@ from simulator.training_run.memory_stack import (
     load_memory_stack,
     memory_stack_names,
     memory_stack_of,
+    memory_stack_of_framework,
 )
 from simulator.training_run.run_stack import run_stack_names
 from simulator.training_run.stage_share import stage_shares
@@ -369,7 +370,8 @@ def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
         global_batch=512,
         recompute=recompute,
         schedule="1f1b" if pp > 1 else "none",
-        stack=stack.run_stacks[0],
+        stack=stack.run_stacks[0] if stack.run_stacks else "megatron-2021",
+        memory_stack="" if stack.run_stacks else name,
         zero_stage=stack.zero_stages[-1],
         sequence_parallel=tp > 1,
     )
@@ -405,6 +407,17 @@ def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], lay
     total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
     # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
     assert total * run.tp >= run.model.parameters * 0.999
+
+
+def test_a_framework_may_have_a_file_of_its_own() -> None:
+    assert memory_stack_of_framework("OneFlow 75f11b8") == "oneflow"
+    assert memory_stack_of_framework("Megatron-LM") == ""
+    run = replace(RUN, stack="megatron-2021", precision="fp16")
+    own = replace(run, memory_stack=memory_stack_of_framework("OneFlow"))
+    # The same tensors, printed by nvidia-smi and without an allocator's blocks.
+    assert footprint(own).allocated_bytes == footprint(run).allocated_bytes
+    assert footprint(own).shown_bytes == footprint(own).device_bytes
+    assert footprint(own).reserved_bytes == footprint(own).allocated_bytes
 
 
 def test_every_run_stack_has_a_memory_file_at_its_stages() -> None:
