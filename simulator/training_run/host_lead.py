@@ -80,8 +80,8 @@ def lead_regimes(run: TrainingRun) -> tuple[str, ...]:
         f"pp {run.pp}" if run.pp < 3 else "pp 3 or more",
         f"tp in {reach}",
         f"{size} nodes" if size != "64" else "64 nodes or more",
-        f"ZeRO {min(run.zero_stage, 1)}",
         "long layers" if work > _LONG_LAYER_FLOP else "short layers",
+        f"ZeRO {min(run.zero_stage, 1)}",
     )
     names = [", ".join(words[:count]) for count in range(len(words), 0, -1)]
     return (*names, _WHOLE)

@@ -111,6 +111,11 @@ class _Program:
         self.allocator.free(whole, read_by_collective=True)
         return part
 
+    def _free_shared(self, block: Block | None) -> None:
+        """A part of the sequence that a collective read or wrote: inputs of an all-gather and
+        outputs of a reduce-scatter are recorded on its stream like what is whole."""
+        self.allocator.free(block, read_by_collective=self.shapes.tp > 1)
+
     def _forward(self) -> list[_Kept]:
         s, free = self.shapes, self.allocator.free
         if s.has_embedding:
@@ -158,14 +163,14 @@ class _Program:
         free(turned)
         out = self._reduce_scattered(out)
         kept["middle"] = self._new(s.shard)
-        free(out)
+        self._free_shared(out)
         kept["normed middle"] = self._new(s.shard)
         kept["gate and up"] = self._new(2 * s.inner, 4)
         kept["activated"] = self._new(s.inner)
         kept["product"] = self._new(s.inner)
         out = self._reduce_scattered(self._new(s.whole))
         following = self._new(s.shard)
-        free(out)
+        self._free_shared(out)
         return kept, following
 
     def _gradient(self, name: str, elements: int) -> None:
@@ -215,9 +220,9 @@ class _Program:
         if s.tp > 1:
             free(whole, read_by_collective=True)
         free(logits)
-        free(last["normed"])
+        self._free_shared(last["normed"])
         gradient = self._new(s.shard, 2)
-        free(part)
+        self._free_shared(part)
         return gradient
 
     def _layer_backward(self, layer: int, kept: _Kept, gradient: Block | None) -> Block | None:
@@ -290,13 +295,13 @@ class _Program:
         if s.tp > 1:
             free(whole, read_by_collective=True)
         free(gradient_of_output)
-        free(normed)
+        self._free_shared(normed)
         of_norm = self._new(s.shard, 2)
-        free(part)
+        self._free_shared(part)
         free(before_norm)
         added = self._new(s.shard)
         free(of_norm)
-        free(residual)
+        self._free_shared(residual)
         return added
 
     def _step(self) -> None:

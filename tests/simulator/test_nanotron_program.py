@@ -211,7 +211,7 @@ def test_regimes_and_launches_of_a_run() -> None:
     run = replace(RUN, tp=16, dp=4, pp=2, num_devices=128)
     names = lead_regimes(run)
     # 4 h^2 + 3 h f weights, 6 each, 4096 tokens on 16 devices: 0.17 TFLOP.
-    assert names[0] == "pp 2, tp in two nodes, 16 to 63 nodes, ZeRO 1, short layers"
+    assert names[0] == "pp 2, tp in two nodes, 16 to 63 nodes, short layers, ZeRO 1"
     assert names[-2:] == ("pp 2", "*")
     lead = HostLead(
         source="s",
