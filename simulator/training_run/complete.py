@@ -24,6 +24,7 @@ from simulator.training_run.complete_words import (
     schedule_of,
     vpp_of,
 )
+from simulator.training_run.memory_stack import memory_stack_of_framework
 from simulator.training_run.network_text import network_of
 from simulator.training_run.run_stack import stack_of_framework
 from simulator.training_run.training_run import TrainingRun
@@ -82,6 +83,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         precision=_precision(run, device, stack, said),
         schedule=schedule_of(run, layout.pp, vpp, said),
         stack=stack,
+        memory_stack=memory_stack_of_framework(run.framework),
         lora=lora,
     )
     _check(run, completed, device)

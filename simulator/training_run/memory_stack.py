@@ -22,6 +22,7 @@ PLACES = ("layer", "head", "embedding", "step")
 STAGE_SPLITS = ("even", "cost")
 PEAK_RANKS = ("any", "first")
 SHOWN = ("allocated", "reserved", "device")
+PROGRAMS = ("", "nanotron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class KeptTensor:
     bytes   per element;  count  tensors of this kind
     split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`
     only    conditions that must all hold (simulator/training_run/run_conditions.py)
+    most    of the width `parameters`: at most so many elements (a bucket's size); 0 for no limit
 
     Raises UnknownNameError for a name that is none of these, InputError for a negative size.
     """
@@ -45,6 +47,7 @@ class KeptTensor:
     part: str = ""
     split: str = "tp"
     only: tuple[str, ...] = ()
+    most: float = 0.0
 
     def __post_init__(self) -> None:
         _check("part", self.part, PARTS, self.name)
@@ -52,6 +55,10 @@ class KeptTensor:
         _check("width", self.width, WIDTHS, self.name)
         for condition in self.only:
             _check("condition", condition, CONDITIONS, self.name)
+        if self.most and self.width != "parameters":
+            raise InputError(f"{self.name}: `most` limits the width parameters, not {self.width}")
+        if self.most < 0.0:
+            raise InputError(f"{self.name}: most {self.most:g} must be 0 (no limit) or more")
         if self.bytes < 0.0 or self.count < 0.0:
             raise InputError(
                 f"{self.name}: bytes {self.bytes:g} and count {self.count:g} must be 0 or more"
@@ -114,12 +121,16 @@ class Moment:
 class MemoryStack:
     """What a stack keeps; each file says where every entry is read off.
 
+    frameworks         beginnings of frameworks' names, in small letters, that this describes in
+                       the place of their run stack's file
     run_stacks         the run stacks (profiles/data/run_stacks) that this describes
     zero_stages        and at which ZeRO stages; another file may describe the others
     weight_bytes       per parameter, held by every data-parallel rank below ZeRO stage 3
     gradient_bytes     per parameter as summed, held by every one below stage 2; `fp16_` and `fp8_`
                        are those of runs in fp16 and in fp8 or less
     frozen_fp8_weight_bytes   per parameter where fp8 runs train adapters alone
+    offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, what stays on the device of
+                       weights and gradients where the optimizer is in host memory
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
     stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, the head counts)
@@ -132,6 +143,8 @@ class MemoryStack:
     reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
                        where there is room, over tensors
     needed_over_allocated     the same where there is not: what a layout needs to run at all
+    program            what its report prints comes of this program (simulator/training_run/
+                       reserved_peak.py), where that covers the run; "" for the count of tensors
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
@@ -146,6 +159,8 @@ class MemoryStack:
     fp8_gradient_bytes: float
     frozen_fp8_weight_bytes: float
     state_bytes: float
+    offloaded_weight_bytes: float
+    offloaded_gradient_bytes: float
     vocabulary_multiple: int
     stage_split: str
     peak_rank: str
@@ -157,8 +172,11 @@ class MemoryStack:
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
+    program: str = ""
+    frameworks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _check("program", self.program, PROGRAMS, self.name)
         _check("stage split", self.stage_split, STAGE_SPLITS, self.name)
         _check("peak rank", self.peak_rank, PEAK_RANKS, self.name)
         _check("kind of peak", self.shows, SHOWN, self.name)
@@ -181,7 +199,20 @@ def load_memory_stack(name: str) -> MemoryStack:
 
 def memory_stack_of(run: TrainingRun) -> MemoryStack:
     """The file that describes the run's stack at its ZeRO stage; raises UnknownNameError."""
+    if run.memory_stack:
+        return load_memory_stack(run.memory_stack)
     return load_memory_stack(_stack_name(run.stack, run.zero_stage))
+
+
+@functools.cache
+def memory_stack_of_framework(framework: str) -> str:
+    """The file that is a framework's own, "" where its run stack says which."""
+    name = framework.strip().lower()
+    stacks = [load_memory_stack(each) for each in memory_stack_names()]
+    found = (
+        stack.name for stack in stacks if stack.frameworks and name.startswith(stack.frameworks)
+    )
+    return next(found, "")
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from profiles.errors import InputError
 from profiles.model.transformer import Transformer
 
 
@@ -20,7 +21,12 @@ class TrainingRun:
                   Megatron-Core calls the block method); 0 for all
     vpp           model chunks per pipeline rank
     stack         name of a run stack (simulator/training_run/run_stack.py)
+    memory_stack  name of a file of profiles/data/run_memory, where it is not the stack's own; ""
     lora          only low-rank adapters are trained
+    optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
+    activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
+    lora_rank     of the adapters, where only they are trained
+    expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -45,9 +51,26 @@ class TrainingRun:
     precision: str
     schedule: str
     stack: str
+    memory_stack: str = ""
     lora: bool = False
     recompute_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offload: float = 0.0
+    lora_rank: int = 16
+    expert_imbalance: float = 1.0
     defaults: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.activation_offload <= 1.0:
+            raise InputError(
+                f"{self.id}: activation_offload={self.activation_offload:g} is a share of the "
+                "saved activations; use 0 (none leave the device) to 1 (all do)"
+            )
+        if self.expert_imbalance < 1.0:
+            raise InputError(
+                f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
+                "tokens over the mean; use 1 (all alike) or more"
+            )
 
     @property
     def num_microbatches(self) -> int:
