@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from profiles.errors import InputError
 from profiles.model.transformer import Transformer
 
 
@@ -21,6 +22,8 @@ class TrainingRun:
     vpp           model chunks per pipeline rank
     stack         name of a run stack (simulator/training_run/run_stack.py)
     lora          only low-rank adapters are trained
+    optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
+    activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -47,7 +50,16 @@ class TrainingRun:
     stack: str
     lora: bool = False
     recompute_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offload: float = 0.0
     defaults: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.activation_offload <= 1.0:
+            raise InputError(
+                f"{self.id}: activation_offload={self.activation_offload:g} is a share of the "
+                "saved activations; use 0 (none leave the device) to 1 (all do)"
+            )
 
     @property
     def num_microbatches(self) -> int:
