@@ -228,7 +228,8 @@ def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes:
 
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
-    return (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
+    mesh = (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
+    return (*mesh, run.precision, run.axis_order, run.compression, run.local_steps)
 
 
 def _rank(layout: PricedLayout) -> tuple[float, float]:

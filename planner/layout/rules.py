@@ -8,8 +8,17 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
+from simulator.training_run.rank_group import AXIS_ORDERS
 
 LAYOUT_RULES_SCHEMA = "shardwright/layout-rules@1"
+OFFERS = (
+    "bf16-reduce",
+    "compression",
+    "local-steps",
+    "wide-layers",
+    "optimizer-offload",
+    "activation-offload",
+)
 LAYOUT_RULES_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "layout_rules"
 
 
@@ -22,6 +31,9 @@ class LayoutRules:
     zero_stages  that it offers with every one of its axes
     partial_recompute   whether full recomputation may be of some layers of each stage only
     sequence_parallel   whether norms and residuals are split over tp
+    orders     how ranks are numbered (rank_group.AXIS_ORDERS), its usual one first
+    precisions  of the matmuls
+    offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
     """
 
     name: str
@@ -33,6 +45,14 @@ class LayoutRules:
     recompute: tuple[str, ...]
     partial_recompute: bool
     sequence_parallel: bool
+    orders: tuple[str, ...] = AXIS_ORDERS[:1]
+    precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    offers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for offer in self.offers:
+            if offer not in OFFERS:
+                raise UnknownNameError("offer", offer, OFFERS, where=f"{self.name}.toml: offers")
 
 
 def layout_stacks() -> tuple[str, ...]:

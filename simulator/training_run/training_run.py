@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from profiles.errors import InputError
+from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
+from simulator.training_run.far_level import FarLevel
+from simulator.training_run.gradient_exchange import REDUCTIONS, compression_of
+from simulator.training_run.rank_group import AXIS_ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,16 @@ class TrainingRun:
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
+    far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
+    axis_order    where the ranks of each axis lie (simulator/training_run/rank_group.py)
+    torus         chips per axis of a node that is a torus, in the order of ranks; () for none
+    gradient_reduction  what gradients are summed in between replicas: `fp32`, `bf16`, or "" for
+                  what the stack does
+    compression   of gradients between replicas: `powersgd-R`, `topk-S` or "" for none
+                  (simulator/training_run/gradient_exchange.py)
+    local_steps   steps that each of `local_workers` parts of the replicas takes by itself before
+                  all exchange what they learned
+    wide_layers   first and last so many layers whose matmuls stay in bf16 at a lower precision
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -52,6 +65,14 @@ class TrainingRun:
     recompute_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
+    far_levels: tuple[FarLevel, ...] = ()
+    axis_order: str = AXIS_ORDERS[0]
+    torus: tuple[int, ...] = ()
+    gradient_reduction: str = ""
+    compression: str = ""
+    local_steps: int = 1
+    local_workers: int = 1
+    wide_layers: int = 0
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -60,11 +81,28 @@ class TrainingRun:
                 f"{self.id}: activation_offload={self.activation_offload:g} is a share of the "
                 "saved activations; use 0 (none leave the device) to 1 (all do)"
             )
+        if self.axis_order not in AXIS_ORDERS:
+            raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
+        if self.gradient_reduction not in ("", *REDUCTIONS):
+            raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
+        compression_of(self.compression)
+        if self.local_steps < 1 or self.local_workers < 1 or self.dp % self.local_workers:
+            raise InputError(
+                f"{self.id}: local_steps={self.local_steps} of local_workers={self.local_workers}: "
+                f"both must be 1 or more and the workers divide dp={self.dp}"
+            )
+        if self.wide_layers < 0:
+            raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
 
     @property
     def num_microbatches(self) -> int:
         """Passes per optimizer step and data-parallel rank, at least 1."""
         return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+
+    @property
+    def sharing_ranks(self) -> int:
+        """Ranks that hold the same weights and may share the states: those of one worker."""
+        return self.dp * self.cp // self.local_workers
 
     @property
     def tokens(self) -> float:
