@@ -63,6 +63,7 @@ _PART_WORDS = {
     "bubble_s": "bubble",
     "reduce_s": "exchange of gradients",
     "optimizer_s": "optimizer",
+    "host_s": "host memory",
     "overhead_s": "overhead",
 }
 

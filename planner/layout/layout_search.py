@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import fewest_recomputed_layers, needed_floor_bytes
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.features import stage_layers
+from simulator.training_run.features import host_memory_short, stage_layers
 from simulator.training_run.footprint import Footprint, footprint
 from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
@@ -191,7 +191,7 @@ class Refiner:
         while self._too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
             memory = footprint(run)
-        if self._too_big(memory):
+        if self._too_big(memory) or host_memory_short(run):
             return None
         exact = exact and run is asked
         parts = self.prices.exact_parts(run)
@@ -218,7 +218,9 @@ def _chunk_layers(run: TrainingRun) -> int:
 def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Layouts:
     """The layouts; those of full recomputation with as few layers as their floor of memory allows.
     Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
-    full = np.flatnonzero(layouts.recompute == RECOMPUTE.index("full"))
+    # What is kept decides what goes to the host: with activations there, all layers are alike.
+    kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
+    full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])
     if not full.size:
         return layouts
     layers = layouts.recompute_layers.copy()

@@ -49,6 +49,7 @@ _OF_MESH = (
     "extra_pass_s",
     "wide_first",
     "wide_last",
+    "host_step_s",
 )
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")

@@ -1,4 +1,4 @@
-"""The lines of a step that messages beyond the nodes' network, and rare exchanges, add."""
+"""The lines of a step for far levels, rare exchanges and what is kept in host memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from numpy.typing import NDArray
 from profiles.units import format_time
 from simulator.training_run.features import Features
 from simulator.training_run.step_line import StepLine
-from simulator.training_run.step_time import far_cuts, moved, not_hidden
+from simulator.training_run.step_time import far_cuts, host_shown, moved, not_hidden
 
 
 def as_arrays(c: Mapping[str, float]) -> dict[str, NDArray[np.float64]]:
     """The coefficients of one run as `step_parts` takes them."""
     return {kind: np.asarray([value]) for kind, value in c.items()}
+
+
+def host_line(x: Features, layer_s: float) -> StepLine:
+    """Of one layer and micro-batch of one run."""
+    shown = float(host_shown(x, np.asarray([layer_s]))[0])
+    return StepLine(
+        part="host_s",
+        name="activations to host memory and back",
+        time_s=shown,
+        formula="transfers - layer, above 0, where the framework overlaps them; else transfers",
+        numbers=f"(transfers {format_time(float(x.host_layer_s[0]))}, layer "
+        f"{format_time(layer_s)})",
+    )
 
 
 def far_lines(

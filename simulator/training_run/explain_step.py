@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiles.units import format_time
-from simulator.training_run.explain_far import as_arrays, far_lines
+from simulator.training_run.explain_far import as_arrays, far_lines, host_line
 from simulator.training_run.features import Features
 from simulator.training_run.step_line import StepLine
 from simulator.training_run.step_time import larger, wide_layer
@@ -27,7 +27,8 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     v = {name: float(getattr(x, name)[0]) for name in Features.__dataclass_fields__}
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
-    whole = layer.total_s + gather.time_s
+    host = host_line(x, layer.total_s)
+    whole = layer.total_s + gather.time_s + host.time_s
     head = c["matmul"] * v["head_matmul"] + c["passes"] * v["head_pass"]
     micro = c["microbatch_ms"] * 1e-3 * v["vpp"]
     wide = float(wide_layer(x, as_arrays(c))[0])
@@ -45,7 +46,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             formula=term.formula,
             numbers=f"{term.numbers} {times}",
         )
-        for term in (*layer.terms, gather)
+        for term in (*layer.terms, gather, host)
     ]
     if ends:
         lines.append(
@@ -327,6 +328,14 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             time_s=c["optimizer"] * v["extra_pass_s"],
             formula="optimizer x bytes moved / memory bandwidth",
             numbers=_product(c["optimizer"], v["extra_pass_s"]),
+        ),
+        StepLine(
+            part="host_s",
+            name="optimizer in host memory",
+            time_s=v["host_step_s"],
+            formula="gradients down, Adam at the host's memory bandwidth, weights up: the slowest "
+            "where the framework overlaps them, else their sum",
+            numbers=format_time(v["host_step_s"]),
         ),
         StepLine(
             part="overhead_s",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
+from profiles.hardware.host import host_of
 from simulator.training_run.far_seconds import FarCut, far_collective_s, far_cut
 from simulator.training_run.gradient_exchange import (
     GradientMessage,
@@ -23,6 +24,12 @@ from simulator.training_run.gradient_exchange import (
     gradient_bytes,
     outer_pass_bytes,
     shared_sides,
+)
+from simulator.training_run.host_offload import (
+    activation_host_s,
+    host_bytes,
+    host_limit_bytes,
+    optimizer_host_s,
 )
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
@@ -75,6 +82,8 @@ class Features:
                           cut_far_latency of a send, cut_crossings cuts between its parts
     wide_*                of a layer, what bf16 takes beyond the run's lower precision;
                           wide_first, wide_last so many layers of the first and the last stage
+    host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
+                          there, down and up; overlaps_host  1 where both go on beside computing
     extra_pass_s          streaming what compression and outer optimizers move, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
@@ -151,6 +160,9 @@ class Features:
     wide_grouped_backward: Array
     wide_first: Array
     wide_last: Array
+    host_step_s: Array
+    host_layer_s: Array
+    overlaps_host: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""
@@ -327,6 +339,13 @@ def _row(
     row |= _messages(run, stack, links)
     updated = _updated_parameters(run, stack)
     row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    if run.optimizer_offload and not run.lora:
+        row["optimizer_s"] = 0.0
+        row["host_step_s"] = optimizer_host_s(run, stack, updated)
+    else:
+        row["host_step_s"] = 0.0
+    row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_host"] = float(stack.overlaps_host)
     row["extra_pass_s"] = _extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else _layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
@@ -499,6 +518,21 @@ def _updated_parameters(run: TrainingRun, stack: RunStack) -> float:
     if run.zero_stage < 1:
         return shared + experts
     return shared / run.sharing_ranks + experts / _expert_replicas(run)
+
+
+def host_memory_short(run: TrainingRun) -> str:
+    """Why host memory does not hold what the run keeps there, "" where it does."""
+    if not (run.optimizer_offload or run.activation_offload):
+        return ""
+    host = host_of(run.device)
+    stack = load_run_stack(run.stack)
+    needed = host_bytes(run, _updated_parameters(run, stack), stage_layers(run)[0])
+    if needed <= host_limit_bytes(host):
+        return ""
+    return (
+        f"needs {needed / 1e9:.0f} GB of host memory per device, {host.name} has "
+        f"{host_limit_bytes(host) / 1e9:.0f} GB to use"
+    )
 
 
 def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:

@@ -32,6 +32,7 @@ class RunStack:
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                      beyond writing a 16-bit gradient
     overlaps_data_parallel, overlaps_tensor_parallel, overlaps_pipeline   what hides under compute
+    overlaps_host    transfers to and from host memory go on beside computing
     splits_sends     tensor-parallel ranks send a share each between stages and gather it there,
                      with or without sequence parallelism
     sharded_name     whose coefficients runs with a sharded optimizer take, where that is other
@@ -58,6 +59,7 @@ class RunStack:
     overlaps_tensor_parallel: bool
     overlaps_pipeline: bool
     splits_sends: bool = False
+    overlaps_host: bool = False
     sharded_name: str = ""
 
 

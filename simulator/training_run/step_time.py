@@ -24,6 +24,7 @@ class StepParts:
     compute_s     matmuls, attention, passes and what waits for the host, of the busiest stage
     tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
     cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
+    host_s        what host memory costs: its transfers that do not hide, and an optimizer there
     """
 
     compute_s: Array
@@ -35,6 +36,7 @@ class StepParts:
     bubble_s: Array
     reduce_s: Array
     optimizer_s: Array
+    host_s: Array
     overhead_s: Array
 
     @property
@@ -49,6 +51,7 @@ class StepParts:
             + self.bubble_s
             + self.reduce_s
             + self.optimizer_s
+            + self.host_s
             + self.overhead_s
         )
 
@@ -78,6 +81,13 @@ def not_hidden(x: Features, c: Mapping[str, Array], layers_s: Array) -> Array:
     the nodes' network hides under one micro-batch's layers, `layers_s`, at most."""
     slower = np.maximum(x.reduce_far - x.reduce_outer * c["outer"], 0.0)
     return np.maximum((1.0 - c["reduce_exposed"]) * slower - layers_s, 0.0)
+
+
+def host_shown(x: Features, layer_s: Array) -> Array:
+    """Seconds per layer and micro-batch of activations on their way to the host and back that no
+    computing hides."""
+    beside = np.maximum(x.host_layer_s - layer_s, 0.0)
+    return np.where(x.overlaps_host > 0, beside, x.host_layer_s)
 
 
 def far_cuts(x: Features, c: Mapping[str, Array], busiest: Array) -> Array:
@@ -155,7 +165,8 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
     gather_layer = hidden + c["gather_exposed"] * np.minimum(gather, layer)
     head = c["matmul"] * x.head_matmul + c["passes"] * x.head_pass
-    whole = layer + gather_layer
+    host_layer = host_shown(x, layer)
+    whole = layer + gather_layer + host_layer
     micro = c["microbatch_ms"] * 1e-3 * x.vpp
     wide = wide_layer(x, c)
     full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro + x.wide_first * wide
@@ -181,7 +192,7 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
     m = x.microbatches
     share = m * np.where(full >= last, x.layers, x.last_layers)
     parts = StepParts(
-        compute_s=m * busiest - share * (tensor + expert + context + gather_layer),
+        compute_s=m * busiest - share * (tensor + expert + context + gather_layer + host_layer),
         tensor_s=share * tensor,
         expert_s=share * expert,
         context_s=share * context,
@@ -190,6 +201,7 @@ def step_parts(x: Features, c: Mapping[str, Array]) -> StepParts:
         bubble_s=bubble,
         reduce_s=reduce,
         optimizer_s=optimizer,
+        host_s=share * host_layer + x.host_step_s,
         overhead_s=c["step_ms"] * 1e-3,
     )
     slowest = c["spread"] * np.log2(np.maximum(x.nodes, 1.0)) * parts.total_s
