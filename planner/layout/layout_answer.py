@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.prediction import Interval
+from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
@@ -24,7 +26,7 @@ class LayoutPrediction:
     parts: tuple[tuple[str, float], ...]
     mfu: float
     peak_memory_bytes: float
-    usd_per_million_tokens: Interval | None
+    usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
 
 
@@ -112,4 +114,28 @@ def layout_title(run: TrainingRun) -> str:
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
+    parts += _beside_the_axes(run)
     return ", ".join(parts)
+
+
+def _beside_the_axes(run: TrainingRun) -> list[str]:
+    """What is not as usual."""
+    said = []
+    if run.axis_order != AXIS_ORDERS[0]:
+        said.append(f"ranks {run.axis_order}")
+    if run.torus:
+        said.append("torus " + "x".join(map(str, run.torus)))
+    if run.precision in LOW_PRECISIONS:
+        ends = f" (bf16 in {run.wide_layers} first and last layers)" if run.wide_layers else ""
+        said.append(run.precision + ends)
+    if run.gradient_reduction:
+        said.append(f"gradients summed in {run.gradient_reduction}")
+    if run.compression:
+        said.append(run.compression)
+    if run.local_workers > 1:
+        said.append(f"{run.local_workers} workers of {run.local_steps} local steps")
+    if run.optimizer_offload:
+        said.append("optimizer on the host")
+    if run.activation_offload:
+        said.append(f"{run.activation_offload:.0%} of activations on the host")
+    return said

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
+from planner.layout.layout_price import tokens_per_s
 from planner.layout.layout_search import PricedLayout
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.prediction import Interval
 from simulator.training_run.interval import step_interval
 
 
@@ -23,8 +23,7 @@ def choice_of(
 ) -> LayoutChoice:
     run = layout.run
     step = step_interval(run, layout.step_time_s)
-    tokens = run.global_batch * run.seq_len
-    per_s = Interval(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low)
+    per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
     return LayoutChoice(
         run=run,

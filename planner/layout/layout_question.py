@@ -39,6 +39,21 @@ class LayoutQuestion:
     options: AskedOptions = field(default_factory=AskedOptions)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAsk:
+    """What a question of a sweep says of layouts: the framework, its precision, what is pinned and
+    what may be chosen beside the axes."""
+
+    stack: str
+    precision: str = "bf16"
+    space: LayoutSpace = field(default_factory=LayoutSpace)
+    options: AskedOptions = field(default_factory=AskedOptions)
+
+    def pins(self) -> tuple[str, ...]:
+        """What is asked, as flags."""
+        return (f"--stack {self.stack}", *self.space.pins(), *self.options.words)
+
+
 def solve_layouts(
     question: LayoutQuestion,
     coefficients: CoefficientFile,
