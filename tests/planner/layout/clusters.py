@@ -1,5 +1,6 @@
 """Clusters of several levels that tests ask about."""
 
+import math
 from dataclasses import replace
 
 from profiles.hardware.catalog import get_cluster, get_link
@@ -48,3 +49,10 @@ def fat_tree(nodes: int = 8, *, oversubscription: float = 1.0) -> Cluster:
             replace(fabric, name="spine", oversubscription=oversubscription),
         ),
     )
+
+
+def torus(sides: tuple[int, ...]) -> Cluster:
+    """TPU v5p chips in a torus."""
+    count = math.prod(sides)
+    whole = get_cluster(f"{count}xtpu-v5p")
+    return replace(whole, name="torus", levels=(replace(whole.levels[0], torus=sides),))
