@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.failures import Reliability
 from simulator.prediction import Interval
 from simulator.training_run.rank_group import AXIS_ORDERS
 from simulator.training_run.run_conditions import LOW_PRECISIONS
@@ -20,6 +21,9 @@ class LayoutPrediction:
     mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
             arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
     peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    mfu_range, peak_memory_range   the same with their intervals
+    reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
+                        token that is kept
     """
 
     step_time_s: Interval
@@ -28,6 +32,12 @@ class LayoutPrediction:
     peak_memory_bytes: float
     usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
+    tokens_per_s: Interval
+    mfu_range: Interval
+    peak_memory_range: Interval
+    reliability: Reliability
+    usd_per_million_tokens_delivered: Interval | None = None
+    kwh_per_million_tokens_delivered: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +95,8 @@ class LayoutFile:
     cluster: str
     stack: str
     objective: str
-    bound: float | None
-    gap: float | None
+    bound: float | None = None
+    gap: float | None = None
     search_time_s: float
     considered: int
     too_big: int

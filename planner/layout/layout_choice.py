@@ -11,8 +11,9 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
+from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.training_run.interval import step_interval
+from simulator.training_run.interval import memory_interval, step_interval
 
 
 def choice_of(
@@ -25,17 +26,25 @@ def choice_of(
     step = step_interval(run, layout.step_time_s)
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
+    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
+    usd = usd_per_million_tokens(per_s, run.num_devices, price(cluster))
+    kwh = kwh_per_million_tokens(per_s, cluster)
+    lasting = reliability(run.model.parameters, run.num_devices)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(
             step_time_s=step,
             parts=layout.parts,
-            mfu=model_flop_per_token(run.model, run.seq_len)
-            * per_s.value
-            / (run.num_devices * peak),
+            mfu=mfu.value,
             peak_memory_bytes=layout.memory.needed_bytes,
-            usd_per_million_tokens=usd_per_million_tokens(per_s, run.num_devices, price(cluster)),
-            kwh_per_million_tokens=kwh_per_million_tokens(per_s, cluster),
+            usd_per_million_tokens=usd,
+            kwh_per_million_tokens=kwh,
+            tokens_per_s=per_s,
+            mfu_range=mfu,
+            peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
+            reliability=lasting,
+            usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
+            kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.sourced import Sourced
+from simulator.failures import delivered
 from simulator.money import usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.training_run import TrainingRun
@@ -35,4 +36,9 @@ def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
     run, prediction = choice.run, choice.prediction
     per_s = tokens_per_s(run, prediction.step_time_s)
     cost = usd_per_million_tokens(per_s, run.num_devices, price)
-    return replace(choice, prediction=replace(prediction, usd_per_million_tokens=cost))
+    priced = replace(
+        prediction,
+        usd_per_million_tokens=cost,
+        usd_per_million_tokens_delivered=delivered(cost, prediction.reliability.goodput),
+    )
+    return replace(choice, prediction=priced)

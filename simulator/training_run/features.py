@@ -220,10 +220,22 @@ def _precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
     return run, replace(run, precision="bf16")
 
 
+_NO_WIDE_LAYERS = {
+    "wide_forward": 0.0,
+    "wide_backward": 0.0,
+    "wide_grouped_forward": 0.0,
+    "wide_grouped_backward": 0.0,
+    "wide_first": 0.0,
+    "wide_last": 0.0,
+}
+
+
 def _wide_layers(
     run: TrainingRun, low: Sequence[WorkSeconds], wide: Sequence[WorkSeconds]
 ) -> dict[str, float]:
     """What layers in bf16 take beyond those at the run's precision (dense, with experts)."""
+    if not run.wide_layers or run.precision not in LOW_PRECISIONS:
+        return _NO_WIDE_LAYERS
     share = run.model.num_expert_layers / run.model.num_layers
 
     def beyond(name: str) -> float:
@@ -234,8 +246,6 @@ def _wide_layers(
 
     full, last = stage_layers(run)
     ends = run.wide_layers if run.pp > 1 else 2 * run.wide_layers
-    if run.precision not in LOW_PRECISIONS:
-        ends = 0
     backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
     return {
         "wide_forward": beyond("matmul_forward_s"),
@@ -593,6 +603,8 @@ def _worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Message
 
 
 def _extra_pass_bytes(run: TrainingRun, stack: RunStack) -> float:
+    if run.local_workers < 2 and not run.compression:
+        return 0.0
     moved = outer_pass_bytes(run, sum(_rank_parameters(run, stack)))
     if run.compression and run.zero_stage < 3 and not run.lora:
         moved += sum(message.pass_bytes for message, _ in _compressed(run, stack))
