@@ -187,10 +187,10 @@ class Refiner:
         """None where it does not fit, or the framework refuses it; of full recomputation the
         fewest layers of each stage that fit."""
         run = asked = self.layouts.run(self.prices.base, index)
-        memory = footprint(run)
+        memory = footprint(run, runs_program=False)
         while self._too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
-            memory = footprint(run)
+            memory = footprint(run, runs_program=False)
         if self._too_big(memory) or host_memory_short(run):
             return None
         exact = exact and run is asked
@@ -273,7 +273,10 @@ def _look_further(
 def _nearest(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> NearMiss | None:
     """Of the layouts with the least floors, the one that needs least."""
     tried = np.argsort(needed_floor_bytes(base, layouts), kind="stable")[:_OFTEN]
-    misses = [(footprint(run), run) for run in (layouts.run(base, int(i)) for i in tried)]
+    misses = [
+        (footprint(run, runs_program=False), run)
+        for run in (layouts.run(base, int(i)) for i in tried)
+    ]
     allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
     if not allowed:
         return None

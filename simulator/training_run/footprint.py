@@ -13,6 +13,7 @@ from profiles.hardware.catalog import get_device
 from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.in_flight_batches import most_in_flight
 from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.reserved_peak import reported_peak_bytes
 from simulator.training_run.run_conditions import rank_conditions
 from simulator.training_run.stage_share import StageShare, stage_shares
 from simulator.training_run.static_footprint import StaticBytes, static_bytes
@@ -74,8 +75,11 @@ class Footprint:
         return max(self.ranks, key=lambda rank: rank.needed_bytes)
 
 
-def footprint(run: TrainingRun) -> Footprint:
+def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     """The memory that a device of each pipeline rank needs.
+
+    runs_program  `shown_bytes` is that of the stack's program, where there is one: some 30 ms;
+                  else it is counted, and all else is the same
 
     Raises UnknownNameError where no memory file describes the run's stack.
     """
@@ -92,6 +96,7 @@ def footprint(run: TrainingRun) -> Footprint:
     device = reserved + get_device(run.device).reserved_bytes.value
     device += stack.device_extra_gib.value * GIB
     shown = ranks[:1] if stack.peak_rank == "first" else ranks
+    reported = reported_peak_bytes(run) if runs_program and stack.program else None
     by_kind = {
         "allocated": max(rank.allocated_bytes for rank in shown),
         "reserved": max(rank.reserved_bytes for rank in shown),
@@ -103,7 +108,7 @@ def footprint(run: TrainingRun) -> Footprint:
         reserved_bytes=reserved,
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
-        shown_bytes=by_kind[stack.shows],
+        shown_bytes=by_kind[stack.shows] if reported is None else reported,
         refused=_refusal(run, stack, shares),
     )
 
@@ -120,7 +125,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
 def fits(run: TrainingRun) -> bool:
     """Whether the stack runs the layout and its fullest rank stays within what the device leaves
     to a framework."""
-    found = footprint(run)
+    found = footprint(run, runs_program=False)
     return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 

@@ -22,6 +22,7 @@ PLACES = ("layer", "head", "embedding", "step")
 STAGE_SPLITS = ("even", "cost")
 PEAK_RANKS = ("any", "first")
 SHOWN = ("allocated", "reserved", "device")
+PROGRAMS = ("", "nanotron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,8 @@ class MemoryStack:
     reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
                        where there is room, over tensors
     needed_over_allocated     the same where there is not: what a layout needs to run at all
+    program            what its report prints comes of this program (simulator/training_run/
+                       reserved_peak.py), where that covers the run; "" for the count of tensors
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
@@ -157,8 +160,10 @@ class MemoryStack:
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
+    program: str = ""
 
     def __post_init__(self) -> None:
+        _check("program", self.program, PROGRAMS, self.name)
         _check("stage split", self.stage_split, STAGE_SPLITS, self.name)
         _check("peak rank", self.peak_rank, PEAK_RANKS, self.name)
         _check("kind of peak", self.shows, SHOWN, self.name)

@@ -1,0 +1,229 @@
+"""Fitting what is fitted of memory on some published runs, and predicting the others.
+
+Fitted are the share of hosts that are ahead (`HostLead`), and for stacks whose peaks are what
+nvidia-smi shows the factor of what comes and goes with what the device holds besides
+(`reserved_over_allocated`, `device_extra_gib` of the stack's file). All else is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import ShardwrightError
+from profiles.published.measured import Measured
+from profiles.published.run import PublishedRun
+from simulator.training_run.complete import complete_run
+from simulator.training_run.footprint import GIB, footprint
+from simulator.training_run.host_lead import (
+    HostLead,
+    fitted_shares,
+    lead_regimes,
+    shipped_host_lead,
+)
+from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.reserved_peak import (
+    SMALL_TENSORS_BYTES,
+    likelier_bytes,
+    program_peak,
+)
+from simulator.training_run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+
+# Of the distance between both peaks, in logarithms, that tells a row's host for certain.
+_CERTAIN = 0.5
+_CERTAIN_ROWS = 2.0
+# Rounds of reweighted least squares for the least absolute relative error, and the error below
+# which a row counts no more than at it.
+_ROUNDS = 50
+_FLOOR = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRow:
+    """Bytes of a run's two possible peaks, and its regimes (`lead_regimes`)."""
+
+    low: float
+    high: float
+    regimes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """A peak as nvidia-smi shows it: lasting + factor x passing + extra, in bytes."""
+
+    stack: str
+    lasting: float
+    passing: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedRow:
+    """A peak in which nothing is fitted, in bytes."""
+
+    shown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTable:
+    """Runs whose peak was measured and can be predicted; lists are in one order.
+
+    measured   [runs] bytes
+    """
+
+    published: tuple[PublishedRun, ...]
+    runs: tuple[TrainingRun, ...]
+    rows: tuple[ProgramRow | DeviceRow | CountedRow, ...]
+    measured: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFit:
+    """share: of hosts that are ahead, by regime;  device: factor and bytes besides, by stack."""
+
+    share: Mapping[str, float]
+    device: Mapping[str, tuple[float, float]]
+
+
+def memory_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -> MemoryTable:
+    """The table of the runs that can be predicted and whose peak is known."""
+    peaks = {row.id: row.peak_memory_gib for row in measured}
+    kept: list[PublishedRun] = []
+    runs: list[TrainingRun] = []
+    rows: list[ProgramRow | DeviceRow | CountedRow] = []
+    for asked in published:
+        if not peaks.get(asked.id):
+            continue
+        try:
+            run = complete_run(asked)
+            rows.append(_row(run))
+        except ShardwrightError:
+            continue
+        kept.append(asked)
+        runs.append(run)
+    return MemoryTable(
+        published=tuple(kept),
+        runs=tuple(runs),
+        rows=tuple(rows),
+        measured=np.asarray([GIB * (peaks[run.id] or 0.0) for run in kept]),
+    )
+
+
+def _row(run: TrainingRun) -> ProgramRow | DeviceRow | CountedRow:
+    stack = memory_stack_of(run)
+    if stack.program:
+        low = program_peak(run, 0)
+        if low is not None:
+            launches = shipped_host_lead().launches_of(run)
+            high = program_peak(run, launches) if run.tp > 1 else low
+            return ProgramRow(
+                low=low.reserved_bytes + SMALL_TENSORS_BYTES,
+                high=(high or low).reserved_bytes + SMALL_TENSORS_BYTES,
+                regimes=lead_regimes(run),
+            )
+    found = footprint(run, runs_program=False)
+    if stack.shows == "device":
+        return _device_row(stack, found.shown_bytes, found.reserved_bytes, run)
+    return CountedRow(shown=found.shown_bytes)
+
+
+def _device_row(stack: MemoryStack, shown: float, reserved: float, run: TrainingRun) -> DeviceRow:
+    ranks = footprint(run, runs_program=False).ranks
+    fullest = max(ranks, key=lambda rank: rank.reserved_bytes)
+    passing = fullest.activations + fullest.moment_bytes
+    context = shown - reserved - stack.device_extra_gib.value * GIB
+    lasting = fullest.static.total + fullest.always + context
+    return DeviceRow(stack=stack.name, lasting=lasting, passing=passing)
+
+
+def fit_memory(table: MemoryTable, *, without: Sequence[int] = ()) -> MemoryFit:
+    """What fits all rows but some best."""
+    used = [i for i in range(len(table.rows)) if i not in set(without)]
+    ahead: list[float] = []
+    weights: list[float] = []
+    regimes: list[tuple[str, ...]] = []
+    device: dict[str, list[int]] = {}
+    for i in used:
+        row, peak = table.rows[i], float(table.measured[i])
+        if isinstance(row, ProgramRow) and row.high > row.low:
+            ahead.append(float(abs(row.high / peak - 1) < abs(row.low / peak - 1)))
+            weights.append(_CERTAIN_ROWS * min(1.0, np.log(row.high / row.low) / _CERTAIN))
+            regimes.append(row.regimes)
+        elif isinstance(row, DeviceRow):
+            device.setdefault(row.stack, []).append(i)
+    return MemoryFit(
+        share=fitted_shares(regimes, ahead, weights) if regimes else {"*": 0.5},
+        device={name: _device_fit(table, rows) for name, rows in sorted(device.items())},
+    )
+
+
+def _device_fit(table: MemoryTable, places: Sequence[int]) -> tuple[float, float]:
+    """(factor, bytes besides) with the least absolute relative error."""
+    rows = [row for i in places if isinstance(row := table.rows[i], DeviceRow)]
+    peaks = table.measured[list(places)]
+    left = np.asarray([[row.passing, GIB] for row in rows]) / peaks[:, None]
+    right = 1.0 - np.asarray([row.lasting for row in rows]) / peaks
+    weights = np.ones(len(rows))
+    found = np.zeros(2)
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        found = np.linalg.lstsq(left * root[:, None], right * root, rcond=None)[0]
+        weights = 1.0 / np.maximum(_FLOOR, np.abs(left @ found - right))
+    return float(found[0]), float(found[1]) * GIB
+
+
+def predicted_bytes(table: MemoryTable, fitted: MemoryFit) -> Array:
+    """[runs] peaks."""
+    return np.asarray([_predicted(row, fitted) for row in table.rows])
+
+
+def _predicted(row: ProgramRow | DeviceRow | CountedRow, fitted: MemoryFit) -> float:
+    if isinstance(row, ProgramRow):
+        share = next(fitted.share[name] for name in row.regimes if name in fitted.share)
+        return likelier_bytes(row.low, row.high, share)
+    if isinstance(row, DeviceRow):
+        if row.stack not in fitted.device:
+            # No peak of the stack is left to fit on: tensors alone.
+            return row.lasting + row.passing
+        factor, extra = fitted.device[row.stack]
+        return row.lasting + factor * row.passing + extra
+    return row.shown
+
+
+def left_out_bytes(table: MemoryTable, folds: Mapping[str, str]) -> Array:
+    """[runs] peaks, each with what was fitted without its fold."""
+    members: dict[str, list[int]] = {}
+    for i, run in enumerate(table.published):
+        members.setdefault(folds[run.id], []).append(i)
+    found = np.full(len(table.rows), np.nan)
+    for name in sorted(members):
+        rows = members[name]
+        found[rows] = predicted_bytes(table, fit_memory(table, without=rows))[rows]
+    return found
+
+
+def host_lead_file(table: MemoryTable, today: str) -> str:
+    """The text of profiles/data/calibration/host_lead.toml."""
+    fitted = fit_memory(table)
+    launches: HostLead = shipped_host_lead()
+    lines = [
+        "# Shares of runs whose host is ahead of its device, by regime, and by how many launches;",
+        "# what it means: simulator/training_run/host_lead.py. Made by",
+        "# shardwright/validate/derive_calibration.py, but for the launches.",
+        'schema = "shardwright/host-lead@1"',
+        'source = "847 peaks of the Ultra-Scale sweep (nanotron on H100)"',
+        'method = "nearer of two peaks by row, shrunk from wide to narrow regimes"',
+        f'date = "{today}"',
+        "# Of 600 and 800: least mean error of the nearer peak, 4.3 against 6.0 % without a pipeline",
+        "# and 4.9 against 5.2 % with one (whose messages are launches too).",
+        f"launches = {launches.launches}",
+        f"pipeline_launches = {launches.pipeline_launches}",
+        "",
+        "[share]",
+    ]
+    lines += [f'"{name}" = {value:.3f}' for name, value in sorted(fitted.share.items())]
+    return "\n".join(lines) + "\n"
