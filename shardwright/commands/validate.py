@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,11 @@ from shardwright.validate.baseline import predict_baseline
 from shardwright.validate.compared import compare_runs
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.study import AccuracyStudy, Column
+from simulator.prediction import Interval
+from simulator.training_run.footprint import GIB
 
 IN_SAMPLE = "shipped"
+Folds = Callable[[Iterable[PublishedRun]], dict[str, str]]
 
 
 def validate(
@@ -85,18 +89,24 @@ def _left_out(
 ) -> list[Column]:
     from shardwright.validate.cross_fit import fit_table, left_out_s
     from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
+    from shardwright.validate.memory_fit import left_out_bytes, left_out_intervals, memory_table
 
     table = fit_table(published, measured)
-    ways = (
-        ("5-fold", plain_folds(table.published)),
-        ("leave one model out", model_folds(table.published, batches=10)),
-        ("leave one source out", source_folds(table.published)),
+    peaks = memory_table(published, measured)
+    ways: tuple[tuple[str, Folds, Folds], ...] = (
+        ("5-fold", plain_folds, plain_folds),
+        # A refit of all step times per model is slow; one of peaks is not.
+        ("leave one model out", functools.partial(model_folds, batches=10), model_folds),
+        ("leave one source out", source_folds, source_folds),
     )
     found: list[Column] = []
-    for name, folds in ways:
-        times = left_out_s(table, folds)
+    for name, of_times, of_peaks in ways:
+        times = left_out_s(table, of_times(table.published))
         by_id = {run.id: float(t) for run, t in zip(table.runs, times, strict=True)}
-        predicted = [_with_time(row, by_id) for row in shipped]
+        folds = of_peaks(peaks.published)
+        bands = left_out_intervals(peaks, left_out_bytes(peaks, folds), folds)
+        memory = {run.id: band for run, band in zip(peaks.runs, bands, strict=True)}
+        predicted = [_with_memory(_with_time(row, by_id), memory) for row in shipped]
         found.append(Column(name=name, rows=compare_runs(published, measured, predicted)))
     return found
 
@@ -112,6 +122,19 @@ def _with_time(row: PredictedRun, times: Mapping[str, float]) -> PredictedRun:
         step_time_s=time_s,
         step_time_low_s=factor * (row.step_time_low_s or 0.0),
         step_time_high_s=factor * (row.step_time_high_s or 0.0),
+    )
+
+
+def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedRun:
+    """The row with the peak and the interval that rows of other folds give."""
+    found = peaks.get(row.id)
+    if found is None or row.peak_memory_gib is None:
+        return row
+    return replace(
+        row,
+        peak_memory_gib=found.value / GIB,
+        peak_memory_low_gib=found.low / GIB,
+        peak_memory_high_gib=found.high / GIB,
     )
 
 

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from profiles.document import write_text
-from profiles.errors import ShardwrightError
 from profiles.published.measured import read_measured
 from profiles.published.run import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
+from shardwright.validate.memory_fit import (
+    MemoryTable,
+    fit_memory,
+    host_lead_file,
+    left_out_bytes,
+    left_out_intervals,
+    memory_table,
+    predicted_bytes,
+    ratios_by_regime,
+)
+from simulator.prediction import Interval
 from simulator.training_run.coefficients import (
     COEFFICIENTS_FILE,
     COEFFICIENTS_SCHEMA,
@@ -27,7 +38,7 @@ from simulator.training_run.coefficients import (
     CoefficientFile,
 )
 from simulator.training_run.fit import Fitted
-from simulator.training_run.footprint import footprint
+from simulator.training_run.host_lead import HOST_LEAD_FILE
 from simulator.training_run.interval import (
     INTERVALS_FILE,
     INTERVALS_SCHEMA,
@@ -50,21 +61,32 @@ def main() -> None:
     unseen = left_out_s(table, source_folds(table.published))
     step = _ratios(table, table.measured_s / five)
     step["unseen"] = (table.measured_s / unseen).tolist()
-    peaks = {row.id: row.peak_memory_gib for row in measured if row.peak_memory_gib}
-    memory: dict[str, list[float]] = {}
-    for run in table.runs:
-        if run.id not in peaks:
-            continue
-        try:
-            shown = footprint(run).shown_bytes / 2**30
-        except ShardwrightError:  # no memory file describes its stack
-            continue
-        for name in regimes_of(run):
-            memory.setdefault(name, []).append(float(peaks[run.id] or 0.0) / shown)
-    write_text(INTERVALS_FILE, _intervals(bands(step), bands(memory), today))
+    peaks = memory_table(published, measured)
+    write_text(HOST_LEAD_FILE, host_lead_file(peaks, today))
+    memory_folds = plain_folds(peaks.published)
+    left = left_out_bytes(peaks, memory_folds)
+    memory = bands(ratios_by_regime(peaks, left))
+    write_text(INTERVALS_FILE, _intervals(bands(step), memory, today))
+    _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
     for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
         error = np.abs(found / table.measured_s - 1)
         sys.stdout.write(f"{name}: mean {error.mean():.1%}, median {np.median(error):.1%}\n")
+
+
+def _say_memory(table: MemoryTable, left: np.ndarray, intervals: Sequence[Interval]) -> None:
+    """Errors and coverage of peaks that were left out, by source."""
+    sources = np.asarray([source_of(run.id) for run in table.published])
+    pairs = zip(table.measured.tolist(), intervals, strict=True)
+    inside = np.asarray([band.low <= peak <= band.high for peak, band in pairs])
+    shipped = predicted_bytes(table, fit_memory(table))
+    for name in ("", *sorted(set(sources.tolist()))):
+        mine = (sources == name) if name else np.ones(len(sources), dtype=bool)
+        errors = [np.abs(found[mine] / table.measured[mine] - 1) for found in (shipped, left)]
+        sys.stdout.write(
+            f"memory {name or 'all'}: {mine.sum()} rows, in-sample {errors[0].mean():.1%}, 5-fold "
+            f"{errors[1].mean():.1%}, median {np.median(errors[1]):.1%}, intervals hold "
+            f"{inside[mine].mean():.1%}\n"
+        )
 
 
 def _ratios(table: FitTable, ratio: np.ndarray) -> dict[str, list[float]]:
@@ -115,8 +137,7 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
         "# shardwright/validate/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
-        'method = "split conformal, 5-fold (unseen: whole sources left out; memory: no fold, since '
-        'its few constants are not refitted)"',
+        'method = "split conformal, 5-fold (unseen: whole sources left out)"',
         f'date = "{today}"',
     ]
     for title, table in (("step", step), ("memory", memory)):

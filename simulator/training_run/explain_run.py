@@ -27,6 +27,7 @@ from simulator.training_run.features import features
 from simulator.training_run.interval import (
     Band,
     memory_interval,
+    memory_regimes_of,
     regimes_of,
     shipped_intervals,
     step_interval,
@@ -144,7 +145,11 @@ def explain_run(
         memory=memory,
         memory_interval=None
         if memory is None
-        else _banded(memory_interval(run, memory.shown_bytes), run, shipped_intervals().memory),
+        else _banded(
+            memory_interval(run, memory.shown_bytes),
+            memory_regimes_of(run),
+            shipped_intervals().memory,
+        ),
         why_no_memory=why,
     )
 
@@ -166,7 +171,8 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
 
 
 def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
-    found = _banded(step_interval(run, time_s), run, shipped_intervals().step)
+    names = ("unseen", *regimes_of(run))
+    found = _banded(step_interval(run, time_s), names, shipped_intervals().step)
     if calibration is None or not is_calibrated(run, calibration):
         return found
     return IntervalUsed(
@@ -177,16 +183,16 @@ def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> I
     )
 
 
-def _banded(interval: Interval, run: TrainingRun, bands: Mapping[str, Band]) -> IntervalUsed:
-    """The regime is the first whose band gives the interval, `unseen` first where it does."""
-    for name in ("unseen", *regimes_of(run)):
+def _banded(interval: Interval, regimes: Sequence[str], bands: Mapping[str, Band]) -> IntervalUsed:
+    """The regime is the first whose band gives the interval."""
+    for name in regimes:
         band = bands.get(name)
         if band is None:
             continue
         ends = interval.value * np.asarray([min(1.0, band.low), max(1.0, band.high)])
         if np.allclose(ends, [interval.low, interval.high], rtol=1e-12, atol=0.0):
             return IntervalUsed(interval=interval, regime=name, rows=band.rows)
-    raise AssertionError(f"no regime of {run.id} has the interval {interval}")
+    raise AssertionError(f"none of the regimes {regimes} has the interval {interval}")
 
 
 def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:

@@ -1,9 +1,10 @@
 """90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
 
-Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
-4.5): runs of one stack, device and size of machine, since what was not predicted of a cluster (its
-network, above all) grows with it. A regime with few rows takes the next wider one's band, a run
-whose device or stack has no fitted coefficient the band of whole sources left out.
+Bands of a step time are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and
+Shafer 2005, section 4.5): runs of one stack, device and size of machine, since what was not
+predicted of a cluster (its network, above all) grows with it. A regime with few rows takes the next
+wider one's band, a run whose device or stack has no fitted coefficient the band of whole sources
+left out. The regimes of a peak are those of `memory_regimes_of`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from profiles.document import read_document
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import COEFFICIENTS_FILE, shipped_coefficients
+from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 
 INTERVALS_SCHEMA = "shardwright/run-intervals@1"
@@ -73,9 +76,35 @@ def step_interval(run: TrainingRun, time_s: float) -> Interval:
     return _applied(shipped_intervals().step, names, time_s)
 
 
-def memory_interval(run: TrainingRun, peak_bytes: float) -> Interval:
-    """The interval of a predicted peak."""
-    return _applied(shipped_intervals().memory, regimes_of(run), peak_bytes)
+def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes of a run's memory, the narrowest first: what was not predicted of a peak goes
+    with what the stack keeps (its memory file, the precision, adapters), with collectives that
+    hold tensors back (tensor parallelism and its reach) and with what is in flight.
+
+    Raises what memory_stack_of raises.
+    """
+    stack = memory_stack_of(run).name
+    low = run.precision in LOW_PRECISIONS
+    kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
+    reach = "in a node" if run.tp <= run.node_devices else "across nodes"
+    tensor = f"tp {reach}" if run.tp > 1 else "no tp"
+    depth = "pipeline" if run.pp > 1 else "no pipeline"
+    return (
+        f"{stack}, {kind}, {tensor}, {depth}",
+        f"{stack}, {kind}, {tensor}",
+        f"{stack}, {kind}",
+        stack,
+        _EVERY,
+    )
+
+
+def memory_interval(
+    run: TrainingRun, peak_bytes: float, known: Mapping[str, Band] | None = None
+) -> Interval:
+    """The interval of a predicted peak, of the shipped bands or of others."""
+    if known is None:
+        known = shipped_intervals().memory
+    return _applied(known, memory_regimes_of(run), peak_bytes)
 
 
 def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
