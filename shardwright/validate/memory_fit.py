@@ -169,12 +169,13 @@ def _device_fit(table: MemoryTable, places: Sequence[int]) -> tuple[float, float
     peaks = table.measured[list(places)]
     left = np.asarray([[row.passing, GIB] for row in rows]) / peaks[:, None]
     right = 1.0 - np.asarray([row.lasting for row in rows]) / peaks
-    weights = np.ones(len(rows))
-    found = np.zeros(2)
+    weights: Array = np.ones(len(rows))
+    found: Array = np.zeros(2)
     for _ in range(_ROUNDS):
         root = np.sqrt(weights)
-        found = np.linalg.lstsq(left * root[:, None], right * root, rcond=None)[0]
-        weights = 1.0 / np.maximum(_FLOOR, np.abs(left @ found - right))
+        solved = np.linalg.lstsq(left * root[:, None], right * root, rcond=None)[0]
+        found = np.asarray(solved, dtype=np.float64)
+        weights = np.asarray(1.0 / np.maximum(_FLOOR, np.abs(left @ found - right)))
     return float(found[0]), float(found[1]) * GIB
 
 

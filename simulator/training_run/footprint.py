@@ -154,6 +154,17 @@ def _kept_bytes(
     )
 
 
+def _on_device(
+    run: TrainingRun, kept: float, layers: tuple[ActivationBytes, ActivationBytes]
+) -> float:
+    """Of the kept activations what is not in host memory. A layer that computes needs its own back,
+    and the next one's are on their way: two buffers (Transformer Engine, pytorch/cpu_offload.py,
+    AsyncDoubleBufferGroupOffloadHandler)."""
+    away = run.activation_offload * kept
+    largest = max(max(layer.dense_layer, layer.expert_layer) for layer in layers)
+    return kept - away + min(away, 2.0 * run.activation_offload * largest)
+
+
 def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...]) -> str:
     """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
     (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
@@ -184,7 +195,7 @@ def _rank_footprint(
     layer, _ = layers
     kept = sum(_kept_bytes(run, layers, share) for share in mine)
     # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
-    activations = kept * in_flight / len(mine)
+    activations = _on_device(run, kept * in_flight / len(mine), layers)
     rerun = max(
         layer.expert_rerun if any(share.expert_layers for share in mine) else 0.0,
         layer.dense_rerun if any(share.dense_layers for share in mine) else 0.0,

@@ -35,6 +35,7 @@ class KeptTensor:
     bytes   per element;  count  tensors of this kind
     split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`
     only    conditions that must all hold (simulator/training_run/run_conditions.py)
+    most    of the width `parameters`: at most so many elements (a bucket's size); 0 for no limit
 
     Raises UnknownNameError for a name that is none of these, InputError for a negative size.
     """
@@ -46,6 +47,7 @@ class KeptTensor:
     part: str = ""
     split: str = "tp"
     only: tuple[str, ...] = ()
+    most: float = 0.0
 
     def __post_init__(self) -> None:
         _check("part", self.part, PARTS, self.name)
@@ -53,6 +55,10 @@ class KeptTensor:
         _check("width", self.width, WIDTHS, self.name)
         for condition in self.only:
             _check("condition", condition, CONDITIONS, self.name)
+        if self.most and self.width != "parameters":
+            raise InputError(f"{self.name}: `most` limits the width parameters, not {self.width}")
+        if self.most < 0.0:
+            raise InputError(f"{self.name}: most {self.most:g} must be 0 (no limit) or more")
         if self.bytes < 0.0 or self.count < 0.0:
             raise InputError(
                 f"{self.name}: bytes {self.bytes:g} and count {self.count:g} must be 0 or more"
@@ -121,6 +127,8 @@ class MemoryStack:
     gradient_bytes     per parameter as summed, held by every one below stage 2; `fp16_` and `fp8_`
                        are those of runs in fp16 and in fp8 or less
     frozen_fp8_weight_bytes   per parameter where fp8 runs train adapters alone
+    offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, what stays on the device of
+                       weights and gradients where the optimizer is in host memory
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
     stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, the head counts)
@@ -149,6 +157,8 @@ class MemoryStack:
     fp8_gradient_bytes: float
     frozen_fp8_weight_bytes: float
     state_bytes: float
+    offloaded_weight_bytes: float
+    offloaded_gradient_bytes: float
     vocabulary_multiple: int
     stage_split: str
     peak_rank: str

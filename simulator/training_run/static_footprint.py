@@ -32,7 +32,7 @@ def static_bytes(
 
     Matrices are divided by tp; experts by the expert-parallel ranks, which are a part of dp x tp x
     cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
-    Norms and the router are whole on each rank.
+    Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
     dense, experts = _rank_parameters(run, shares, vocabulary)
     ranks = run.dp * run.cp
@@ -42,27 +42,47 @@ def static_bytes(
         expert_ranks = ranks
     stage = run.zero_stage
 
-    def held(bytes_each: float, *, sharded: bool) -> float:
+    def held(bytes_each: float, parameters: tuple[float, float], *, sharded: bool) -> float:
         if not sharded:
-            return bytes_each * (dense + experts)
-        return bytes_each * (dense / ranks + experts / expert_ranks)
+            return bytes_each * sum(parameters)
+        return bytes_each * (parameters[0] / ranks + parameters[1] / expert_ranks)
 
-    trained = 0.0 if run.lora else 1.0
+    whole = (dense, experts)
+    trained = (_adapter_parameters(run, shares), 0.0) if run.lora else whole
+    parameters = held(_weight_bytes(run, stack), whole, sharded=stage >= 3)
+    if run.lora:
+        parameters += held(stack.weight_bytes, trained, sharded=stage >= 3)
+    states = 0.0 if run.optimizer_offload else stack.state_bytes
     return StaticBytes(
         num_parameters=dense + experts,
-        parameters=held(_weight_bytes(run, stack), sharded=stage >= 3),
-        gradients=trained * held(_gradient_bytes(run, stack), sharded=stage >= 2),
-        optimizer=trained * held(stack.state_bytes, sharded=stage >= 1),
+        parameters=parameters,
+        gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2),
+        optimizer=held(states, trained, sharded=stage >= 1),
     )
 
 
+def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float:
+    """Of low-rank adapters beside the attention's two matmuls, A [in, r] and B [r, out] (Hu et al.,
+    arXiv 2106.09685, section 4.1), the targets of MLPerf's fine-tuning benchmark; both of a pair
+    are divided by tp (NeMo, ParallelLinearAdapter), and nothing else is trained."""
+    model = run.model
+    query = model.num_heads * model.head_size
+    both = query + 2 * model.num_kv_heads * model.head_size
+    each = run.lora_rank * ((model.hidden_size + both) + (query + model.hidden_size))
+    return sum(share.num_layers for share in shares) * each / run.tp
+
+
 def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    if run.optimizer_offload and not run.lora:
+        return stack.offloaded_weight_bytes
     if run.lora and run.precision in LOW_PRECISIONS:
         return stack.frozen_fp8_weight_bytes
     return stack.weight_bytes
 
 
 def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    if run.optimizer_offload:
+        return stack.offloaded_gradient_bytes
     if run.precision in LOW_PRECISIONS:
         return stack.fp8_gradient_bytes
     return stack.fp16_gradient_bytes if run.precision == "fp16" else stack.gradient_bytes

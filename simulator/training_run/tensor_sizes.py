@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class TensorSizes:
         self.vocabulary = padded_vocabulary(run.model, stack.vocabulary_multiple, run.tp)
         self._conditions = run_conditions(run)
         tokens = run.tokens
-        widths = token_widths(run.model, run.seq_len, self.vocabulary)
+        widths = token_widths(run.model, run.seq_len, self.vocabulary, run.expert_imbalance)
         self._per_token = {name: width * tokens for name, width in widths.items()}
         self._per_weight = weight_widths(run.model, self.vocabulary)
         self._splits = {
@@ -48,7 +49,7 @@ class TensorSizes:
                 return 0.0
         each = tensor.bytes * tensor.count
         if tensor.width == "parameters":
-            return each * here.num_parameters
+            return each * min(here.num_parameters, tensor.most or math.inf)
         elements = self._per_token.get(tensor.width)
         if elements is None:
             elements = self._per_weight[tensor.width]

@@ -41,11 +41,15 @@ def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
     return -(-model.vocab_size // step) * step
 
 
-def token_widths(model: Transformer, seq_len: int, vocabulary: int) -> dict[str, float]:
+def token_widths(
+    model: Transformer, seq_len: int, vocabulary: int, imbalance: float = 1.0
+) -> dict[str, float]:
     """Elements per token of the activations of a layer and of the head, before any split.
 
     `core` is the attention's output, `scores` a token's row of every head. `routed` and
-    `routed_expert` count every token top_k times: experts that are equally loaded.
+    `routed_expert` count every token top_k times, and as often more as the fullest rank's experts
+    get tokens beyond the mean (without a capacity that drops them, a rank holds what it is sent:
+    Megatron-Core, transformer/moe/token_dispatcher.py).
     """
     x = model.latent
     query = model.head_size if x is None else x.nope_size + x.rope_size
@@ -62,8 +66,8 @@ def token_widths(model: Transformer, seq_len: int, vocabulary: int) -> dict[str,
         "query_latent": 0 if x is None else x.query_rank,
         "key_value_latent": 0 if x is None else x.key_value_rank,
         "ffn": model.ffn_size,
-        "routed": model.top_k * model.hidden_size,
-        "routed_expert": model.top_k * model.expert_size,
+        "routed": imbalance * model.top_k * model.hidden_size,
+        "routed_expert": imbalance * model.top_k * model.expert_size,
         "shared": model.num_shared_experts * model.expert_size,
         "router": model.num_experts,
         "vocabulary": vocabulary,

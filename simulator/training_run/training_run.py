@@ -27,6 +27,8 @@ class TrainingRun:
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
+    lora_rank     of the adapters, where only they are trained
+    expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
     far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
     axis_order    where the ranks of each axis lie (simulator/training_run/rank_group.py)
     torus         chips per axis of a node that is a torus, in the order of ranks; () for none
@@ -65,6 +67,8 @@ class TrainingRun:
     recompute_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
+    lora_rank: int = 16
+    expert_imbalance: float = 1.0
     far_levels: tuple[FarLevel, ...] = ()
     axis_order: str = AXIS_ORDERS[0]
     torus: tuple[int, ...] = ()
@@ -80,6 +84,11 @@ class TrainingRun:
             raise InputError(
                 f"{self.id}: activation_offload={self.activation_offload:g} is a share of the "
                 "saved activations; use 0 (none leave the device) to 1 (all do)"
+            )
+        if self.expert_imbalance < 1.0:
+            raise InputError(
+                f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
+                "tokens over the mean; use 1 (all alike) or more"
             )
         if self.axis_order not in AXIS_ORDERS:
             raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
