@@ -177,7 +177,9 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
         for schedule, vpp in _pipelines(space, ground, pp, per_replica // b)
         for zero, kind in itertools.product(zeros, kinds)
         for option in chosen
-        if ground.options[option].zero_allowed(zero)
+        if ground.options[option].allowed(
+            pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules
+        )
     ]
     if not rows:
         return None

@@ -19,6 +19,7 @@ OFFERS = (
     "optimizer-offload",
     "activation-offload",
 )
+_EXCLUDED = ("pipeline", "recompute")
 LAYOUT_RULES_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "layout_rules"
 
 
@@ -34,6 +35,8 @@ class LayoutRules:
     orders     how ranks are numbered (rank_group.AXIS_ORDERS), its usual one first
     precisions  of the matmuls
     offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
+    activation_offload_without  `pipeline`, `recompute`: what it refuses beside activations in host
+               memory
     """
 
     name: str
@@ -48,11 +51,15 @@ class LayoutRules:
     orders: tuple[str, ...] = AXIS_ORDERS[:1]
     precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")
     offers: tuple[str, ...] = ()
+    activation_offload_without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for offer in self.offers:
             if offer not in OFFERS:
                 raise UnknownNameError("offer", offer, OFFERS, where=f"{self.name}.toml: offers")
+        for what in self.activation_offload_without:
+            if what not in _EXCLUDED:
+                raise UnknownNameError("exclusion", what, _EXCLUDED, where=f"{self.name}.toml")
 
 
 def layout_stacks() -> tuple[str, ...]:

@@ -71,12 +71,18 @@ class RunOption:
             return False
         return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
 
-    def zero_allowed(self, zero_stage: int) -> bool:
-        """Factors and chosen entries are of whole gradients, which ZeRO 3 never has; replicas that
-        step alone share no states with others."""
+    def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: LayoutRules) -> bool:
+        """Factors and chosen entries are of whole gradients, which ZeRO 2 and 3 never have;
+        replicas that step alone share no states with others; and what the framework refuses."""
         if self.compression and zero_stage > 1:
             return False
-        return not (self.local_workers == EVERY_REPLICA and zero_stage)
+        if self.local_workers == EVERY_REPLICA and zero_stage:
+            return False
+        if not self.activation_offload:
+            return True
+        if "pipeline" in rules.activation_offload_without and pp > 1:
+            return False
+        return "recompute" not in rules.activation_offload_without or recompute == "none"
 
 
 _NONE = RunOption()
