@@ -3,8 +3,8 @@
 Optimizer (Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4): gradients go down the link, the
 CPU steps in its own memory, weights come up. Adam in fp32 reads gradient, master weight and two
 moments and writes the last three and a 16-bit copy: 30 bytes a parameter, at a measured share of
-the memory's rate (ADAM_REACH). Where the framework overlaps them, blocks of parameters pass the three one
-behind the other and the slowest binds; else they follow each other.
+the memory's rate (ADAM_REACH). Where the framework overlaps them, blocks of parameters pass the
+three one behind the other and the slowest binds; else they follow each other.
 
 Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): what a layer keeps goes down in the
 forward and comes up in the backward, beside the layers' work where the framework overlaps.
@@ -23,8 +23,8 @@ from simulator.training_run.tensor_sizes import TensorSizes
 from simulator.training_run.training_run import TrainingRun
 
 _ADAM_BYTES = 30.0
-# Share of the host's memory bandwidth that Megatron's optimizer on the CPU reaches. Qwen3-30B-A3B on
-# 16 H100 (tp 2, pp 2, ep 4, batch 8; github.com/NVIDIA-NeMo/Megatron-Bridge b00deab,
+# Share of the host's memory bandwidth that Megatron's optimizer on the CPU reaches. Qwen3-30B-A3B
+# on 16 H100 (tp 2, pp 2, ep 4, batch 8; github.com/NVIDIA-NeMo/Megatron-Bridge b00deab,
 # skills/perf-techniques/cpu-offloading/card.yaml, 2026-03-30): 996 ms a step, and 875, 1488, 2191
 # and 3193 ms more with 25, 50, 75 and 100 % of the states on the host, 2881 with transfers
 # overlapped. Least squares through 0 over the first four, the link's seconds taken off: 2.73 s for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
@@ -112,6 +112,22 @@ class TrainingRun:
     def sharing_ranks(self) -> int:
         """Ranks that hold the same weights and may share the states: those of one worker."""
         return self.dp * self.cp // self.local_workers
+
+    def as_published(self) -> TrainingRun:
+        """The same run without what none of the runs does that coefficients are fitted on."""
+        return replace(
+            self,
+            far_levels=(),
+            axis_order=AXIS_ORDERS[0],
+            torus=(),
+            gradient_reduction="",
+            compression="",
+            local_steps=1,
+            local_workers=1,
+            wide_layers=0,
+            optimizer_offload=False,
+            activation_offload=0.0,
+        )
 
     @property
     def tokens(self) -> float:

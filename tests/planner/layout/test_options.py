@@ -132,7 +132,7 @@ def test_nothing_asked_is_one_option():
 def test_what_crosses_a_line_between_sites(gigabits, crosses):
     """A slow line carries activations, a fast one gradients; whichever the planner takes, the other
     axis pinned across the line is no faster."""
-    asked = replace(question(batch=512), cluster=two_sites(4, gigabits=gigabits))
+    asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=gigabits))
     best = solved(asked).chosen
     run = best.run
     stages_cross = run.pp > 1 and run.axis_order == "tp-cp-dp-pp"
@@ -151,7 +151,7 @@ def test_sites_with_a_fast_line_are_one_machine():
 
 
 def test_local_steps_beat_a_slow_line():
-    asked = replace(question(batch=512), cluster=two_sites(4, gigabits=10.0))
+    asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=10.0))
     often = solved(asked).chosen.prediction.step_time_s.value
     rare = solved(replace(asked, options=AskedOptions(local_steps=(1, 100)))).chosen
     assert rare.run.local_steps == 100
