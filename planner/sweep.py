@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
 from planner.layout.layout_price import with_layout_price
 from planner.layout.layout_question import LayoutAsk
 from planner.space import Space
@@ -249,5 +249,8 @@ def why_not(answer: Answer) -> str:
     if why is None:
         return f"no plan: status {answer.status}"
     where = f"stage {why.stage}" if isinstance(why, Infeasibility) else f"rank {why.rank}"
-    said = f"does not fit: {why.term} of {where} of {why.nearest}"
+    short = why.term
+    if isinstance(why, LayoutInfeasibility) and why.host:
+        short = "host memory"
+    said = f"does not fit: {short} of {where} of {why.nearest}"
     return f"{said}; would fit: {why.relaxations[0].flag}" if why.relaxations else said

@@ -61,7 +61,8 @@ class LayoutRelaxation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutInfeasibility:
-    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most."""
+    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most; `host`
+    says what its host lacks where the device itself has enough."""
 
     nearest: str
     rank: int
@@ -69,6 +70,7 @@ class LayoutInfeasibility:
     needed_bytes: float
     capacity_bytes: float
     relaxations: tuple[LayoutRelaxation, ...]
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,4 +63,5 @@ def infeasibility(
         needed_bytes=miss.memory.needed_bytes,
         capacity_bytes=miss.capacity_bytes,
         relaxations=tuple(found),
+        host=miss.host,
     )

@@ -47,11 +47,13 @@ class PricedLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMiss:
-    """The layout that lacks least memory, where none fits."""
+    """The layout that lacks least memory, where none fits; `host` says what its host lacks where
+    the device itself has enough."""
 
     run: TrainingRun
     memory: Footprint
     capacity_bytes: float
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,4 +283,6 @@ def _nearest(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Near
     if not allowed:
         return None
     memory, run = min(allowed, key=lambda pair: pair[0].needed_bytes)
-    return NearMiss(run=run, memory=memory, capacity_bytes=capacity_bytes)
+    fits = not memory.refused and memory.needed_bytes <= capacity_bytes
+    host = host_memory_short(run) if fits else ""
+    return NearMiss(run=run, memory=memory, capacity_bytes=capacity_bytes, host=host)

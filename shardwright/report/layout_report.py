@@ -132,16 +132,19 @@ def _infeasible(answer: LayoutFile) -> RenderableType:
     why = answer.infeasibility
     if why is None:
         return Text(f"No layout of {answer.model} fits on {answer.cluster}.")
-    over = format_bytes(why.needed_bytes - why.capacity_bytes)
+    said = f"rank {why.rank} {why.host}"
+    if not why.host:
+        over = format_bytes(why.needed_bytes - why.capacity_bytes)
+        said = (
+            f"rank {why.rank} needs {format_bytes(why.needed_bytes)} of "
+            f"{format_bytes(why.capacity_bytes)}, {over} too much; most of it is {why.term}"
+        )
     lines: list[RenderableType] = [
         Text.assemble(
             ("No layout fits  ", "bold red"),
             f"{answer.model} on {answer.cluster}: {answer.considered:,} layouts considered",
         ),
-        Text(
-            f"Nearest: {why.nearest}: rank {why.rank} needs {format_bytes(why.needed_bytes)} of "
-            f"{format_bytes(why.capacity_bytes)}, {over} too much; most of it is {why.term}"
-        ),
+        Text(f"Nearest: {why.nearest}: {said}"),
     ]
     for found in why.relaxations:
         lines.append(

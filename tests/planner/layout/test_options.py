@@ -247,3 +247,38 @@ def test_a_torus_is_laid_the_way_that_is_fastest():
     assert best.prediction.step_time_s.value < worst
     with pytest.raises(InputError, match=r"torus \[4, 4\] holds 16 devices"):
         replace(get_cluster("32xtpu-v5p").levels[0], torus=(4, 4))
+
+
+def test_host_memory_is_offered_where_nothing_fits():
+    asked = question("llama-3.1-70b", "1x8xh100-sxm", batch=16, cp=(1,))
+    why = solved(asked).infeasibility
+    (offered,) = (found for found in why.relaxations if found.flag == "--optimizer-offload")
+    again = solved(replace(asked, options=AskedOptions(optimizer_offload=True)))
+    assert again.chosen.prediction.step_time_s.value == offered.step_time_s
+    assert again.chosen.run.optimizer_offload
+    # MaxText on a TPU: nothing is known of the host, so nothing is offered of it.
+    tpu = solved(question("llama-3.1-70b", "4xtpu-v5p", stack="maxtext", batch=16))
+    assert not any("offload" in found.flag for found in tpu.infeasibility.relaxations)
+
+
+def test_what_the_host_lacks_is_said():
+    """Four GB200 have room for the weights, their hosts none for the states of 70e9 parameters."""
+    asked = question(
+        "llama-3.1-70b", "1x4xgb200", batch=16, cp=(1,),
+        options=AskedOptions(optimizer_offload=True),
+    )  # fmt: skip
+    answer = solved(asked)
+    assert answer.status == "infeasible"
+    why = answer.infeasibility
+    assert "host memory per device, grace-blackwell has 216 GB to use" in why.host
+    assert why.needed_bytes <= why.capacity_bytes
+
+
+def test_what_no_fitted_run_did_widens_the_interval():
+    """By half of its seconds, at both ends."""
+    asked = question("llama-3.1-8b", "1x8xh100-sxm", batch=16, cp=(1,), tp=(1,))
+    usual = solved(asked).chosen.prediction.step_time_s
+    wide = solved(replace(asked, cluster=two_sites(4, gigabits=50.0), global_batch=256)).chosen
+    step = wide.prediction.step_time_s
+    assert step.high / step.value > usual.high / usual.value
+    assert step.low / step.value < usual.low / usual.value
