@@ -53,9 +53,12 @@ def base_run(
             said.append(
                 f"{network.words} ({network.source}; --on names a cluster file to change it)"
             )
-    inner = node_design(device.name).inner_link
-    if cluster.levels and cluster.num_devices > 1 and cluster.levels[0].link.name != inner:
-        said.append(f"inside a node, messages are priced as over {inner}, the device's usual link")
+    inner = _inner_bytes_per_s(cluster, device)
+    if inner:
+        said.append(
+            f"inside a node, messages are priced at the rate and efficiency of "
+            f"{cluster.levels[0].link.name}, {inner / 1e9:.3g} GB/s; nothing of it was measured"
+        )
     return TrainingRun(
         id=name,
         model=model,
@@ -78,6 +81,7 @@ def base_run(
         precision=precision,
         schedule="1f1b",
         stack=rules.name,
+        inner_bytes_per_s=inner,
         far_levels=far,
         torus=_torus(cluster),
     )
@@ -113,6 +117,16 @@ def far_levels_of(cluster: Cluster) -> tuple[FarLevel, ...]:
             )
         )
     return tuple(found)
+
+
+def _inner_bytes_per_s(cluster: Cluster, device: Device) -> float:
+    """Of the innermost level, 0 where that is the device's usual link."""
+    if not cluster.levels or cluster.num_devices < 2:
+        return 0.0
+    link = cluster.levels[0].link
+    if link.name == node_design(device.name).inner_link:
+        return 0.0
+    return link.bandwidth_bytes_per_s.value * link.efficiency.value / link.shared_by
 
 
 def _torus(cluster: Cluster) -> tuple[int, ...]:

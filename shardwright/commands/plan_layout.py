@@ -21,7 +21,7 @@ from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from profiles.units import format_time, parse_quantity
-from shardwright.answered import layout_answered
+from shardwright.answered import how_it_came_about, layout_answered
 from shardwright.commands.asked import figures_of, layout_space_of, sequence_of
 from shardwright.commands.output import note, show
 from shardwright.commands.plan_options import asked_options, first_precision
@@ -78,7 +78,7 @@ def plan_for_stack(
             sys.stderr.flush()
 
     task = layout_task(question, explain=explain)
-    answer = layout_answered(
+    found = layout_answered(
         task,
         lambda: solve_layout_task(
             task, clock=time.monotonic, time_limit_s=limit, progress=progress
@@ -88,13 +88,15 @@ def plan_for_stack(
     )
     if live:
         sys.stderr.write("\r\x1b[K")
-    answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
     if output is not None:
         write_document(output, answer, schema=LAYOUT_SCHEMA, provenance=_provenance())
     if json_output:
         sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
     else:
         show(layout_report(answer))
+        if said := how_it_came_about(found):
+            show(said)
         if output is not None and answer.chosen is not None:
             note(f"written: {output}")
     if answer.chosen is None:

@@ -279,14 +279,13 @@ def links_of(run: TrainingRun) -> Links:
     device = get_device(run.device)
     inner = get_link(node_design(run.device).inner_link)
     network = network_of(run.outer_link, device.name, run.node_devices)
-    rate = inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    rate = run.inner_bytes_per_s or inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    measured = not (run.torus or run.inner_bytes_per_s)
     return Links(
         inner_bytes_per_s=rate,
         outer_bytes_per_s=network.bytes_per_s_per_node / run.node_devices,
         node_devices=run.node_devices,
-        curve=None
-        if run.torus
-        else curves_on(device.name, inner.name, rate, inner.latency_s.value),
+        curve=curves_on(device.name, inner.name, rate, inner.latency_s.value) if measured else None,
         torus=run.torus,
     )
 

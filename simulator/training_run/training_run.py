@@ -29,6 +29,8 @@ class TrainingRun:
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
     lora_rank     of the adapters, where only they are trained
     expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
+    inner_bytes_per_s  of the link inside a node, one direction, efficiency in it, where it is not
+                  the device's usual one; 0 for that
     far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
     axis_order    where the ranks of each axis lie (simulator/training_run/rank_group.py)
     torus         chips per axis of a node that is a torus, in the order of ranks; () for none
@@ -69,6 +71,7 @@ class TrainingRun:
     activation_offload: float = 0.0
     lora_rank: int = 16
     expert_imbalance: float = 1.0
+    inner_bytes_per_s: float = 0.0
     far_levels: tuple[FarLevel, ...] = ()
     axis_order: str = AXIS_ORDERS[0]
     torus: tuple[int, ...] = ()
@@ -117,6 +120,7 @@ class TrainingRun:
         """The same run without what none of the runs does that coefficients are fitted on."""
         return replace(
             self,
+            inner_bytes_per_s=0.0,
             far_levels=(),
             axis_order=AXIS_ORDERS[0],
             torus=(),

@@ -12,7 +12,7 @@ from planner.layout.prices import LayoutPrices
 from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import get_cluster, get_device
+from profiles.hardware.catalog import get_cluster, get_device, get_link
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.features import host_memory_short
 from simulator.training_run.footprint import footprint
@@ -282,3 +282,18 @@ def test_what_no_fitted_run_did_widens_the_interval():
     step = wide.prediction.step_time_s
     assert step.high / step.value > usual.high / usual.value
     assert step.low / step.value < usual.low / usual.value
+
+
+def test_another_link_inside_a_node():
+    """H100 on PCIe: a tensor-parallel all-reduce takes as many times longer as the link is slower,
+    so that less of it is chosen."""
+    asked = question("llama-3.1-8b", "1x8xh200-sxm", batch=64, cp=(1,), tp=(8,), seq=2048)
+    node = asked.cluster.levels[0]
+    pcie = replace(asked.cluster, levels=(replace(node, link=get_link("pcie5")),))
+    fast, slow = solved(asked).chosen, solved(replace(asked, cluster=pcie)).chosen
+    assert slow.prediction.step_time_s.value > fast.prediction.step_time_s.value
+    base, _ = ground_of(replace(asked, cluster=pcie), said := [])
+    link = get_link("pcie5")
+    rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
+    assert base.inner_bytes_per_s == rate
+    assert "inside a node, messages are priced at the rate and efficiency of pcie5" in said[0]
