@@ -27,7 +27,7 @@ from simulator.training_run.memory_stack import (
 )
 from simulator.training_run.run_stack import run_stack_names
 from simulator.training_run.stage_share import stage_shares
-from simulator.training_run.tensor_sizes import TensorSizes
+from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
 
 GIB = 2**30
@@ -135,16 +135,72 @@ def test_what_bf16_and_zero_change() -> None:
     assert whole.total == pytest.approx(18 * each.num_parameters / 4)
 
 
-def test_adapters_need_no_gradients_of_the_weights() -> None:
+def test_adapters_alone_have_gradients_and_states() -> None:
     run = replace(RUN, stack="megatron-core", precision="fp8", lora=True)
     static = footprint(run).fullest.static
-    assert (static.parameters, static.gradients, static.optimizer) == (
-        static.num_parameters,
-        0.0,
-        0.0,
-    )
+    # Rank 16 beside [h, 3 h] and [h, h] of 8 layers: 16 (4 h + 2 h) each. Frozen weights in one
+    # byte; adapters in bf16 with gradients in bf16 (fp8 runs) and 12 bytes of states.
+    adapters = 8 * 16 * (4 * 1024 + 2 * 1024)
+    assert static.parameters == static.num_parameters + 2 * adapters
+    assert (static.gradients, static.optimizer) == (2 * adapters, 12 * adapters)
+    halved = footprint(replace(run, lora_rank=8)).fullest.static
+    assert halved.optimizer == static.optimizer / 2
     trained = footprint(replace(run, lora=False)).fullest
     assert footprint(run).fullest.activations < trained.activations
+
+
+def test_an_offloaded_optimizer_leaves_the_device() -> None:
+    run = replace(RUN, stack="megatron-core", precision="bf16")
+    here = footprint(run).fullest
+    away = footprint(replace(run, optimizer_offload=True)).fullest
+    # 12 bytes of states go, weights (2) and summed gradients (4) stay.
+    assert here.static.total - away.static.total == 12 * here.static.num_parameters
+    assert away.static.total == 6 * here.static.num_parameters
+    # FSDP's policy takes the sharded parameters and gradients along.
+    sharded = replace(run, stack="torch-fsdp", zero_stage=3, optimizer_offload=True)
+    assert footprint(sharded).fullest.static.total == 0.0
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_offloaded_activations_leave_two_layers_behind(share: float) -> None:
+    run = replace(RUN, stack="megatron-core", precision="bf16", pp=2, num_devices=2)
+    run = replace(run, schedule="1f1b", global_batch=8)
+    here = footprint(run).ranks[0].activations
+    away = footprint(replace(run, activation_offload=share)).ranks[0].activations
+    # Rank 0 of two keeps two micro-batches of 4 layers: 8 layers' worth.
+    assert away == pytest.approx(here * (1 - share) + 2 * share * here / 8)
+    with pytest.raises(InputError, match=r"use 0 .none leave the device. to 1"):
+        replace(run, activation_offload=1.5)
+
+
+def test_uneven_experts_hold_more_tokens() -> None:
+    moe = replace(GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True)
+    run = replace(RUN, model=moe, stack="megatron-core", precision="bf16")
+    even, uneven = (
+        TensorSizes(replace(run, expert_imbalance=by), memory_stack_of(run)) for by in (1.0, 1.5)
+    )
+    tokens = KeptTensor(name="t", width="routed")
+    # Two experts per token: 2 h elements of 2 bytes.
+    assert even.bytes_of(tokens) == run.tokens * 2 * 1024 * 2
+    assert uneven.bytes_of(tokens) == 1.5 * even.bytes_of(tokens)
+    with pytest.raises(InputError, match=r"use 1 .all alike. or more"):
+        replace(run, expert_imbalance=0.5)
+
+
+def test_buckets_hold_no_more_than_there_is() -> None:
+    small = TensorSizes(RUN, memory_stack_of(RUN))
+    bucket = KeptTensor(name="b", width="parameters", bytes=2, most=5e8)
+    for count, held in ((1e8, 2e8), (5e8, 1e9), (3e9, 1e9)):
+        assert small.bytes_of(bucket, RankFacts(num_parameters=count)) == held
+    with pytest.raises(InputError, match="limits the width parameters"):
+        KeptTensor(name="b", width="hidden", most=1.0)
+
+
+def test_gathered_blocks_are_those_of_sharded_parameters() -> None:
+    run = replace(RUN, stack="torch-fsdp", precision="bf16", dp=8, num_devices=8)
+    assert footprint(replace(run, zero_stage=3)).fullest.always > (
+        footprint(replace(run, zero_stage=2)).fullest.always
+    )
 
 
 def test_experts_are_held_by_fewer_ranks_than_the_rest() -> None:
