@@ -31,13 +31,11 @@ def base_run(
 ) -> TrainingRun:
     """The run with every degree 1; what is assumed of the network is added to `said`.
 
-    Raises InputError for a cluster of several device types, for one of which the device has no
-    rate in the precision, and for counts below 1.
+    Raises InputError for a cluster of several device types and for counts below 1.
     """
     device = only_device(cluster)
     if global_batch < 1:
         raise InputError(f"--global-batch must be 1 or more, got {global_batch}")
-    device.peak(precision)
     node = min(cluster.levels[0].domain_size if cluster.levels else 1, cluster.num_devices)
     link = _outer_link(cluster, device, node)
     far = far_levels_of(cluster)

@@ -231,6 +231,7 @@ def precisions_of(
 ) -> tuple[str, ...]:
     """The precisions to choose from; ("",) where the question has one."""
     if not asked.precisions:
+        _must_have(base.precision, rules, device)
         return ("",)
     if ANY in asked.precisions:
         # Wider types than the widest 16-bit one that both have are never faster.
@@ -238,19 +239,26 @@ def precisions_of(
         offered = [x for x in rules.precisions if x in narrow and _has(device, x)]
         return tuple(offered) or ("",)
     for name in asked.precisions:
-        device.peak(name)
-        if name in _BLOCK_SCALED and not _has(device, name):
-            raise InputError(
-                f"--precision {name}: {device.name} has no block-scaled tensor cores (its file has "
-                f"no rate for {_FP4}); it runs "
-                + ", ".join(found for found in PRECISION_TYPES if _has(device, found))
-            )
-        if name in LOW_PRECISIONS and name not in rules.precisions:
-            raise InputError(
-                f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
-                f"(profiles/data/layout_rules/{rules.name}.toml)"
-            )
+        _must_have(name, rules, device)
     return asked.precisions
+
+
+def _must_have(name: str, rules: LayoutRules, device: Device) -> None:
+    """Raises InputError for a precision that the device or the framework lacks."""
+    if name not in PRECISION_TYPES:
+        raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
+    device.peak(name)
+    if name in _BLOCK_SCALED and not _has(device, name):
+        raise InputError(
+            f"--precision {name}: {device.name} has no block-scaled tensor cores (its file has "
+            f"no rate for {_FP4}); it runs "
+            + ", ".join(found for found in PRECISION_TYPES if _has(device, found))
+        )
+    if name in LOW_PRECISIONS and name not in rules.precisions:
+        raise InputError(
+            f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
+            f"(profiles/data/layout_rules/{rules.name}.toml)"
+        )
 
 
 def _has(device: Device, precision: str) -> bool:

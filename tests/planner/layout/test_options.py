@@ -218,6 +218,15 @@ def test_what_device_or_framework_lack(stack, on, options, words):
         solved(asked)
 
 
+def test_a_single_precision_is_checked_too():
+    with pytest.raises(UnknownNameError, match="'bf16'"):
+        solved(question(precision="bf61"))
+    with pytest.raises(InputError, match="nanotron trains in bf16"):
+        solved(question(stack="nanotron", precision="fp8"))
+    with pytest.raises(InputError, match="no block-scaled tensor cores"):
+        solved(question(precision="mxfp8"))
+
+
 def test_any_precision_is_what_both_have():
     def offered(device, stack):
         asked = question(on=f"8x{device}", stack=stack, batch=8)
