@@ -15,13 +15,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.answer_file import read_answer, schema_of
 from planner.space import Space
-from profiles.document import content_hash, read_document, write_document
+from planner.sweep import Answer
+from profiles.document import content_hash, write_document
 from profiles.errors import ShardwrightError
 from profiles.hardware.cluster import Cluster
 from profiles.model.traced import TracedModel
-from simulator.plan import PLAN_SCHEMA
-from simulator.plan_file import PlanFile
 from simulator.workload import Workload
 
 KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
@@ -96,20 +96,20 @@ class AnswerCache:
 
     folder: Path
 
-    def find(self, key: str) -> PlanFile | None:
+    def find(self, key: str) -> Answer | None:
         """The answer of this key, or None; an unreadable file is a warning and None."""
         path = self._path(key)
         if not path.is_file():
             return None
         try:
-            return read_document(path, PlanFile, schema=PLAN_SCHEMA)
+            return read_answer(path)
         except ShardwrightError as error:
             warnings.warn(f"solved again, the cached answer is unusable: {error}", stacklevel=2)
             return None
 
-    def keep(self, key: str, answer: PlanFile) -> None:
+    def keep(self, key: str, answer: Answer) -> None:
         """Writes the answer; of more than KEPT_ANSWERS the oldest are dropped."""
-        write_document(self._path(key), answer, schema=PLAN_SCHEMA)
+        write_document(self._path(key), answer, schema=schema_of(answer))
         kept = sorted(self.folder.glob("*.json"), key=_written)
         for path in kept[: max(0, len(kept) - KEPT_ANSWERS)]:
             path.unlink(missing_ok=True)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.answer_cache import AnswerCache
-from planner.sweep import Posed, finished
-from profiles.document import encode, read_document, write_document
+from planner.answer_file import read_answer, schema_of
+from planner.sweep import Answer, Posed, finished
+from profiles.document import encode, write_document
 from profiles.errors import ShardwrightError
-from simulator.plan import PLAN_SCHEMA
-from simulator.plan_file import PlanFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +30,18 @@ class AnswerFolder:
     cache: AnswerCache | None = None
     version: str = ""
 
-    def find(self, posed: Posed) -> PlanFile | None:
+    def find(self, posed: Posed) -> Answer | None:
         """The answer that the folder holds, else the cache's, which then stands in the folder."""
         path = self.path(posed.key)
         if path.is_file():
             try:
-                return read_document(path, PlanFile, schema=PLAN_SCHEMA)
+                return read_answer(path)
             except ShardwrightError as error:
                 warnings.warn(f"solved again, the answer is unusable: {error}", stacklevel=2)
         known = self.cache.find(posed.job.key) if self.cache is not None else None
         return self._write(posed, known) if known is not None else None
 
-    def keep(self, posed: Posed, solved: PlanFile) -> PlanFile:
+    def keep(self, posed: Posed, solved: Answer) -> Answer:
         """Writes the answer of a job as the question's, and into the cache as the job's."""
         if self.cache is not None:
             self.cache.keep(posed.job.key, solved)
@@ -52,8 +51,10 @@ class AnswerFolder:
         """The plan file of the question with this key."""
         return self.folder / f"{key}.json"
 
-    def _write(self, posed: Posed, solved: PlanFile) -> PlanFile:
+    def _write(self, posed: Posed, solved: Answer) -> Answer:
         answer = finished(solved, posed)
         provenance = {"version": self.version, "question": encode(posed.question)}
-        write_document(self.path(posed.key), answer, schema=PLAN_SCHEMA, provenance=provenance)
+        write_document(
+            self.path(posed.key), answer, schema=schema_of(answer), provenance=provenance
+        )
         return answer

@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
+from planner.layout.layout_price import with_layout_price
+from planner.layout.layout_question import LayoutAsk
 from planner.space import Space
 from profiles.document import decode, encode
 from profiles.errors import ShardwrightError
 from profiles.sourced import Sourced
 from simulator.money import usd_per_million_tokens
-from simulator.plan_file import Alternative, PlanFile
+from simulator.plan_file import Alternative, Infeasibility, PlanFile
 from simulator.prediction import Interval
 from simulator.workload import Workload
+
+Answer = PlanFile | LayoutFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,7 @@ class Question:
     """The best plan of a model on a cluster, in the asker's words.
 
     model, cluster  as on the command line (`llama-3.1-8b`, `8xh100-sxm`)
-    space           the pins
+    space           the pins;  layouts  instead of them, where a framework's layouts are asked for
     price           a kind of the price table (`on-demand`, `spot`, ...) or US dollars per
                     device-hour (`2.49`)
     assumed         what the asker assumed for want of a flag
@@ -38,10 +43,15 @@ class Question:
     cluster: str
     workload: Workload
     space: Space = field(default_factory=Space)
+    layouts: LayoutAsk | None = None
     solver: str = "auto"
     seed: int = 0
     price: str = "on-demand"
     assumed: tuple[str, ...] = ()
+
+    def pins(self) -> tuple[str, ...]:
+        """What is pinned, as flags."""
+        return self.space.pins() if self.layouts is None else self.layouts.pins()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +88,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a worker's text says: a plan file without prices, or the reason why there is none."""
+    """What a worker's text says: a plan file or a layout without prices, or the reason why there is
+    none."""
 
     answer: PlanFile | None = None
+    layout: LayoutFile | None = None
     reason: str = ""
+
+    @property
+    def found(self) -> Answer | None:
+        return self.answer if self.answer is not None else self.layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +110,7 @@ class Row:
 
     question: Question
     key: str = ""
-    answer: PlanFile | None = None
+    answer: Answer | None = None
     reason: str = ""
     reused: bool = False
 
@@ -106,9 +122,9 @@ Workers = Callable[[Sequence[Job]], Iterator[Reply]]
 class Shelf(Protocol):
     """Keeps answers between sweeps; failures are not kept, they are tried again."""
 
-    def find(self, posed: Posed) -> PlanFile | None: ...
+    def find(self, posed: Posed) -> Answer | None: ...
 
-    def keep(self, posed: Posed, solved: PlanFile) -> PlanFile: ...
+    def keep(self, posed: Posed, solved: Answer) -> Answer: ...
 
 
 def sweep(
@@ -141,10 +157,10 @@ def sweep(
     for reply in workers(jobs):
         verdict = verdict_of(reply)
         for posed in waiting[reply.key]:
-            if verdict.answer is None:
+            if verdict.found is None:
                 yield Row(question=posed.question, key=posed.key, reason=verdict.reason)
             else:
-                yield _row(posed, shelf.keep(posed, verdict.answer), reused=False)
+                yield _row(posed, shelf.keep(posed, verdict.found), reused=False)
 
 
 def solve_here(solve: Callable[[str], str]) -> Workers:
@@ -170,13 +186,27 @@ def verdict_of(reply: Reply) -> Verdict:
     return said
 
 
-def finished(solved: PlanFile, posed: Posed) -> PlanFile:
+def finished(solved: Answer, posed: Posed) -> Answer:
     """The answer to a question from its job's: priced, with the asker's assumptions, and without
     the time that it took, which is the machine's and not the answer's."""
-    priced = with_price(solved, posed.price)
+    priced = priced_at(solved, posed.price)
     return replace(
         priced, search_time_s=0.0, assumptions=(*posed.question.assumed, *priced.assumptions)
     )
+
+
+def priced_at(answer: Answer, price: Sourced | None) -> Answer:
+    """The answer with its dollars at a price of a device-hour."""
+    if isinstance(answer, LayoutFile):
+        return with_layout_price(answer, price)
+    return with_price(answer, price)
+
+
+def has_plan(answer: Answer | None) -> bool:
+    """Whether something fits."""
+    if isinstance(answer, LayoutFile):
+        return answer.chosen is not None
+    return answer is not None and answer.plan is not None
 
 
 def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
@@ -203,20 +233,24 @@ def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
     return replace(other, usd_per_million_tokens=cost.value if cost else None)
 
 
-def _row(posed: Posed, answer: PlanFile, *, reused: bool) -> Row:
+def _row(posed: Posed, answer: Answer, *, reused: bool) -> Row:
     return Row(
         question=posed.question,
         key=posed.key,
         answer=answer,
-        reason="" if answer.plan is not None else why_not(answer),
+        reason="" if has_plan(answer) else why_not(answer),
         reused=reused,
     )
 
 
-def why_not(answer: PlanFile) -> str:
+def why_not(answer: Answer) -> str:
     """Why nothing fits, in one line, with the first change under which something does."""
     why = answer.infeasibility
     if why is None:
         return f"no plan: status {answer.status}"
-    said = f"does not fit: {why.term} of stage {why.stage} of {why.nearest}"
+    where = f"stage {why.stage}" if isinstance(why, Infeasibility) else f"rank {why.rank}"
+    short = why.term
+    if isinstance(why, LayoutInfeasibility) and why.host:
+        short = "host memory"
+    said = f"does not fit: {short} of {where} of {why.nearest}"
     return f"{said}; would fit: {why.relaxations[0].flag}" if why.relaxations else said

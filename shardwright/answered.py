@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from types import FrameType
 
 from planner.answer_cache import AnswerCache
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_price import with_layout_price
 from planner.sweep import with_price
 from profiles.model.traced import TracedModel
 from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time
+from shardwright.layout_task import LayoutTask, layout_key
 from shardwright.solve_task import Task, key_of, trace_task
 from simulator.plan_file import PlanFile
 
@@ -50,7 +53,7 @@ def answered(
     traced = trace_task(task) if cache is None or task.spec.factory else None
     key = key_of(task, traced) if cache is not None else ""
     known = cache.find(key) if cache is not None else None
-    if known is not None:
+    if isinstance(known, PlanFile):
         return Answered(answer=with_price(known, price), cached=True)
     with _noticing_interrupts() as seen:
         found = solve(traced if traced is not None else trace_task(task))
@@ -58,6 +61,33 @@ def answered(
     if cache is not None and in_time and not seen:
         cache.keep(key, found)
     return Answered(answer=with_price(found, price), interrupted=bool(seen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAnswered:
+    """A layout with its dollars; `cached` where it was found before."""
+
+    answer: LayoutFile
+    cached: bool = False
+
+
+def layout_answered(
+    task: LayoutTask,
+    solve: Callable[[], LayoutFile],
+    *,
+    price: Sourced | None,
+    cache: AnswerCache | None,
+) -> LayoutAnswered:
+    """The layout of a task at a price: the cache's where it has one, else solved, and kept where
+    the search ended by itself."""
+    key = layout_key(task)
+    known = cache.find(key) if cache is not None else None
+    if isinstance(known, LayoutFile):
+        return LayoutAnswered(answer=with_layout_price(known, price), cached=True)
+    found = solve()
+    if cache is not None and found.status in ("optimal", "infeasible"):
+        cache.keep(key, with_layout_price(found, None))
+    return LayoutAnswered(answer=with_layout_price(found, price))
 
 
 @contextmanager
@@ -81,12 +111,13 @@ def _noticing_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def how_it_came_about(found: Answered) -> str:
+def how_it_came_about(found: Answered | LayoutAnswered) -> str:
     """What a reader of the answer must know of its making; empty where it was solved in full."""
     if found.cached:
-        took = format_time(found.answer.search_time_s)
-        return f"Cache:  the same question was solved before, in {took}; --no-cache solves it again"
-    if found.interrupted:
+        took = found.answer.search_time_s
+        before = f", in {format_time(took)}" if took else ""  # a sweep's answers hold no times
+        return f"Cache:  the same question was solved before{before}; --no-cache solves it again"
+    if isinstance(found, Answered) and found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
     return ""

@@ -119,7 +119,33 @@ def plan(
     pareto: Annotated[
         Pareto | None, typer.Option(help="with --stack: the front of step time and this")
     ] = None,
-    precision: Precision = Precision.BF16,
+    precision: Annotated[
+        str, typer.Option(help="bf16, fp16, fp32; with --stack: fp8, mxfp8, nvfp4, a list, or any")
+    ] = "bf16",
+    order: Annotated[
+        str | None, typer.Option(help="with --stack: tp-cp-dp-pp, tp-cp-pp-dp (innermost first)")
+    ] = None,
+    reduce: Annotated[
+        str | None, typer.Option(help="with --stack: gradients summed in fp32, bf16")
+    ] = None,
+    compress: Annotated[
+        str | None, typer.Option(help="with --stack: gradients as powersgd-4, topk-0.01, none")
+    ] = None,
+    local_steps: Annotated[
+        str | None, typer.Option(help="with --stack: steps between exchanges (DiLoCo), 1,50")
+    ] = None,
+    local_workers: Annotated[
+        str | None, typer.Option(help="with --stack: parts that step alone [sites, or replicas]")
+    ] = None,
+    wide_layers: Annotated[
+        str | None, typer.Option(help="with --stack: so many first and last layers in bf16")
+    ] = None,
+    optimizer_offload: Annotated[
+        bool, typer.Option("--optimizer-offload", help="with --stack: states may be on the host")
+    ] = False,
+    activation_offload: Annotated[
+        str | None, typer.Option(help="with --stack: shares of activations on the host, or any")
+    ] = None,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
@@ -160,6 +186,16 @@ def plan(
         "recompute": recompute,
         "schedule": schedule,
     }
+    options = {
+        "order": order,
+        "reduce": reduce,
+        "compress": compress,
+        "local_steps": local_steps,
+        "local_workers": local_workers,
+        "wide_layers": wide_layers,
+        "optimizer_offload": "yes" if optimizer_offload else None,
+        "activation_offload": activation_offload,
+    }
     if questions or workers or ray or "," in model + on + price:
         from shardwright.commands.sweep import plan_many
 
@@ -170,8 +206,10 @@ def plan(
             global_batch,
             seq,
             axes=axes,
+            options=options,
+            stack=stack or "",
             prices=price,
-            precision=precision.value,
+            precision=precision,
             optimizer=optimizer.value,
             solver=solver.value,
             seed=seed,
@@ -183,7 +221,7 @@ def plan(
             local=local,
             json_output=json_output,
             quiet=quiet,
-            refused={"--stack": stack, "--time-limit": time_limit, "--explain": explain},
+            refused={"--pareto": pareto, "--time-limit": time_limit, "--explain": explain},
         )
         return
     if not model or not on or global_batch is None:
@@ -196,9 +234,10 @@ def plan(
         global_batch,
         seq,
         axes=axes,
+        options=options,
         stack=stack,
         pareto=pareto.value if pareto else None,
-        precision=precision.value,
+        precision=precision,
         optimizer=optimizer.value,
         solver=solver.value,
         output=output,

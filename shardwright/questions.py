@@ -11,6 +11,14 @@ A file (TOML or JSON) holds grids; each stands for every combination of its list
     sequence_lengths = [4096]
     prices = ["on-demand", "spot", 1.99]
     pins = { tp = "1,2", schedule = "1f1b" }
+
+    [[grids]]
+    models = ["llama-3.1-405b"]
+    clusters = ["512x8xh100-sxm", "two-sites.toml"]
+    global_batches = [1024]
+    stack = "megatron-core"
+    precision = "bf16,fp8"
+    options = { optimizer_offload = "yes", local_steps = "1,50" }
 """
 
 from __future__ import annotations
@@ -21,6 +29,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from planner.layout.layout_question import LayoutAsk, LayoutQuestion
+from planner.layout.rules import load_layout_rules
 from planner.space import Space
 from planner.sweep import Posed, Question
 from profiles.document import content_hash, read_document
@@ -30,12 +40,26 @@ from profiles.hardware.cluster import Cluster
 from profiles.hardware.prices import KINDS, price_of
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.commands.asked import DEFAULT_SEQUENCE, sequence_of, space_of
+from shardwright.commands.asked import (
+    DEFAULT_SEQUENCE,
+    figures_of,
+    layout_space_of,
+    sequence_of,
+    space_of,
+)
+from shardwright.commands.plan_options import (
+    OPTION_FLAGS,
+    asked_options,
+    first_precision,
+    need_stack,
+)
+from shardwright.layout_task import layout_job, layout_task
 from shardwright.solve_task import job_of, task_of
 from simulator.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
 PINS = ("micro_batch", "tp", "pp", "dp", "zero", "vpp", "recompute", "schedule")
+LAYOUT_PINS = (*PINS, "cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +70,8 @@ class Grid:
     sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
     prices             kinds of the price table, or US dollars per device-hour
     pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
+    stack, options     a framework, whose layouts are then searched, and what may be chosen beside
+                       the axes, as its flags take it (plan_options.py)
     """
 
     models: tuple[str, ...]
@@ -58,14 +84,27 @@ class Grid:
     solver: str = "auto"
     seed: int = 0
     pins: Mapping[str, str | int] = field(default_factory=dict)
+    stack: str = ""
+    options: Mapping[str, str | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("models", "clusters", "global_batches", "prices"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty: a grid needs one entry at least")
+        known = LAYOUT_PINS if self.stack else PINS
         for pin in self.pins:
-            if pin not in PINS:
-                raise UnknownNameError("pin", pin, PINS)
+            if not self.stack and pin in LAYOUT_PINS and pin not in PINS:
+                raise InputError(
+                    f"pin {pin}: our own executor has no such axis; name the framework that will "
+                    "run the plans, for example stack = megatron-core (--stack)"
+                )
+            if pin not in known:
+                raise UnknownNameError("pin", pin, known)
+        for option in self.options:
+            if option not in OPTION_FLAGS:
+                raise UnknownNameError("option", option, OPTION_FLAGS)
+        if not self.stack:
+            need_stack({name: str(text) for name, text in self.options.items()}, self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +128,9 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
     Raises InputError for pins and workloads that cannot be; names that mean nothing are found
     when a question is posed, and are then that question's own fault.
     """
-    space: Space = space_of({axis: str(text) for axis, text in grid.pins.items()})
+    pins = {axis: str(text) for axis, text in grid.pins.items()}
+    layouts = _layouts_of(grid, pins) if grid.stack else None
+    space: Space = Space() if layouts else space_of(pins)
     made = []
     for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
         for length in grid.sequence_lengths or (None,):
@@ -97,7 +138,8 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
             work = Workload(
                 global_batch=batch,
                 sequence_length=tokens,
-                precision=grid.precision,
+                # What a framework trains in stands beside its layouts.
+                precision="bf16" if layouts else grid.precision,
                 optimizer=grid.optimizer,
             )
             made += [
@@ -106,6 +148,7 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
                     cluster=on,
                     workload=work,
                     space=space,
+                    layouts=layouts,
                     solver=grid.solver,
                     seed=grid.seed,
                     price=str(price),
@@ -114,6 +157,18 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
                 for price in grid.prices
             ]
     return tuple(made)
+
+
+def _layouts_of(grid: Grid, pins: Mapping[str, str]) -> LayoutAsk:
+    load_layout_rules(grid.stack)
+    return LayoutAsk(
+        stack=grid.stack,
+        precision=first_precision(grid.precision),
+        space=layout_space_of(pins),
+        options=asked_options(
+            {name: str(text) for name, text in grid.options.items()}, grid.precision
+        ),
+    )
 
 
 def _sequence(model: str, length: int | None) -> tuple[int, tuple[str, ...]]:
@@ -133,18 +188,35 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
     """
     cluster = get_cluster(question.cluster, local=local)
     price = price_for(cluster, question.price)
-    job = job_of(
-        task_of(
-            resolve_model(question.model),
-            cluster,
-            question.workload,
-            question.space,
-            solver=question.solver,
-            seed=question.seed,
+    if question.layouts is not None:
+        job = layout_job(layout_task(_layout_question(question, question.layouts, cluster)))
+    else:
+        job = job_of(
+            task_of(
+                resolve_model(question.model),
+                cluster,
+                question.workload,
+                question.space,
+                solver=question.solver,
+                seed=question.seed,
+            )
         )
-    )
     key = content_hash({"job": job.key, "question": question, "price": price})
     return Posed(question=question, key=key, job=job, price=price)
+
+
+def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
+    return LayoutQuestion(
+        name=question.model,
+        model=figures_of(question.model),
+        cluster=cluster,
+        stack=asked.stack,
+        global_batch=question.workload.global_batch,
+        seq_len=question.workload.sequence_length,
+        precision=asked.precision,
+        space=asked.space,
+        options=asked.options,
+    )
 
 
 def price_for(cluster: Cluster, text: str) -> Sourced | None:

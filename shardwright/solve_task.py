@@ -18,6 +18,7 @@ from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import ModelSpec
 from profiles.model.traced import TracedModel, trace_model
 from shardwright import api
+from shardwright.layout_task import LayoutTask, solve_layout_task
 from shardwright.places import trace_cache
 from simulator.workload import Workload
 
@@ -101,8 +102,12 @@ def job_of(task: Task) -> Job:
 def solve_text(text: str) -> str:
     """The verdict of a task, both as JSON. Never raises: whatever goes wrong is the reason."""
     try:
-        task: Task = decode(Task, json.loads(text), where="the task")
-        verdict = _solve(task)
+        data = json.loads(text)
+        # A layout's task holds its question as one value.
+        if "question" in data:
+            verdict = _solve_layout(decode(LayoutTask, data, where="the task"))
+        else:
+            verdict = _solve(decode(Task, data, where="the task"))
     except ShardwrightError as error:
         verdict = Verdict(reason=str(error))
     except Exception as error:  # a worker must outlive any question
@@ -113,12 +118,24 @@ def solve_text(text: str) -> str:
     return verdict_text(verdict)
 
 
+def _of_another_version(version: str) -> str:
+    if version == code_and_data_version():
+        return ""
+    return (
+        f"the worker's Shardwright, its data or its libraries ({code_and_data_version()}"
+        f") are not the asker's ({version}); install the same versions on every node"
+    )
+
+
+def _solve_layout(task: LayoutTask) -> Verdict:
+    if reason := _of_another_version(task.version):
+        return Verdict(reason=reason)
+    return Verdict(layout=solve_layout_task(task))
+
+
 def _solve(task: Task) -> Verdict:
-    if task.version != code_and_data_version():
-        return Verdict(
-            reason=f"the worker's Shardwright, its data or its libraries ({code_and_data_version()}"
-            f") are not the asker's ({task.version}); install the same versions on every node"
-        )
+    if reason := _of_another_version(task.version):
+        return Verdict(reason=reason)
     answer = api.plan(
         trace_task(task),
         task.cluster,

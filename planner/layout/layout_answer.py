@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.failures import Reliability
 from simulator.prediction import Interval
+from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
@@ -18,14 +21,23 @@ class LayoutPrediction:
     mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
             arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
     peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    mfu_range, peak_memory_range   the same with their intervals
+    reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
+                        token that is kept
     """
 
     step_time_s: Interval
     parts: tuple[tuple[str, float], ...]
     mfu: float
     peak_memory_bytes: float
-    usd_per_million_tokens: Interval | None
+    usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
+    tokens_per_s: Interval
+    mfu_range: Interval
+    peak_memory_range: Interval
+    reliability: Reliability
+    usd_per_million_tokens_delivered: Interval | None = None
+    kwh_per_million_tokens_delivered: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +61,8 @@ class LayoutRelaxation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutInfeasibility:
-    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most."""
+    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most; `host`
+    says what its host lacks where the device itself has enough."""
 
     nearest: str
     rank: int
@@ -57,6 +70,7 @@ class LayoutInfeasibility:
     needed_bytes: float
     capacity_bytes: float
     relaxations: tuple[LayoutRelaxation, ...]
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +97,8 @@ class LayoutFile:
     cluster: str
     stack: str
     objective: str
-    bound: float | None
-    gap: float | None
+    bound: float | None = None
+    gap: float | None = None
     search_time_s: float
     considered: int
     too_big: int
@@ -112,4 +126,28 @@ def layout_title(run: TrainingRun) -> str:
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
+    parts += _beside_the_axes(run)
     return ", ".join(parts)
+
+
+def _beside_the_axes(run: TrainingRun) -> list[str]:
+    """What is not as usual."""
+    said = []
+    if run.axis_order != AXIS_ORDERS[0]:
+        said.append(f"ranks {run.axis_order}")
+    if run.torus:
+        said.append("torus " + "x".join(map(str, run.torus)))
+    if run.precision in LOW_PRECISIONS:
+        ends = f" (bf16 in {run.wide_layers} first and last layers)" if run.wide_layers else ""
+        said.append(run.precision + ends)
+    if run.gradient_reduction:
+        said.append(f"gradients summed in {run.gradient_reduction}")
+    if run.compression:
+        said.append(run.compression)
+    if run.local_workers > 1:
+        said.append(f"{run.local_workers} workers of {run.local_steps} local steps")
+    if run.optimizer_offload:
+        said.append("optimizer on the host")
+    if run.activation_offload:
+        said.append(f"{run.activation_offload:.0%} of activations on the host")
+    return said

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 from planner.layout.rules import LayoutRules
 from profiles.errors import InputError
 from profiles.hardware.catalog import node_design
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
 from profiles.model.transformer import Transformer
+from simulator.training_run.far_level import FarLevel
 from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
+
+# Light takes 0.1 ms for 20 km of fibre: a level of that latency joins sites, not nodes.
+_SITE_LATENCY_S = 1e-4
 
 
 def base_run(
@@ -25,24 +31,32 @@ def base_run(
 ) -> TrainingRun:
     """The run with every degree 1; what is assumed of the network is added to `said`.
 
-    Raises InputError for a cluster of several device types, for one of which the device has no
-    rate in the precision, and for counts below 1.
+    Raises InputError for a cluster of several device types and for counts below 1.
     """
     device = only_device(cluster)
     if global_batch < 1:
         raise InputError(f"--global-batch must be 1 or more, got {global_batch}")
-    device.peak(precision)
     node = min(cluster.levels[0].domain_size if cluster.levels else 1, cluster.num_devices)
     link = _outer_link(cluster, device, node)
+    far = far_levels_of(cluster)
+    for level in far:
+        said.append(
+            f"level {level.name}: parts of {level.part_devices} devices, "
+            f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
+            f"{level.latency_s * 1e6:.3g} us; priced at its own rate and efficiency, not fitted"
+        )
     if cluster.num_devices > node:
         network = network_of(link, device.name, node)
         if network.assumed:
             said.append(
                 f"{network.words} ({network.source}; --on names a cluster file to change it)"
             )
-    inner = node_design(device.name).inner_link
-    if cluster.levels and cluster.num_devices > 1 and cluster.levels[0].link.name != inner:
-        said.append(f"inside a node, messages are priced as over {inner}, the device's usual link")
+    inner = _inner_bytes_per_s(cluster, device)
+    if inner:
+        said.append(
+            f"inside a node, messages are priced at the rate and efficiency of "
+            f"{cluster.levels[0].link.name}, {inner / 1e9:.3g} GB/s; nothing of it was measured"
+        )
     return TrainingRun(
         id=name,
         model=model,
@@ -65,6 +79,9 @@ def base_run(
         precision=precision,
         schedule="1f1b",
         stack=rules.name,
+        inner_bytes_per_s=inner,
+        far_levels=far,
+        torus=_torus(cluster),
     )
 
 
@@ -79,9 +96,50 @@ def only_device(cluster: Cluster) -> Device:
     return cluster.groups[0].device
 
 
+def far_levels_of(cluster: Cluster) -> tuple[FarLevel, ...]:
+    """The levels beyond the network that leaves a node: from the third on, and the second where its
+    latency is that of a line between sites."""
+    found = []
+    for below, level in itertools.pairwise(cluster.levels):
+        nearest = below is cluster.levels[0]
+        if nearest and level.link.latency_s.value < _SITE_LATENCY_S:
+            continue
+        link = level.link
+        rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
+        found.append(
+            FarLevel(
+                name=level.name,
+                part_devices=below.domain_size,
+                bytes_per_s_per_device=rate / link.shared_by / level.oversubscription,
+                latency_s=link.latency_s.value,
+            )
+        )
+    return tuple(found)
+
+
+def _inner_bytes_per_s(cluster: Cluster, device: Device) -> float:
+    """Of the innermost level, 0 where that is the device's usual link."""
+    if not cluster.levels or cluster.num_devices < 2:
+        return 0.0
+    link = cluster.levels[0].link
+    if link.name == node_design(device.name).inner_link:
+        return 0.0
+    return link.bandwidth_bytes_per_s.value * link.efficiency.value / link.shared_by
+
+
+def _torus(cluster: Cluster) -> tuple[int, ...]:
+    """The sides of the innermost level, which alone may be a torus."""
+    for level in cluster.levels[1:]:
+        if level.torus:
+            raise InputError(
+                f"--on {cluster.name}: level {level.name} is a torus; only the innermost may be"
+            )
+    return cluster.levels[0].torus if cluster.levels else ()
+
+
 def _outer_link(cluster: Cluster, device: Device, node: int) -> str:
     """The words for what leaves a node: none for the device's usual network."""
-    if len(cluster.levels) < 2:
+    if len(cluster.levels) < 2 or cluster.levels[1].link.latency_s.value >= _SITE_LATENCY_S:
         return ""
     level = cluster.levels[1]
     usual = node_design(device.name).outer_link

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutInfeasibility, LayoutRelaxation, layout_title
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
@@ -27,14 +26,15 @@ def infeasibility(
     """The three cheapest changes that make it fit, each solved."""
     found: list[LayoutRelaxation] = []
     kinds: set[str] = set()
-    for candidate in layout_candidates(question.space, question.cluster, rebuild, device_names):
+    for candidate in layout_candidates(question, rebuild, device_names):
         if len(found) == _RELAXATIONS:
             break
         if candidate.kind in kinds:
             continue
-        changed = replace(question, space=candidate.space, cluster=candidate.cluster)
         try:
-            outcome, _ = solve_layouts(changed, coefficients, [], clock=clock, runners_up=0)
+            outcome, _ = solve_layouts(
+                candidate.question, coefficients, [], clock=clock, runners_up=0
+            )
         except InputError:
             continue
         if outcome.layouts:
@@ -63,4 +63,5 @@ def infeasibility(
         needed_bytes=miss.memory.needed_bytes,
         capacity_bytes=miss.capacity_bytes,
         relaxations=tuple(found),
+        host=miss.host,
     )

@@ -71,9 +71,10 @@ def plan_layout(
         too_big=outcome.too_big,
         pruned=outcome.pruned,
         refined=outcome.refined,
-        chosen=choice_of(chosen, None, question.cluster, price) if chosen else None,
+        chosen=choice_of(chosen, None, question.cluster, price, known) if chosen else None,
         alternatives=tuple(
-            choice_of(other, chosen, question.cluster, price) for other in outcome.layouts[1:]
+            choice_of(other, chosen, question.cluster, price, known)
+            for other in outcome.layouts[1:]
         ),
         infeasibility=None
         if outcome.near_miss is None

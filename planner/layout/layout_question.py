@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import load_layout_rules
+from planner.layout.run_option import AskedOptions, run_options, unoffered
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
@@ -23,6 +24,8 @@ class LayoutQuestion:
 
     model, name   its figures and what it is called
     stack         the framework that will run it
+    precision     of the matmuls, where `options` names none
+    options       what may be chosen beside the axes
     """
 
     name: str
@@ -33,6 +36,22 @@ class LayoutQuestion:
     seq_len: int
     precision: str
     space: LayoutSpace
+    options: AskedOptions = field(default_factory=AskedOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAsk:
+    """What a question of a sweep says of layouts: the framework, its precision, what is pinned and
+    what may be chosen beside the axes."""
+
+    stack: str
+    precision: str = "bf16"
+    space: LayoutSpace = field(default_factory=LayoutSpace)
+    options: AskedOptions = field(default_factory=AskedOptions)
+
+    def pins(self) -> tuple[str, ...]:
+        """What is asked, as flags."""
+        return (f"--stack {self.stack}", *self.space.pins(), *self.options.words)
 
 
 def solve_layouts(
@@ -84,5 +103,7 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,
+        options=run_options(question.options, base, rules, get_device(base.device)),
     )
+    said += unoffered(question.options, rules)
     return base, ground

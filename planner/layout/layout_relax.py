@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
+from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.rules import load_layout_rules
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
+from profiles.hardware.host import has_host
 from profiles.units import format_bytes
 
 _NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
@@ -21,26 +24,63 @@ class LayoutCandidate:
     """A change to try; candidates of one kind are tried in order until one has a layout."""
 
     kind: str
-    space: LayoutSpace
-    cluster: Cluster
+    question: LayoutQuestion
     change: str
     flag: str
 
 
+def with_offload(question: LayoutQuestion) -> LayoutQuestion:
+    """The question with optimizer states allowed in host memory."""
+    return replace(question, options=replace(question.options, optimizer_offload=True))
+
+
+def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
+    """Host memory, where the framework can use it and the host is known: states, then half and all
+    of the saved activations too."""
+    offers = load_layout_rules(question.stack).offers
+    if not all(has_host(group.device.name) for group in question.cluster.groups):
+        return
+    offloaded = question
+    if "optimizer-offload" in offers and not question.options.optimizer_offload:
+        offloaded = with_offload(question)
+        yield LayoutCandidate(
+            kind="host",
+            question=offloaded,
+            change="optimizer states in host memory",
+            flag="--optimizer-offload",
+        )
+    if "activation-offload" not in offers or question.options.activation_offloads:
+        return
+    flag = "--activation-offload any"
+    if offloaded is not question:
+        flag = f"--optimizer-offload {flag}"
+    options = replace(offloaded.options, activation_offloads=(0.0, 0.5, 1.0))
+    yield LayoutCandidate(
+        kind="host",
+        question=replace(offloaded, options=options),
+        change="optimizer states and activations in host memory",
+        flag=flag,
+    )
+
+
 def layout_candidates(
-    space: LayoutSpace,
-    cluster: Cluster,
+    question: LayoutQuestion,
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
 ) -> Iterator[LayoutCandidate]:
-    """Pins taken back, then more devices, then devices of more memory."""
+    """Pins taken back, host memory, then more devices, then devices of more memory."""
+    space, cluster = question.space, question.cluster
     for axis in (f.name for f in fields(LayoutSpace)):
         if getattr(space, axis) is not None:
             freed = replace(space, **{axis: None})
             flag = "--" + axis.replace("_", "-")
             yield LayoutCandidate(
-                kind=axis, space=freed, cluster=cluster, change=f"without {flag}", flag=f"no {flag}"
+                kind=axis,
+                question=replace(question, space=freed),
+                change=f"without {flag}",
+                flag=f"no {flag}",
             )
+    yield from offload_candidates(question)
     named = _NAMED.match(cluster.name)
     if named is None:
         return
@@ -51,8 +91,7 @@ def layout_candidates(
         if larger is not None:
             yield LayoutCandidate(
                 kind="devices",
-                space=space,
-                cluster=larger,
+                question=replace(question, cluster=larger),
                 change=f"{larger.num_devices} devices",
                 flag=f"--on {larger.name}",
             )
@@ -66,8 +105,7 @@ def layout_candidates(
         if swapped is not None:
             yield LayoutCandidate(
                 kind="memory",
-                space=space,
-                cluster=swapped,
+                question=replace(question, cluster=swapped),
                 change=f"{other.name} ({format_bytes(other.usable_bytes)} usable)",
                 flag=f"--on {swapped.name}",
             )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import fewest_recomputed_layers, needed_floor_bytes
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.features import stage_layers
+from simulator.training_run.features import host_memory_short, stage_layers
 from simulator.training_run.footprint import Footprint, footprint
 from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
@@ -47,11 +47,13 @@ class PricedLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMiss:
-    """The layout that lacks least memory, where none fits."""
+    """The layout that lacks least memory, where none fits; `host` says what its host lacks where
+    the device itself has enough."""
 
     run: TrainingRun
     memory: Footprint
     capacity_bytes: float
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +193,7 @@ class Refiner:
         while self._too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
             memory = footprint(run, runs_program=False)
-        if self._too_big(memory):
+        if self._too_big(memory) or host_memory_short(run):
             return None
         exact = exact and run is asked
         parts = self.prices.exact_parts(run)
@@ -218,7 +220,9 @@ def _chunk_layers(run: TrainingRun) -> int:
 def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Layouts:
     """The layouts; those of full recomputation with as few layers as their floor of memory allows.
     Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
-    full = np.flatnonzero(layouts.recompute == RECOMPUTE.index("full"))
+    # What is kept decides what goes to the host: with activations there, all layers are alike.
+    kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
+    full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])
     if not full.size:
         return layouts
     layers = layouts.recompute_layers.copy()
@@ -228,7 +232,8 @@ def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes:
 
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
-    return (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
+    mesh = (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
+    return (*mesh, run.precision, run.axis_order, run.compression, run.local_steps)
 
 
 def _rank(layout: PricedLayout) -> tuple[float, float]:
@@ -278,4 +283,6 @@ def _nearest(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Near
     if not allowed:
         return None
     memory, run = min(allowed, key=lambda pair: pair[0].needed_bytes)
-    return NearMiss(run=run, memory=memory, capacity_bytes=capacity_bytes)
+    fits = not memory.refused and memory.needed_bytes <= capacity_bytes
+    host = host_memory_short(run) if fits else ""
+    return NearMiss(run=run, memory=memory, capacity_bytes=capacity_bytes, host=host)

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import Sensitivity, layout_title
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_relax import layout_candidates
+from planner.layout.layout_relax import layout_candidates, with_offload
 from planner.layout.layout_space import LayoutSpace
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
+from profiles.hardware.host import has_host
 from simulator.training_run.coefficients import CoefficientFile
 from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
@@ -49,7 +50,17 @@ def sensitivities(
             question,
             altered=lambda run: _faster_network(run, 2.0),
         )
-    for doubled in _doubled(question.cluster, rebuild):
+    for level in base.far_levels:
+        faster = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
+        levels = tuple(faster if one == level else one for one in base.far_levels)
+        tried(
+            f"twice the rate of {level.name}",
+            question,
+            altered=lambda run, levels=levels: replace(run, far_levels=levels),
+        )
+    if has_host(base.device) and not question.options.optimizer_offload:
+        tried("states may be in host memory (--optimizer-offload)", with_offload(question))
+    for doubled in _doubled(question, rebuild):
         tried(f"twice the devices ({doubled.name})", replace(question, cluster=doubled))
     tried("twice the batch", replace(question, global_batch=2 * question.global_batch))
     return tuple(found)
@@ -62,6 +73,6 @@ def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
     return replace(run, outer_link=f"{cards}x{rate:g}Gb/s {network.kind} per node")
 
 
-def _doubled(cluster: Cluster, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:
-    candidates = layout_candidates(LayoutSpace(), cluster, rebuild, ())
-    return tuple(c.cluster for c in candidates if c.kind == "devices")[:1]
+def _doubled(question: LayoutQuestion, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:
+    candidates = layout_candidates(replace(question, space=LayoutSpace()), rebuild, ())
+    return tuple(c.question.cluster for c in candidates if c.kind == "devices")[:1]

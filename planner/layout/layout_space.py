@@ -17,6 +17,7 @@ import numpy as np
 from planner.divisors import divisors
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, joined
 from planner.layout.rules import LayoutRules
+from planner.layout.run_option import RunOption
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
 
@@ -91,6 +92,7 @@ class LayoutGround:
     """What the space is laid over.
 
     node_devices   devices of the innermost domain: a free tp stays within it
+    options        what a layout may choose beside its axes
     """
 
     model: Transformer
@@ -99,6 +101,7 @@ class LayoutGround:
     node_devices: int
     global_batch: int
     seq_len: int
+    options: tuple[RunOption, ...] = (RunOption(),)
 
 
 def legal_layouts(space: LayoutSpace, ground: LayoutGround) -> Layouts:
@@ -163,11 +166,20 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
     sizes = [b for b in divisors(per_replica) if space.allows("micro_batch", b)]
     zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
     kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
+    chosen = [
+        number
+        for number, option in enumerate(ground.options)
+        if option.sensible(pp=pp, dp=dp, cp=cp)
+    ]
     rows = [
-        (b, schedule, vpp, zero, kind)
+        (b, schedule, vpp, zero, kind, option)
         for b in sizes
         for schedule, vpp in _pipelines(space, ground, pp, per_replica // b)
         for zero, kind in itertools.product(zeros, kinds)
+        for option in chosen
+        if ground.options[option].allowed(
+            pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules
+        )
     ]
     if not rows:
         return None
@@ -185,6 +197,8 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
         schedule=table[1],
         recompute=table[4],
         recompute_layers=np.zeros(count, dtype=np.int64),
+        option=table[5],
+        options=ground.options,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout.run_option import RunOption
 from simulator.training_run.training_run import TrainingRun
 
 Counts = NDArray[np.int64]
@@ -29,8 +30,8 @@ RECOMPUTE = ("none", "selective", "mlp", "minimal", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, and
-    `recompute_layers` is that of TrainingRun."""
+    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, `option` indexes
+    `options`, and `recompute_layers` is that of TrainingRun."""
 
     tp: Counts
     cp: Counts
@@ -43,13 +44,21 @@ class Layouts:
     schedule: Counts
     recompute: Counts
     recompute_layers: Counts
+    option: Counts
+    options: tuple[RunOption, ...] = (RunOption(),)
 
     def __len__(self) -> int:
         return int(self.tp.size)
 
     def rows(self, index: NDArray[np.intp] | slice) -> Layouts:
         """Some of the layouts."""
-        return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(Layouts)})
+        arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
+        return Layouts(options=self.options, **arrays)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is chosen beside the axes."""
+        return self.options == (RunOption(),)
 
     def key(self, *names: str) -> NDArray[np.int64]:
         """[layouts, names] the values of some axes."""
@@ -59,7 +68,7 @@ class Layouts:
         """One layout as a complete run; what no axis says is taken from `base`."""
         tp = int(self.tp[index])
         ranks = tp * int(self.cp[index]) * int(self.pp[index]) * int(self.dp[index])
-        return replace(
+        run = replace(
             base,
             num_devices=ranks,
             tp=tp,
@@ -75,11 +84,13 @@ class Layouts:
             recompute_layers=int(self.recompute_layers[index]),
             sequence_parallel=base.sequence_parallel and tp > 1,
         )
+        return self.options[int(self.option[index])].applied(run)
+
+
+_ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
 def joined(parts: Sequence[Layouts]) -> Layouts:
-    """All layouts of several sets, in their order."""
-    names = [f.name for f in fields(Layouts)]
-    return Layouts(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    )
+    """All layouts of several sets with the same options, in their order."""
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return Layouts(options=parts[0].options, **arrays)

@@ -18,7 +18,7 @@ from simulator.training_run.footprint import rank_footprint
 from simulator.training_run.training_run import TrainingRun
 
 _KEEP_LESS = tuple(SCHEDULES.index(name) for name in ("v-half", "v-min", "zbv", "dualpipev"))
-_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
+_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
 
 
 def needed_floor_bytes(base: TrainingRun, layouts: Layouts) -> NDArray[np.float64]:

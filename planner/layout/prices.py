@@ -42,6 +42,15 @@ _OF_MESH = (
     "optimizer_s",
     "accumulation_s",
     "reduce_buckets",
+    "gather_far",
+    "reduce_far",
+    "sync_inner",
+    "sync_outer",
+    "sync_far",
+    "extra_pass_s",
+    "wide_first",
+    "wide_last",
+    "host_step_s",
 )
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
@@ -78,7 +87,7 @@ class LayoutPrices:
         if not len(layouts):
             return np.zeros(0)
         layer = _Gathered(self.base, layouts, self._layer_keys(layouts))
-        mesh = _Gathered(self.base, layouts, layouts.key(*_MESH_AXES))
+        mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts))
         coefficients = self._coefficients_of(layouts)
         found = [
             self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)).total_s
@@ -95,22 +104,39 @@ class LayoutPrices:
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
         """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a
         cut leaves the node, and whether experts stay within the data-parallel ranks."""
+        keys = layouts.key(*_LAYER_AXES)
+        if not layouts.plain or self.base.far_levels:
+            # The order of axes and far levels make messages depend on the whole mesh.
+            return np.column_stack([keys, layouts.key("pp", "dp", "option")])
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
         node = self.base.node_devices
         crosses = (ranks // layouts.pp >= node) | (ranks > node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
         spread = layouts.ep <= layouts.dp * layouts.cp
-        return np.column_stack([layouts.key(*_LAYER_AXES), cut, spread])
+        return np.column_stack([keys, cut, spread])
+
+    def _mesh_keys(self, layouts: Layouts) -> NDArray[np.int64]:
+        return layouts.key(*_MESH_AXES, *(() if layouts.plain else ("option",)))
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
-        """Per kind of coefficient the value of every layout; layouts differ in sharding alone."""
-        both = [replace(self.base, zero_stage=z, outer_link=self._network) for z in (0, 1)]
-        assigned = assign(both)
+        """Per kind of coefficient the value of every layout; layouts differ in sharding and in the
+        precision of their option alone."""
+        every = [
+            replace(
+                self.base,
+                precision=option.precision or self.base.precision,
+                zero_stage=z,
+                outer_link=self._network,
+            )
+            for option in layouts.options
+            for z in (0, 1)
+        ]
+        assigned = assign(every)
         by_kind = assigned.of(assigned.from_file(self._coefficients))
-        sharded = (layouts.zero_stage > 0).astype(np.intp)
+        whose = 2 * layouts.option + (layouts.zero_stage > 0)
         return {
-            kind: value[sharded]
-            if value[0] != value[1]
+            kind: value[whose]
+            if np.any(value != value[0])
             else np.broadcast_to(value[0], len(layouts))
             for kind, value in by_kind.items()
         }

@@ -8,8 +8,18 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
+from simulator.training_run.rank_group import AXIS_ORDERS
 
 LAYOUT_RULES_SCHEMA = "shardwright/layout-rules@1"
+OFFERS = (
+    "bf16-reduce",
+    "compression",
+    "local-steps",
+    "wide-layers",
+    "optimizer-offload",
+    "activation-offload",
+)
+_EXCLUDED = ("pipeline", "recompute")
 LAYOUT_RULES_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "layout_rules"
 
 
@@ -22,6 +32,11 @@ class LayoutRules:
     zero_stages  that it offers with every one of its axes
     partial_recompute   whether full recomputation may be of some layers of each stage only
     sequence_parallel   whether norms and residuals are split over tp
+    orders     how ranks are numbered (rank_group.AXIS_ORDERS), its usual one first
+    precisions  of the matmuls
+    offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
+    activation_offload_without  `pipeline`, `recompute`: what it refuses beside activations in host
+               memory
     """
 
     name: str
@@ -33,6 +48,18 @@ class LayoutRules:
     recompute: tuple[str, ...]
     partial_recompute: bool
     sequence_parallel: bool
+    orders: tuple[str, ...] = AXIS_ORDERS[:1]
+    precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    offers: tuple[str, ...] = ()
+    activation_offload_without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for offer in self.offers:
+            if offer not in OFFERS:
+                raise UnknownNameError("offer", offer, OFFERS, where=f"{self.name}.toml: offers")
+        for what in self.activation_offload_without:
+            if what not in _EXCLUDED:
+                raise UnknownNameError("exclusion", what, _EXCLUDED, where=f"{self.name}.toml")
 
 
 def layout_stacks() -> tuple[str, ...]:

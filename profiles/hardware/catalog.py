@@ -261,14 +261,17 @@ def _from_file(file: ClusterFile, path: Path) -> Cluster:
                 link = replace(get_link(level.link), shared_by=level.shared_by)
             except UnknownNameError as error:
                 raise DocumentError(f"{path}: levels[{number}].link: {error}") from error
-        levels.append(
-            Level(
+        try:
+            found = Level(
                 name=level.name,
                 domain_size=level.domain_size,
                 link=link,
                 oversubscription=level.oversubscription,
+                torus=level.torus,
             )
-        )
+        except InputError as error:
+            raise DocumentError(f"{path}: levels[{number}]: {error}") from error
+        levels.append(found)
     try:
         return Cluster(
             name=file.name,

@@ -87,6 +87,7 @@ class LevelFile:
     link: str | LinkFile
     oversubscription: float = 1.0
     shared_by: int = 1
+    torus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

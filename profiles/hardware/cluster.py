@@ -8,6 +8,7 @@ domain holds two devices carries the traffic between them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import networkx as nx
@@ -40,16 +41,24 @@ class Level:
     domain_size       devices that the level joins
     oversubscription  how many times less than the sum of its devices' links the level carries
                       when all of them cross it at once (1 = full bisection)
+    torus             devices per axis where the level is a torus (`[4, 4, 8]`), in the order of the
+                      devices' numbers, the innermost first; () behind switches
     """
 
     name: str
     domain_size: int
     link: Link
     oversubscription: float = 1.0
+    torus: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.domain_size < 1:
             raise InputError(f"level {self.name}: domain_size must be 1 or more")
+        if self.torus and (min(self.torus) < 1 or math.prod(self.torus) != self.domain_size):
+            raise InputError(
+                f"level {self.name}: torus {list(self.torus)} holds {math.prod(self.torus)} "
+                f"devices, its domain_size is {self.domain_size}"
+            )
         if not self.oversubscription >= 1.0:
             raise InputError(
                 f"level {self.name}: oversubscription must be 1 or more, is {self.oversubscription}"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Recompute
 
+if TYPE_CHECKING:
+    from planner.layout.layout_space import LayoutSpace
+    from profiles.model.transformer import Transformer
+
 DEFAULT_SEQUENCE = 4096
+LAYOUT_COUNTS = ("tp", "cp", "ep", "pp", "dp", "vpp", "zero", "micro_batch")
 
 
 def import_from_here(model: str) -> None:
@@ -36,7 +42,7 @@ def sequence_of(model: str, seq: int | None) -> tuple[int, tuple[str, ...]]:
     return chosen, (f"sequence length {chosen} (--seq)",)
 
 
-def space_of(axes: dict[str, str | None]) -> Any:
+def space_of(axes: Mapping[str, str | None]) -> Any:
     """The search space of the pins given as flags."""
     from planner.space import Space, parse_axis
 
@@ -54,3 +60,29 @@ def space_of(axes: dict[str, str | None]) -> Any:
     if axes.get("schedule") is not None:
         given["schedule"] = tuple(p.strip() for p in str(axes["schedule"]).split(","))
     return Space(**given)
+
+
+def layout_space_of(axes: Mapping[str, str | None]) -> LayoutSpace:
+    """The space of layouts of the pins given as flags."""
+    from planner.layout.layout_space import LayoutSpace
+    from planner.space import parse_axis
+
+    given: dict[str, Any] = {}
+    for axis in LAYOUT_COUNTS:
+        text = axes.get(axis)
+        if text is not None:
+            given[axis] = parse_axis(text, "--" + axis.replace("_", "-"))
+    for axis in ("schedule", "recompute"):
+        text = axes.get(axis)
+        if text is not None:
+            given[axis] = tuple(part.strip() for part in text.split(","))
+    return LayoutSpace(**given)
+
+
+def figures_of(model: str) -> Transformer:
+    """The figures of a shipped name or a config.json."""
+    from profiles.model.config_figures import figures_of_config
+    from profiles.model.loaders import resolve_model
+
+    spec = resolve_model(model)
+    return figures_of_config(spec.config, spec.source)

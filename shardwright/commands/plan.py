@@ -17,6 +17,7 @@ from shardwright import api
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.asked import import_from_here, sequence_of, space_of
 from shardwright.commands.output import note, show
+from shardwright.commands.plan_options import need_stack
 from shardwright.places import answer_cache, local_profile
 from shardwright.questions import price_for
 from shardwright.report import terminal
@@ -50,6 +51,7 @@ def plan(
     seq: int | None,
     *,
     axes: dict[str, str | None],
+    options: dict[str, str | None],
     stack: str | None,
     pareto: str | None,
     precision: str,
@@ -78,7 +80,9 @@ def plan(
             stack=stack,
             pareto=pareto,
             axes=axes,
+            options=options,
             precision=precision,
+            cache=AnswerCache(folder=answer_cache()) if cache else None,
             output=output,
             json_output=json_output,
             explain=explain,
@@ -88,6 +92,7 @@ def plan(
             price=price,
         )
         return
+    need_stack(options, precision)
     if pareto is not None:
         raise InputError("--pareto needs --stack: fronts are of layouts of described models")
     for axis in ("cp", "ep"):

@@ -10,29 +10,25 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from planner.answer_cache import AnswerCache
 from planner.layout.layout_answer import LAYOUT_SCHEMA
 from planner.layout.layout_choice import choice_of
-from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
-from planner.space import parse_axis
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError
-from profiles.hardware.catalog import device_names, get_cluster
+from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
-from profiles.model.config_figures import figures_of_config
-from profiles.model.loaders import resolve_model
-from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time, parse_quantity
-from shardwright.commands.asked import sequence_of
+from shardwright.answered import how_it_came_about, layout_answered
+from shardwright.commands.asked import figures_of, layout_space_of, sequence_of
 from shardwright.commands.output import note, show
+from shardwright.commands.plan_options import asked_options, first_precision
+from shardwright.layout_task import layout_task, solve_layout_task
 from shardwright.questions import price_for
 from shardwright.report.layout_report import front_report, layout_report
 from simulator.training_run.coefficients import shipped_coefficients
-
-_COUNTS = ("tp", "cp", "ep", "pp", "dp", "vpp", "zero", "micro_batch")
 
 
 def plan_for_stack(
@@ -44,7 +40,9 @@ def plan_for_stack(
     stack: str,
     pareto: str | None,
     axes: dict[str, str | None],
+    options: dict[str, str | None],
     precision: str,
+    cache: AnswerCache | None,
     output: Path | None,
     json_output: bool,
     explain: bool,
@@ -62,8 +60,9 @@ def plan_for_stack(
         stack=stack,
         global_batch=global_batch,
         seq_len=length,
-        precision=precision,
+        precision=first_precision(precision),
         space=layout_space_of(axes),
+        options=asked_options(options, precision),
     )
     if pareto is not None:
         show(_front(question, pareto, price))
@@ -78,25 +77,26 @@ def plan_for_stack(
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
 
-    answer = plan_layout(
-        question,
-        price=lambda part: price_for(part, price),
-        rebuild=get_cluster,
-        device_names=device_names(),
-        clock=time.monotonic,
-        time_limit_s=limit,
-        progress=progress,
-        explain=explain,
+    task = layout_task(question, explain=explain)
+    found = layout_answered(
+        task,
+        lambda: solve_layout_task(
+            task, clock=time.monotonic, time_limit_s=limit, progress=progress
+        ),
+        price=price_for(question.cluster, price),
+        cache=cache,
     )
     if live:
         sys.stderr.write("\r\x1b[K")
-    answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
     if output is not None:
         write_document(output, answer, schema=LAYOUT_SCHEMA, provenance=_provenance())
     if json_output:
         sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
     else:
         show(layout_report(answer))
+        if said := how_it_came_about(found):
+            show(said)
         if output is not None and answer.chosen is not None:
             note(f"written: {output}")
     if answer.chosen is None:
@@ -124,26 +124,6 @@ def _front(question: LayoutQuestion, against: str, price: str) -> RenderableType
     return front_report(
         against, [(part, choice_of(layout, None, part, priced)) for part, layout in choices]
     )
-
-
-def figures_of(model: str) -> Transformer:
-    """The figures of a shipped name or a config.json."""
-    spec = resolve_model(model)
-    return figures_of_config(spec.config, spec.source)
-
-
-def layout_space_of(axes: dict[str, str | None]) -> LayoutSpace:
-    """The space of the pins given as flags."""
-    given: dict[str, Any] = {}
-    for axis in _COUNTS:
-        text = axes.get(axis)
-        if text is not None:
-            given[axis] = parse_axis(text, "--" + axis.replace("_", "-"))
-    for axis in ("schedule", "recompute"):
-        text = axes.get(axis)
-        if text is not None:
-            given[axis] = tuple(part.strip() for part in text.split(","))
-    return LayoutSpace(**given)
 
 
 def _provenance() -> dict[str, Any]:

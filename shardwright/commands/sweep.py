@@ -11,7 +11,7 @@ from planner.answer_cache import AnswerCache
 from planner.answer_folder import AnswerFolder
 from planner.local_workers import local_workers
 from planner.ray_workers import ray_workers
-from planner.sweep import Question, Row, Workers, sweep
+from planner.sweep import Question, Row, Workers, has_plan, sweep
 from profiles.document import write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.units import format_time
@@ -20,7 +20,13 @@ from shardwright.commands.asked import import_from_here
 from shardwright.commands.output import Bar, note, show
 from shardwright.places import answer_cache, local_profile
 from shardwright.questions import Grid, pose, questions_of, read_questions
-from shardwright.report.sweep_table import sorted_rows, sweep_csv, sweep_json, sweep_report
+from shardwright.report.sweep_table import (
+    line_of,
+    sorted_rows,
+    sweep_csv,
+    sweep_json,
+    sweep_report,
+)
 
 SOLVE = "shardwright.solve_task:solve_text"
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."
@@ -54,6 +60,8 @@ def plan_many(
     seq: int | None,
     *,
     axes: Mapping[str, str | None],
+    options: Mapping[str, str | None],
+    stack: str,
     prices: str,
     precision: str,
     optimizer: str,
@@ -77,11 +85,12 @@ def plan_many(
         if value:
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
     pins = {axis: text for axis, text in axes.items() if text is not None}
+    chosen = {name: text for name, text in options.items() if text is not None}
     if path is not None:
-        if models or on or global_batch is not None or pins:
+        if models or on or global_batch is not None or pins or chosen or stack:
             raise InputError(
-                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch or "
-                "pins; give one of the two"
+                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
+                "--stack, its options or pins; give one of the two"
             )
         questions = read_questions(path)
     else:
@@ -98,6 +107,8 @@ def plan_many(
             solver=solver,
             seed=seed,
             pins=pins,
+            stack=stack,
+            options=chosen,
         )
         questions = questions_of(grid)
     run_sweep(
@@ -166,7 +177,7 @@ def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
             f"written: {folder} (summary.csv, summary.json, a plan file per question); "
             f"{reused} of {len(rows)} answers were known before"
         )
-    if not any(row.answer is not None and row.answer.plan is not None for row in rows):
+    if not any(has_plan(row.answer) for row in rows):
         raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
 
 
@@ -188,10 +199,11 @@ def _workers(flags: SweepFlags) -> Workers:
 
 def _said(row: Row) -> str:
     words = f"{row.question.model} on {row.question.cluster}"
-    if row.answer is None or row.answer.step_time_s is None:
+    step_time_s = line_of(row).step_time_s
+    if step_time_s is None:
         return f"{words}: no plan"
     known = " (known before)" if row.reused else ""
-    return f"{words}: step {format_time(row.answer.step_time_s)}{known}"
+    return f"{words}: step {format_time(step_time_s)}{known}"
 
 
 def _write(folder: Path, rows: list[Row], sort: str) -> tuple[Row, ...]:

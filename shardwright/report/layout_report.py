@@ -62,6 +62,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         rows,
         Text(""),
         Text(f"Step:   {_parts(chosen)}"),
+        *_ranges(chosen),
         *_helps(answer),
         *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
     )
@@ -131,16 +132,19 @@ def _infeasible(answer: LayoutFile) -> RenderableType:
     why = answer.infeasibility
     if why is None:
         return Text(f"No layout of {answer.model} fits on {answer.cluster}.")
-    over = format_bytes(why.needed_bytes - why.capacity_bytes)
+    said = f"rank {why.rank} {why.host}"
+    if not why.host:
+        over = format_bytes(why.needed_bytes - why.capacity_bytes)
+        said = (
+            f"rank {why.rank} needs {format_bytes(why.needed_bytes)} of "
+            f"{format_bytes(why.capacity_bytes)}, {over} too much; most of it is {why.term}"
+        )
     lines: list[RenderableType] = [
         Text.assemble(
             ("No layout fits  ", "bold red"),
             f"{answer.model} on {answer.cluster}: {answer.considered:,} layouts considered",
         ),
-        Text(
-            f"Nearest: {why.nearest}: rank {why.rank} needs {format_bytes(why.needed_bytes)} of "
-            f"{format_bytes(why.capacity_bytes)}, {over} too much; most of it is {why.term}"
-        ),
+        Text(f"Nearest: {why.nearest}: {said}"),
     ]
     for found in why.relaxations:
         lines.append(
@@ -152,6 +156,40 @@ def _infeasible(answer: LayoutFile) -> RenderableType:
     if not why.relaxations:
         lines.append(Text("No change that was tried makes it fit."))
     return Group(*lines)
+
+
+def _ranges(choice: LayoutChoice) -> list[RenderableType]:
+    """What beside the step has an interval, and what failures leave of a long run."""
+    found = choice.prediction
+    lasting = found.reliability
+    memory, mfu = found.peak_memory_range, found.mfu_range
+    first = [
+        f"MFU {format_percent(mfu.value)} [{format_percent(mfu.low)} - {format_percent(mfu.high)}]",
+        f"peak {format_bytes(memory.value)} [{format_bytes(memory.low)} - "
+        f"{format_bytes(memory.high)}]",
+        _range("kWh per M tokens", found.kwh_per_million_tokens, "{:.3g}"),
+    ]
+    if found.usd_per_million_tokens is not None:
+        first.append(_range("$ per M tokens", found.usd_per_million_tokens, "{:.3g}"))
+    said = "; ".join(first)
+    goodput = lasting.goodput
+    lost = (
+        f"a failure every {format_time(lasting.between_failures_s.value)} "
+        f"[{format_time(lasting.between_failures_s.low)} - "
+        f"{format_time(lasting.between_failures_s.high)}], a checkpoint every "
+        f"{format_time(lasting.checkpoint_every_s)}: {format_percent(goodput.value)} "
+        f"[{format_percent(goodput.low)} - {format_percent(goodput.high)}] of the time moves the "
+        "run on"
+    )
+    if found.usd_per_million_tokens_delivered is not None:
+        kept = _range("$ per M tokens kept", found.usd_per_million_tokens_delivered, "{:.3g}")
+        lost += f"; {kept}"
+    return [Text(f"Range:  {said}"), Text(f"Long:   {lost}")]
+
+
+def _range(name: str, value: Interval, form: str) -> str:
+    low, middle, high = (form.format(x) for x in (value.low, value.value, value.high))
+    return f"{middle} {name} [{low} - {high}]"
 
 
 def _parts(choice: LayoutChoice) -> str:

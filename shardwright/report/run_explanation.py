@@ -25,6 +25,7 @@ _PARTS = {
     "bubble_s": "bubble",
     "reduce_s": "gradient exchange",
     "optimizer_s": "optimizer",
+    "host_s": "host memory",
     "overhead_s": "overhead",
 }
 _SHOWS = {

@@ -14,11 +14,14 @@ from dataclasses import dataclass, fields
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.sweep import Row
+from planner.layout.layout_answer import LayoutFile, layout_title
+from planner.layout.layout_price import tokens_per_s
+from planner.sweep import Answer, Row, has_plan
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
 from profiles.units import format_percent, format_time, format_usd
 from shardwright.report.terminal import plan_title, table
+from simulator.plan_file import PlanFile
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
 # What `--sort` takes: the column, and whether the largest comes first.
@@ -72,30 +75,63 @@ def line_of(row: Row) -> Line:
     question, answer = row.question, row.answer
     work = question.workload
     found: dict[str, object] = {}
+    if isinstance(answer, LayoutFile):
+        found = _layout_figures(answer)
+    elif answer is not None:
+        found = _plan_figures(answer)
     if answer is not None:
         found["file"] = f"{row.key}.json"
-        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "gap", "mfu"):
-            found[name] = getattr(answer, name)
-        found["peak_memory_bytes"] = answer.peak_memory_bytes
-        found["usd_per_million_tokens"] = answer.usd_per_million_tokens
-        if answer.plan is not None:
-            for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
-                found[name] = getattr(answer.plan, name)
-        if answer.prediction is not None:
-            found["tokens_per_s"] = answer.prediction.tokens_per_s.value
+    precision = work.precision
+    if question.layouts is not None:
+        asked = question.layouts
+        chosen = answer.chosen if isinstance(answer, LayoutFile) else None
+        precision = chosen.run.precision if chosen else asked.precision
     return Line(
         model=question.model,
         cluster=question.cluster,
         global_batch=work.global_batch,
         sequence_length=work.sequence_length,
-        precision=work.precision,
+        precision=precision,
         optimizer=work.optimizer,
         price=question.price,
-        pins=" ".join(question.space.pins()),
+        pins=" ".join(question.pins()),
         status=answer.status if answer is not None else "failed",
         reason=row.reason,
         **found,  # type: ignore[arg-type] # fields of one name and type
     )
+
+
+def _plan_figures(answer: PlanFile) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "gap", "mfu"):
+        found[name] = getattr(answer, name)
+    found["peak_memory_bytes"] = answer.peak_memory_bytes
+    found["usd_per_million_tokens"] = answer.usd_per_million_tokens
+    if answer.plan is not None:
+        for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
+            found[name] = getattr(answer.plan, name)
+    if answer.prediction is not None:
+        found["tokens_per_s"] = answer.prediction.tokens_per_s.value
+    return found
+
+
+def _layout_figures(answer: LayoutFile) -> dict[str, object]:
+    found: dict[str, object] = {"gap": answer.gap}
+    if answer.chosen is None:
+        return found
+    run, prediction = answer.chosen.run, answer.chosen.prediction
+    step, usd = prediction.step_time_s, prediction.usd_per_million_tokens
+    for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
+        found[name] = getattr(run, name)
+    return found | {
+        "step_time_s": step.value,
+        "step_time_low_s": step.low,
+        "step_time_high_s": step.high,
+        "mfu": prediction.mfu,
+        "tokens_per_s": tokens_per_s(run, step).value,
+        "peak_memory_bytes": prediction.peak_memory_bytes,
+        "usd_per_million_tokens": usd.value if usd else None,
+    }
 
 
 def sorted_rows(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
@@ -133,6 +169,12 @@ def sweep_json(rows: Sequence[Row], by: str) -> str:
     return to_json({"schema": SWEEP_SCHEMA, "sorted_by": by, "rows": lines})
 
 
+def _title(answer: Answer | None) -> str:
+    if isinstance(answer, LayoutFile):
+        return layout_title(answer.chosen.run) if answer.chosen is not None else ""
+    return plan_title(answer.plan) if answer is not None and answer.plan is not None else ""
+
+
 def sweep_report(rows: Sequence[Row]) -> RenderableType:
     """The rows that have a plan as a table, then the others with their reasons."""
     priced = len({row.question.price for row in rows}) > 1
@@ -148,23 +190,23 @@ def sweep_report(rows: Sequence[Row]) -> RenderableType:
         ("$/Mtok", "right"),
     )
     for row in rows:
-        answer, work = row.answer, row.question.workload
-        if answer is None or answer.plan is None:
+        work, line = row.question.workload, line_of(row)
+        if not has_plan(row.answer):
             continue
-        usd = answer.usd_per_million_tokens
+        usd = line.usd_per_million_tokens
         shown.add_row(
             row.question.model,
             row.question.cluster,
             *([f"{work.global_batch} x {work.sequence_length}"] if sized else []),
-            plan_title(answer.plan),
-            format_time(answer.step_time_s or 0.0),
-            format_percent(answer.mfu or 0.0),
+            _title(row.answer),
+            format_time(line.step_time_s or 0.0),
+            format_percent(line.mfu or 0.0),
             *([row.question.price] if priced else []),
             format_usd(usd) if usd is not None else "-",
         )
     alike: dict[str, list[str]] = {}
     for row in rows:
-        if row.answer is None or row.answer.plan is None:
+        if not has_plan(row.answer):
             where = alike.setdefault(f"{row.question.model}: {row.reason}", [])
             if row.question.cluster not in where:
                 where.append(row.question.cluster)

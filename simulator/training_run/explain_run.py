@@ -22,7 +22,7 @@ from simulator.training_run.coefficients import (
     assign,
 )
 from simulator.training_run.explain_memory import MemoryExplanation, explain_memory
-from simulator.training_run.explain_step import StepLine, step_lines
+from simulator.training_run.explain_step import step_lines
 from simulator.training_run.features import features
 from simulator.training_run.interval import (
     Band,
@@ -41,6 +41,7 @@ from simulator.training_run.recalibrate import (
     is_calibrated,
 )
 from simulator.training_run.run_stack import load_run_stack
+from simulator.training_run.step_line import StepLine
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 

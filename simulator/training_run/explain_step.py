@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiles.units import format_time
+from simulator.training_run.explain_far import as_arrays, far_lines, host_line
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import (
     stall_chance,
@@ -20,23 +21,8 @@ from simulator.training_run.message_stalls import (
     waiting_buckets,
     waiting_ranks,
 )
-from simulator.training_run.step_time import larger, step_parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
-    """One term of a step.
-
-    part      the field of StepParts that it belongs to
-    time_s    its seconds in the step
-    formula   in words, coefficients by their names;  numbers  the same with numbers
-    """
-
-    part: str
-    name: str
-    time_s: float
-    formula: str
-    numbers: str
+from simulator.training_run.step_line import StepLine
+from simulator.training_run.step_time import larger, step_parts, wide_layer
 
 
 def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
@@ -50,11 +36,13 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     v["waiting_buckets"] = float(waiting_buckets(x, calm)[0])
     layer = _LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
-    whole = layer.total_s + gather.time_s
+    host = host_line(x, layer.total_s)
+    whole = layer.total_s + gather.time_s + host.time_s
     head = _head(v, c)
     micro = c["microbatch_ms"] * 1e-3 * v["vpp"]
-    full = v["layers"] * whole + (0.0 if v["pp"] > 1 else head) + micro
-    last = v["last_layers"] * whole + head + micro
+    wide = float(wide_layer(x, as_arrays(c))[0])
+    full = v["layers"] * whole + (0.0 if v["pp"] > 1 else head) + micro + v["wide_first"] * wide
+    last = v["last_layers"] * whole + head + micro + v["wide_last"] * wide
     ends = full < last or v["pp"] == 1
     layers = v["layers"] if full >= last else v["last_layers"]
     m = v["microbatches"]
@@ -67,7 +55,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             formula=term.formula,
             numbers=f"{term.numbers} {times}",
         )
-        for term in (*layer.terms, gather)
+        for term in (*layer.terms, gather, host)
     ]
     if ends:
         lines.append(
@@ -92,7 +80,19 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
             numbers=f"{format_time(micro)} x {m:g}",
         )
     )
-    lines += _pipeline(v, c, full, last)
+    here = v["wide_first"] if full >= last else v["wide_last"]
+    lines.append(
+        StepLine(
+            part="compute_s",
+            name="first and last layers in bf16",
+            time_s=m * here * wide,
+            formula="matmul x (surface in bf16 - surface in the run's precision)",
+            numbers=f"{format_time(wide)} x {here:g} layers x {m:g} micro-batches",
+        )
+    )
+    middle = max(v["pp"] - 2.0, 0.0) * v["wide_first"] * wide
+    lines += _pipeline(v, c, full, last, middle)
+    lines += far_lines(x, c, max(full, last), v["layers"] * layer.total_s)
     lines += _once(v, c)
     before = sum(line.time_s for line in lines)
     doublings = math.log2(max(v["nodes"], 1.0))
@@ -283,19 +283,21 @@ def _gather(v: Mapping[str, float], c: Mapping[str, float], layer: float) -> Ste
 
 
 def _pipeline(
-    v: Mapping[str, float], c: Mapping[str, float], full: float, last: float
+    v: Mapping[str, float], c: Mapping[str, float], full: float, last: float, middle: float
 ) -> list[StepLine]:
+    """middle  what the first stage has and those between the ends have not"""
     if v["pp"] <= 1:
         return []
     m, stages, busiest = v["microbatches"], v["pp"], max(full, last)
-    idle = ((stages - 1) * full + last - busiest) / v["vpp"]
+    others = (stages - 1) * full + last - busiest - middle
+    idle = others / v["vpp"]
     words = "(all stages' time per micro-batch - the busiest's) / chunks per rank"
     numbers = (
         f"({stages - 1:g} x {format_time(full)} + {format_time(last)} - {format_time(busiest)}) / "
         f"{v['vpp']:g}"
     )
     if v["idle_share"] > 0:
-        idle = min(v["idle_share"] * busiest, (stages - 1) * full + last - busiest)
+        idle = min(v["idle_share"] * busiest, others)
         words = "idle time of the schedule's own timeline x the busiest stage, 1f1b's at most"
         numbers = f"{v['idle_share']:.4g} x {format_time(busiest)}"
     steps = 1e-6 * (v["cut_steps"] * c["cut_step_us"] + v["cut_peers"] * c["cut_peer_us"])
@@ -377,6 +379,21 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             numbers=_product(c["optimizer"], v["optimizer_s"]),
         ),
         StepLine(
+            part="optimizer_s",
+            name="compressing gradients, outer optimizer of local steps",
+            time_s=c["optimizer"] * v["extra_pass_s"],
+            formula="optimizer x bytes moved / memory bandwidth",
+            numbers=_product(c["optimizer"], v["extra_pass_s"]),
+        ),
+        StepLine(
+            part="host_s",
+            name="optimizer in host memory",
+            time_s=v["host_step_s"],
+            formula="gradients down, Adam at the host's memory bandwidth, weights up: the slowest "
+            "where the framework overlaps them, else their sum",
+            numbers=format_time(v["host_step_s"]),
+        ),
+        StepLine(
             part="overhead_s",
             name="each step, whatever its size",
             time_s=c["step_ms"] * 1e-3,
@@ -387,12 +404,22 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
 
 
 def _moved(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> float:
-    return v[f"{name}_inner"] * c["inner"] + v[f"{name}_outer"] * c["outer"]
+    beyond = max(v[f"{name}_outer"] * c["outer"], _far(name, v))
+    return v[f"{name}_inner"] * c["inner"] + beyond
+
+
+def _far(name: str, v: Mapping[str, float]) -> float:
+    """Sends between far parts of the machine are a line of their own."""
+    return 0.0 if name == "cut" else v[f"{name}_far"]
 
 
 def _moved_numbers(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> str:
     inner, outer = v[f"{name}_inner"], v[f"{name}_outer"]
-    return f"{_product(c['inner'], inner)} + {_product(c['outer'], outer)}"
+    far = _far(name, v)
+    beyond = _product(c["outer"], outer)
+    if far:
+        beyond = f"larger({beyond}, slowest level beyond {format_time(far)})"
+    return f"{_product(c['inner'], inner)} + {beyond}"
 
 
 def _product(coefficient: float, time_s: float) -> str:

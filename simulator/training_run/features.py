@@ -8,18 +8,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
+from profiles.hardware.host import host_of
 from simulator.training_run.blocked_host import blocked_host
+from simulator.training_run.far_seconds import FarCut, far_collective_s, far_cut
+from simulator.training_run.gradient_exchange import (
+    GradientMessage,
+    compressed,
+    expert_sides,
+    gradient_bytes,
+    outer_pass_bytes,
+    shared_sides,
+)
+from simulator.training_run.host_offload import (
+    activation_host_s,
+    host_bytes,
+    host_limit_bytes,
+    optimizer_host_s,
+)
 from simulator.training_run.idle_share import idle_share
 from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
 from simulator.training_run.message_seconds import Links, Messages, collective, send
 from simulator.training_run.network_text import network_of
+from simulator.training_run.rank_group import (
+    AXIS_ORDERS,
+    RankGroup,
+    context_group,
+    data_group,
+    expert_group,
+    expert_replicas,
+    stage_stride,
+    tensor_group,
+    worker_group,
+)
+from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run_stack import RunStack, load_run_stack
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import WorkSeconds, work_seconds
@@ -51,7 +79,15 @@ class Features:
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
     reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
                           ring steps of one such exchange
+    sync_*                exchanging weights between the workers of local steps, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
+    *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
+                          cut_far_latency of a send, cut_crossings cuts between its parts
+    wide_*                of a layer, what bf16 takes beyond the run's lower precision;
+                          wide_first, wide_last so many layers of the first and the last stage
+    host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
+                          there, down and up; overlaps_host  1 where both go on beside computing
+    extra_pass_s          streaming what compression and outer optimizers move, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
@@ -122,6 +158,27 @@ class Features:
     tensor_nodes: Array
     reduce_buckets: Array
     over_memory: Array
+    tensor_far: Array
+    expert_far: Array
+    context_far: Array
+    gather_far: Array
+    reduce_far: Array
+    cut_far: Array
+    cut_far_latency: Array
+    cut_crossings: Array
+    sync_inner: Array
+    sync_outer: Array
+    sync_far: Array
+    extra_pass_s: Array
+    wide_forward: Array
+    wide_backward: Array
+    wide_grouped_forward: Array
+    wide_grouped_backward: Array
+    wide_first: Array
+    wide_last: Array
+    host_step_s: Array
+    host_layer_s: Array
+    overlaps_host: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""
@@ -136,7 +193,8 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     stacks = [load_run_stack(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
     places: dict[tuple[object, ...], int] = {}
-    for run, stack in zip(runs, stacks, strict=True):
+    computed = [(r, s) for run, s in zip(runs, stacks, strict=True) for r in _precisions(run)]
+    for run, stack in computed:
         # Runs that differ in their mesh alone compute the same.
         key = _work_key(run)
         if key in places:
@@ -150,7 +208,10 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        table.append(_row(run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit))
+        row = _row(run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit)
+        wide = places[_work_key(_precisions(run)[-1])]
+        row |= _wide_layers(run, seconds[at : at + 2], seconds[wide : wide + 2])
+        table.append(row)
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
 
@@ -169,6 +230,50 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.micro_batch,
         run.seq_len,
     )
+
+
+def _precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
+    """The run, and where some of its layers stay in bf16 the same in bf16."""
+    if not run.wide_layers or run.precision not in LOW_PRECISIONS:
+        return (run,)
+    return run, replace(run, precision="bf16")
+
+
+_NO_WIDE_LAYERS = {
+    "wide_forward": 0.0,
+    "wide_backward": 0.0,
+    "wide_grouped_forward": 0.0,
+    "wide_grouped_backward": 0.0,
+    "wide_first": 0.0,
+    "wide_last": 0.0,
+}
+
+
+def _wide_layers(
+    run: TrainingRun, low: Sequence[WorkSeconds], wide: Sequence[WorkSeconds]
+) -> dict[str, float]:
+    """What layers in bf16 take beyond those at the run's precision (dense, with experts)."""
+    if not run.wide_layers or run.precision not in LOW_PRECISIONS:
+        return _NO_WIDE_LAYERS
+    share = run.model.num_expert_layers / run.model.num_layers
+
+    def beyond(name: str) -> float:
+        dense, expert = (
+            getattr(b, name) - getattr(a, name) for a, b in zip(low, wide, strict=True)
+        )
+        return float(dense * (1 - share) + expert * share)
+
+    full, last = stage_layers(run)
+    ends = run.wide_layers if run.pp > 1 else 2 * run.wide_layers
+    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
+    return {
+        "wide_forward": beyond("matmul_forward_s"),
+        "wide_backward": beyond(backward),
+        "wide_grouped_forward": beyond("grouped_forward_s"),
+        "wide_grouped_backward": beyond("grouped_backward_s"),
+        "wide_first": min(float(ends), full),
+        "wide_last": min(float(ends), last),
+    }
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
@@ -193,12 +298,14 @@ def links_of(run: TrainingRun) -> Links:
     device = get_device(run.device)
     inner = get_link(node_design(run.device).inner_link)
     network = network_of(run.outer_link, device.name, run.node_devices)
-    rate = inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    rate = run.inner_bytes_per_s or inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    measured = not (run.torus or run.inner_bytes_per_s)
     return Links(
         inner_bytes_per_s=rate,
         outer_bytes_per_s=network.bytes_per_s_per_node / run.node_devices,
         node_devices=run.node_devices,
-        curve=curves_on(device.name, inner.name, rate, inner.latency_s.value),
+        curve=curves_on(device.name, inner.name, rate, inner.latency_s.value) if measured else None,
+        torus=run.torus,
     )
 
 
@@ -263,6 +370,14 @@ def _row(
     row |= _messages(run, stack, links)
     updated = _updated_parameters(run, stack)
     row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    if run.optimizer_offload and not run.lora:
+        row["optimizer_s"] = 0.0
+        row["host_step_s"] = optimizer_host_s(run, stack, updated)
+    else:
+        row["host_step_s"] = 0.0
+    row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_host"] = float(stack.overlaps_host)
+    row["extra_pass_s"] = _extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else _layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
     table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
@@ -302,6 +417,27 @@ def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]
     return 0.0, 0.0, 0.0
 
 
+def _moved(
+    run: TrainingRun, links: Links, operation: str, size: float, group: RankGroup, stride: int
+) -> Messages:
+    """One collective of a run's group: side by side at one stride in the usual order of axes, which
+    the coefficients are fitted in, else where its ranks lie."""
+    usual = run.axis_order == AXIS_ORDERS[0] and not run.torus
+    found = collective(
+        operation, size, group.ranks, links, stride=stride, group=None if usual else group
+    )
+    if not run.far_levels:
+        return found
+    return replace(found, far_s=far_collective_s(operation, size, group, run.far_levels))
+
+
+def cuts_cross_nodes(run: TrainingRun) -> bool:
+    """Whether a send between stages leaves its node."""
+    if run.axis_order == AXIS_ORDERS[0]:
+        return run.num_devices // run.pp >= run.node_devices or run.num_devices > run.node_devices
+    return run.node_devices % (stage_stride(run) * run.pp) != 0
+
+
 def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, float]:
     h, width = run.model.hidden_size, 2.0
     boundary = run.tokens * h * width
@@ -312,28 +448,25 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         # reduce do not speed up.
         operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
         for operation in operations:
-            tensor += collective(operation, boundary, run.tp, links) * 2.0
+            tensor += _moved(run, links, operation, boundary, tensor_group(run), 1) * 2.0
     expert = Messages()
     if run.expert_parallel > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
         routed = boundary * run.model.top_k / (run.tp if run.sequence_parallel else 1)
-        expert = collective(
-            "all_to_all", routed, run.expert_parallel, links, stride=_expert_stride(run)
+        expert = _moved(
+            run, links, "all_to_all", routed, expert_group(run), _expert_stride(run)
         ) * (2.0 * share)
     context = Messages()
     if run.cp > 1:
         kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp
-        context = collective("all_gather", kv * run.cp, run.cp, links, stride=run.tp)
-    cut = Messages()
+        context = _moved(run, links, "all_gather", kv * run.cp, context_group(run), run.tp)
+    cut, far = Messages(), FarCut()
     if run.pp > 1:
         share = run.tp if run.sequence_parallel or stack.splits_sends else 1
-        beside = run.num_devices // run.pp
-        cut = send(
-            boundary / share,
-            crosses_nodes=beside >= links.node_devices or run.num_devices > links.node_devices,
-            links=links,
-        )
+        cut = send(boundary / share, crosses_nodes=cuts_cross_nodes(run), links=links)
+        far = far_cut(run, boundary / share, run.far_levels)
     gather, reduce = _data_messages(run, stack, links)
+    sync = _worker_messages(run, stack, links)
     return {
         "socket_calls": 2.0 if run.tp > max(1, links.node_devices // 2) else 0.0,
         "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
@@ -341,21 +474,32 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         "tensor_outer": tensor.outer_s,
         "tensor_inner_steps": tensor.inner_steps,
         "tensor_outer_steps": tensor.outer_steps,
+        "tensor_far": tensor.far_s,
         "expert_inner": expert.inner_s,
         "expert_outer": expert.outer_s,
+        "expert_far": expert.far_s,
         "context_inner": context.inner_s,
         "context_outer": context.outer_s,
+        "context_far": context.far_s,
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
         "cut_steps": cut.inner_steps + cut.outer_steps,
         "cut_peers": run.tp * cut.outer_steps,
+        "cut_far": far.bytes_s,
+        "cut_far_latency": far.latency_s,
+        "cut_crossings": float(far.crossings),
         "gather_inner": gather.inner_s,
         "gather_outer": gather.outer_s,
         "gather_steps": gather.inner_steps + gather.outer_steps,
-        "reduce_ranks": float(run.dp * run.cp - 1) if run.zero_stage < 3 else 0.0,
+        "gather_far": gather.far_s,
+        "reduce_ranks": float(run.sharing_ranks - 1) if run.zero_stage < 3 else 0.0,
         "reduce_inner": reduce.inner_s,
         "reduce_outer": reduce.outer_s,
         "reduce_steps": reduce.inner_steps + reduce.outer_steps,
+        "reduce_far": reduce.far_s,
+        "sync_inner": sync.inner_s,
+        "sync_outer": sync.outer_s,
+        "sync_far": sync.far_s,
     }
 
 
@@ -393,8 +537,8 @@ def _expert_ranks(run: TrainingRun) -> int:
 
 
 def _expert_replicas(run: TrainingRun) -> int:
-    """Ranks that hold the same experts."""
-    return max(1, run.dp * run.cp * run.tp // _expert_ranks(run))
+    """Ranks that hold the same experts and share their states."""
+    return max(1, run.sharing_ranks * run.tp // _expert_ranks(run))
 
 
 def _rank_parameters(run: TrainingRun, stack: RunStack) -> tuple[float, float]:
@@ -412,31 +556,85 @@ def _updated_parameters(run: TrainingRun, stack: RunStack) -> float:
     shared, experts = _rank_parameters(run, stack)
     if run.zero_stage < 1:
         return shared + experts
-    return shared / (run.dp * run.cp) + experts / _expert_replicas(run)
+    return shared / run.sharing_ranks + experts / _expert_replicas(run)
+
+
+def host_memory_short(run: TrainingRun) -> str:
+    """Why host memory does not hold what the run keeps there, "" where it does."""
+    if not (run.optimizer_offload or run.activation_offload):
+        return ""
+    host = host_of(run.device)
+    stack = load_run_stack(run.stack)
+    needed = host_bytes(run, _updated_parameters(run, stack), stage_layers(run)[0])
+    if needed <= host_limit_bytes(host):
+        return ""
+    return (
+        f"needs {needed / 1e9:.0f} GB of host memory per device, {host.name} has "
+        f"{host_limit_bytes(host) / 1e9:.0f} GB to use"
+    )
 
 
 def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
-    ranks, stride = run.dp * run.cp, run.tp
-    if ranks < 2 or run.lora:
+    group, stride = data_group(run), run.tp
+    if group.ranks < 2 or run.lora:
         return Messages(), Messages()
+    gradient = gradient_bytes(run, stack.gradient_bytes)
     if run.zero_stage == 3:
         layer = _layer_parameters(run)
-        gather = collective("all_gather", layer * stack.weight_bytes, ranks, links, stride=stride)
-        reduce = collective(
-            "reduce_scatter", layer * stack.gradient_bytes, ranks, links, stride=stride
-        )
+        gather = _moved(run, links, "all_gather", layer * stack.weight_bytes, group, stride)
+        reduce = _moved(run, links, "reduce_scatter", layer * gradient, group, stride)
         return gather * 2.0 + reduce, Messages()
-    # fp16 training of 2021 reduced its 16-bit gradients; bf16 is reduced in fp32.
-    gradient = 2.0 if run.precision == "fp16" else stack.gradient_bytes
     shared, experts = _rank_parameters(run, stack)
     reduce = Messages()
-    for count, group in ((shared, ranks), (experts, _expert_replicas(run))):
+    replicas = expert_replicas(run)
+    if run.compression:
+        for message, ranks in _compressed(run, stack):
+            reduce += _moved(run, links, message.operation, message.size_bytes, ranks, stride)
+    for count, ranks in ((shared, group), (experts, replicas)):
+        weights = count * stack.weight_bytes
         if run.zero_stage >= 1:
-            reduce += collective("reduce_scatter", count * gradient, group, links, stride=stride)
-            reduce += collective(
-                "all_gather", count * stack.weight_bytes, group, links, stride=stride
-            )
-        else:
-            reduce += collective("all_reduce", count * gradient, group, links, stride=stride)
+            if not run.compression:
+                reduce += _moved(run, links, "reduce_scatter", count * gradient, ranks, stride)
+            reduce += _moved(run, links, "all_gather", weights, ranks, stride)
+        elif not run.compression:
+            reduce += _moved(run, links, "all_reduce", count * gradient, ranks, stride)
     return Messages(), reduce
+
+
+def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage, RankGroup]]:
+    """The compressed gradients' messages: of what all replicas have alike, and of experts."""
+    shared, experts = _rank_parameters(run, stack)
+    full, _ = stage_layers(run)
+    tables = padded_vocabulary(run, stack) / run.tp + run.model.hidden_size
+    found = []
+    for count, sides, ranks in (
+        (shared, full * shared_sides(run) + tables, data_group(run)),
+        (experts, full * expert_sides(run, _expert_ranks(run)), expert_replicas(run)),
+    ):
+        if count and ranks.ranks > 1:
+            found.append((compressed(run, count, sides, ranks.ranks), ranks))
+    return found
+
+
+def _worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages:
+    """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
+    worker averages its share with the other workers' and the worker gathers them."""
+    if run.local_workers < 2 or run.lora:
+        return Messages()
+    size = 4.0 * sum(_rank_parameters(run, stack))
+    across, inside = worker_group(run), data_group(run)
+    share = size / run.sharing_ranks
+    found = _moved(run, links, "all_reduce", share, across, across.axes[0][1])
+    if run.zero_stage < 3:
+        found += _moved(run, links, "all_gather", size, inside, run.tp)
+    return found * (1.0 / run.local_steps)
+
+
+def _extra_pass_bytes(run: TrainingRun, stack: RunStack) -> float:
+    if run.local_workers < 2 and not run.compression:
+        return 0.0
+    moved = outer_pass_bytes(run, sum(_rank_parameters(run, stack)))
+    if run.compression and run.zero_stage < 3 and not run.lora:
+        moved += sum(message.pass_bytes for message, _ in _compressed(run, stack))
+    return moved

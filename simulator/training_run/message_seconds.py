@@ -12,9 +12,11 @@ coefficient of its own, and so are the latency steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.hardware.collective_curve import ScaledCurves
+from simulator.training_run.rank_group import RankGroup
+from simulator.training_run.torus import torus_share
 
 _PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -25,12 +27,14 @@ class Links:
 
     inner_bytes_per_s  bandwidth x efficiency of the link
     curve              what was measured of collectives inside a node, or None
+    torus              chips per axis of a node that is a torus, () for none
     """
 
     inner_bytes_per_s: float
     outer_bytes_per_s: float
     node_devices: int
     curve: ScaledCurves | None = None
+    torus: tuple[int, ...] = ()
 
     def inside_s(self, operation: str, ranks: int, bus_bytes: float) -> float:
         """Seconds of a collective inside a node when each link carries `bus_bytes`."""
@@ -41,12 +45,14 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Seconds over inner and outer links, and the latency steps of each."""
+    """Seconds over inner and outer links, and the latency steps of each; `far_s` at the slowest
+    level beyond those, latency and all (far_seconds.py)."""
 
     inner_s: float = 0.0
     outer_s: float = 0.0
     inner_steps: float = 0.0
     outer_steps: float = 0.0
+    far_s: float = 0.0
 
     def __add__(self, other: Messages) -> Messages:
         return Messages(
@@ -54,6 +60,7 @@ class Messages:
             outer_s=self.outer_s + other.outer_s,
             inner_steps=self.inner_steps + other.inner_steps,
             outer_steps=self.outer_steps + other.outer_steps,
+            far_s=self.far_s + other.far_s,
         )
 
     def __mul__(self, factor: float) -> Messages:
@@ -62,20 +69,34 @@ class Messages:
             outer_s=self.outer_s * factor,
             inner_steps=self.inner_steps * factor,
             outer_steps=self.outer_steps * factor,
+            far_s=self.far_s * factor,
         )
 
 
 def collective(
-    operation: str, size_bytes: float, ranks: int, links: Links, *, stride: int = 1
+    operation: str,
+    size_bytes: float,
+    ranks: int,
+    links: Links,
+    *,
+    stride: int = 1,
+    group: RankGroup | None = None,
 ) -> Messages:
     """One collective of `ranks` ranks that are `stride` devices apart.
 
     size_bytes  the whole tensor of an all-reduce, all-gather or reduce-scatter; what one rank
                 sends in all of an all-to-all
+    group       where the ranks lie, if not side by side at one stride or on a torus, of which they
+                use the links of the axes that they span
     """
     if ranks < 2 or size_bytes <= 0:
         return Messages()
     per_node = max(1, min(ranks, links.node_devices // max(1, stride)))
+    if group is not None:
+        per_node = group.within(links.node_devices)
+        if links.torus:
+            share = torus_share(group, links.torus)
+            links = replace(links, inner_bytes_per_s=links.inner_bytes_per_s * share)
     passes = _PASSES[operation]
     nodes = -(-ranks // per_node)
     moved = passes * size_bytes * (ranks - 1) / ranks

@@ -32,6 +32,7 @@ class RunStack:
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                      beyond writing a 16-bit gradient
     overlaps_data_parallel, overlaps_tensor_parallel, overlaps_pipeline   what hides under compute
+    overlaps_host    transfers to and from host memory go on beside computing
     splits_sends     tensor-parallel ranks send a share each between stages and gather it there,
                      with or without sequence parallelism
     blocking_messages   the host waits for every message between stages: sizes travel ahead and are
@@ -62,6 +63,7 @@ class RunStack:
     overlaps_pipeline: bool
     splits_sends: bool = False
     blocking_messages: bool = False
+    overlaps_host: bool = False
     sharded_name: str = ""
 
 

@@ -35,7 +35,7 @@ def static_bytes(
     Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
     dense, experts = _rank_parameters(run, shares, vocabulary)
-    ranks = run.dp * run.cp
+    ranks = run.sharing_ranks
     expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
     if run.expert_parallel == 1:
         # Experts are then divided by tp as the other matrices are.

@@ -32,6 +32,7 @@ class StepParts:
     tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
     cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
     stall_s       messages between stages that stall, or the risk of it (message_stalls.py)
+    host_s        what host memory costs: its transfers that do not hide, and an optimizer there
     """
 
     compute_s: Array
@@ -44,6 +45,7 @@ class StepParts:
     bubble_s: Array
     reduce_s: Array
     optimizer_s: Array
+    host_s: Array
     overhead_s: Array
 
     @property
@@ -59,6 +61,7 @@ class StepParts:
             + self.bubble_s
             + self.reduce_s
             + self.optimizer_s
+            + self.host_s
             + self.overhead_s
         )
 
@@ -67,6 +70,66 @@ def larger(a: Array, b: Array) -> Array:
     """The larger of two times, joined by a 6-norm where they are alike."""
     top = np.maximum(np.maximum(a, b), 1e-30)
     return np.asarray(top * ((a / top) ** _SHARP + (b / top) ** _SHARP) ** (1 / _SHARP))
+
+
+def moved(inner: Array, outer: Array, far: Array, c: Mapping[str, Array]) -> Array:
+    """Seconds of a message inside nodes and, of the network and what lies beyond, the slower."""
+    return np.asarray(inner * c["inner"] + np.maximum(outer * c["outer"], far))
+
+
+def wide_layer(x: Features, c: Mapping[str, Array]) -> Array:
+    """Seconds that a layer in bf16 takes beyond one at the run's precision, per micro-batch."""
+    again = 1.0 + x.recomputed_matmul
+    dense = x.wide_forward * again + x.wide_backward
+    grouped = x.wide_grouped_forward * again + x.wide_grouped_backward
+    return np.asarray(c["matmul"] * (dense + c["grouped"] * grouped))
+
+
+def not_hidden(x: Features, c: Mapping[str, Array], layers_s: Array) -> Array:
+    """Seconds of the gradients' exchange that a slow level adds because they find nothing more to
+    hide under: gradients are whole in the last micro-batch only, so that what a level takes beyond
+    the nodes' network hides under one micro-batch's layers, `layers_s`, at most."""
+    slower = np.maximum(x.reduce_far - x.reduce_outer * c["outer"], 0.0)
+    return np.maximum((1.0 - c["reduce_exposed"]) * slower - layers_s, 0.0)
+
+
+def host_shown(x: Features, layer_s: Array) -> Array:
+    """Seconds per layer and micro-batch of activations on their way to the host and back that no
+    computing hides."""
+    beside = np.maximum(x.host_layer_s - layer_s, 0.0)
+    return np.where(x.overlaps_host > 0, beside, x.host_layer_s)
+
+
+def far_cuts(x: Features, c: Mapping[str, Array], busiest: Array) -> Array:
+    """Seconds per step that sends between parts of a far level add to a pipeline.
+
+    1F1B: the stages on both sides of a crossing wait for each other in a cycle of two micro-batches
+    and two sends, so that each micro-batch takes one send longer; where every cut is a crossing,
+    2 n / (n + 1) sends for n of them. Filling and draining pass each crossing once, and the
+    micro-batches that the last part has in flight then wait for none. Interleaved chunks, which
+    pass from the last stage to the first over the same line too, hide half a chunk's time; beyond
+    that 1/2 + 1/p sends per chunk of p stages show. Both are read off the timeline, and
+    tests/simulator/test_far_seconds.py holds them beside it, within 10 % (interleaved: 20 %).
+    Besides, a line that is slower than the stages falls behind them, and no send hides better than
+    one between nodes.
+    """
+    several = x.vpp > 1
+    one = x.cut_far * np.where(several, 2.0, 1.0)
+    way = one + x.cut_far_latency
+    crossings = x.cut_crossings
+    every = 2.0 * crossings / (crossings + 1.0)
+    cycle = np.where(crossings >= x.pp - 1.0, np.maximum(every, 1.0), 1.0)
+    after = x.pp / (crossings + 1.0)
+    plain = cycle * np.maximum(x.microbatches - after, 0.0) * way + 2.0 * way * crossings
+    chunks = x.microbatches * x.vpp
+    hidden = busiest / (2.0 * x.vpp)
+    mixed = np.maximum(
+        chunks * (0.5 + 1.0 / np.maximum(x.pp, 1.0)) * np.maximum(way - hidden, 0.0),
+        2.0 * way * crossings * (2.0 * x.vpp - 1.0),
+    )
+    shown = np.maximum(2.0 * way * c["cut_exposed"] * chunks, np.where(several, mixed, plain))
+    behind = x.microbatches * (x.vpp * one - busiest)
+    return np.where(crossings > 0, np.maximum(shown, behind), 0.0)
 
 
 def step_parts(
@@ -100,33 +163,36 @@ def step_parts(
     again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward)
     again = again + x.recomputed_attention * (attention * x.attention_forward + scores)
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward
-    tensor = (x.tensor_inner * c["inner"] + x.tensor_outer * c["outer"]) + 1e-6 * (
+    tensor = moved(x.tensor_inner, x.tensor_outer, x.tensor_far, c) + 1e-6 * (
         x.tensor_inner_steps * c["inner_step_us"] + x.tensor_outer_steps * c["outer_step_us"]
     )
     # Two in each direction, and the forward's once more where the layer is run again.
     tensor = tensor * (2.0 + x.recomputed_matmul) * c["tensor_exposed"]
-    expert = (x.expert_inner * c["inner"] + x.expert_outer * c["outer"]) * (
-        2.0 + x.recomputed_matmul
-    )
-    context = (x.context_inner * c["inner"] + x.context_outer * c["outer"]) * 3.0
+    expert = moved(x.expert_inner, x.expert_outer, x.expert_far, c)
+    expert = expert * (2.0 + x.recomputed_matmul)
+    context = moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0
     device = forward + backward + again + tensor + expert + context
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
     rings = x.tensor_rings * (2.0 + x.recomputed_matmul) * c["ring_us"] * 1e-6
     sockets = x.socket_calls * (2.0 + x.recomputed_matmul) * c["socket_us"] * 1e-6
     waits = waiting_ranks(x, trouble) * (2.0 + x.recomputed_matmul) * c["wait_us"] * 1e-6
     layer = larger(device, kernels * launch + sockets + waits) + rings
-    gather = x.gather_inner * c["inner"] + x.gather_outer * c["outer"]
+    gather = moved(x.gather_inner, x.gather_outer, x.gather_far, c)
     gather = gather + 1e-6 * x.gather_steps * c["outer_step_us"]
     hidden = np.where(gather > 0, larger(layer, gather) - layer, 0.0)
     gather_layer = hidden + c["gather_exposed"] * np.minimum(gather, layer)
     head = larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
     head = head + c["passes"] * x.head_pass + c["optimizer"] * x.head_accumulation
-    whole = layer + gather_layer
+    host_layer = host_shown(x, layer)
+    whole = layer + gather_layer + host_layer
     micro = c["microbatch_ms"] * 1e-3 * x.vpp
-    full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro
-    last = x.last_layers * whole + head + micro
+    wide = wide_layer(x, c)
+    full = x.layers * whole + np.where(x.pp > 1, 0.0, head) + micro + x.wide_first * wide
+    last = x.last_layers * whole + head + micro + x.wide_last * wide
     busiest = np.maximum(full, last)
-    others = (x.pp - 1) * full + last - busiest
+    # Stages in the middle have none of the first and last layers.
+    middle = np.maximum(x.pp - 2, 0.0) * x.wide_first * wide
+    others = (x.pp - 1) * full + last - busiest - middle
     # A zero-bubble schedule may start from 1f1b, so it idles no longer, whatever the head weighs.
     idle = np.where(x.idle_share > 0, np.minimum(x.idle_share * busiest, others), others / x.vpp)
     bubble = np.where(x.pp > 1, idle, 0.0)
@@ -134,16 +200,19 @@ def step_parts(
         1e-6 * (x.cut_steps * c["cut_step_us"] + x.cut_peers * c["cut_peer_us"])
     )
     cuts = 2 * cut * (x.microbatches * x.vpp * c["cut_exposed"] + (x.pp - 1))
-    reduce = x.reduce_inner * c["inner"] + x.reduce_outer * c["outer"]
+    cuts = cuts + far_cuts(x, c, busiest)
+    reduce = moved(x.reduce_inner, x.reduce_outer, x.reduce_far, c)
     reduce = (reduce + 1e-6 * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
+    reduce = reduce + not_hidden(x, c, x.layers * layer)
     reduce = reduce + 1e-6 * x.reduce_ranks * c["reduce_rank_us"]
     reduce = reduce + 1e-3 * waiting_buckets(x, trouble) * c["wait_bucket_ms"]
     reduce = reduce + 1e-3 * stalled_buckets(x, trouble) * c["stall_bucket_ms"]
-    optimizer = c["optimizer"] * x.optimizer_s
+    reduce = reduce + moved(x.sync_inner, x.sync_outer, x.sync_far, c)
+    optimizer = c["optimizer"] * (x.optimizer_s + x.extra_pass_s)
     m = x.microbatches
     share = m * np.where(full >= last, x.layers, x.last_layers)
     parts = StepParts(
-        compute_s=m * busiest - share * (tensor + expert + context + gather_layer),
+        compute_s=m * busiest - share * (tensor + expert + context + gather_layer + host_layer),
         tensor_s=share * tensor,
         expert_s=share * expert,
         context_s=share * context,
@@ -153,6 +222,7 @@ def step_parts(
         bubble_s=bubble,
         reduce_s=reduce,
         optimizer_s=optimizer,
+        host_s=share * host_layer + x.host_step_s,
         overhead_s=c["step_ms"] * 1e-3,
     )
     slowest = c["spread"] * np.log2(np.maximum(x.nodes, 1.0)) * parts.total_s

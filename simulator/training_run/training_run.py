@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from profiles.errors import InputError
+from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
+from simulator.training_run.far_level import FarLevel
+from simulator.training_run.gradient_exchange import REDUCTIONS, compression_of
+from simulator.training_run.rank_group import AXIS_ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,18 @@ class TrainingRun:
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
     lora_rank     of the adapters, where only they are trained
     expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
+    inner_bytes_per_s  of the link inside a node, one direction, efficiency in it, where it is not
+                  the device's usual one; 0 for that
+    far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
+    axis_order    where the ranks of each axis lie (simulator/training_run/rank_group.py)
+    torus         chips per axis of a node that is a torus, in the order of ranks; () for none
+    gradient_reduction  what gradients are summed in between replicas: `fp32`, `bf16`, or "" for
+                  what the stack does
+    compression   of gradients between replicas: `powersgd-R`, `topk-S` or "" for none
+                  (simulator/training_run/gradient_exchange.py)
+    local_steps   steps that each of `local_workers` parts of the replicas takes by itself before
+                  all exchange what they learned
+    wide_layers   first and last so many layers whose matmuls stay in bf16 at a lower precision
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -58,6 +73,15 @@ class TrainingRun:
     activation_offload: float = 0.0
     lora_rank: int = 16
     expert_imbalance: float = 1.0
+    inner_bytes_per_s: float = 0.0
+    far_levels: tuple[FarLevel, ...] = ()
+    axis_order: str = AXIS_ORDERS[0]
+    torus: tuple[int, ...] = ()
+    gradient_reduction: str = ""
+    compression: str = ""
+    local_steps: int = 1
+    local_workers: int = 1
+    wide_layers: int = 0
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -71,11 +95,45 @@ class TrainingRun:
                 f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
                 "tokens over the mean; use 1 (all alike) or more"
             )
+        if self.axis_order not in AXIS_ORDERS:
+            raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
+        if self.gradient_reduction not in ("", *REDUCTIONS):
+            raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
+        compression_of(self.compression)
+        if self.local_steps < 1 or self.local_workers < 1 or self.dp % self.local_workers:
+            raise InputError(
+                f"{self.id}: local_steps={self.local_steps} of local_workers={self.local_workers}: "
+                f"both must be 1 or more and the workers divide dp={self.dp}"
+            )
+        if self.wide_layers < 0:
+            raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
 
     @property
     def num_microbatches(self) -> int:
         """Passes per optimizer step and data-parallel rank, at least 1."""
         return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+
+    @property
+    def sharing_ranks(self) -> int:
+        """Ranks that hold the same weights and may share the states: those of one worker."""
+        return self.dp * self.cp // self.local_workers
+
+    def as_published(self) -> TrainingRun:
+        """The same run without what none of the runs does that coefficients are fitted on."""
+        return replace(
+            self,
+            inner_bytes_per_s=0.0,
+            far_levels=(),
+            axis_order=AXIS_ORDERS[0],
+            torus=(),
+            gradient_reduction="",
+            compression="",
+            local_steps=1,
+            local_workers=1,
+            wide_layers=0,
+            optimizer_offload=False,
+            activation_offload=0.0,
+        )
 
     @property
     def tokens(self) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.layout.layout_ground import far_levels_of
 from profiles.hardware.catalog import get_cluster
 from tests.shardwright.test_cli import ROOT, shardwright
 
@@ -55,7 +56,7 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_cluster_file_of_the_docs_is_read(tmp_path: Path) -> None:
-    example, _ = fenced(ROOT / "docs/clusters.md", "toml")
+    example, line, _ = fenced(ROOT / "docs/clusters.md", "toml")
     path = tmp_path / "cluster.toml"
     path.write_text(example)
     cluster = get_cluster(str(path))
@@ -64,3 +65,8 @@ def test_the_cluster_file_of_the_docs_is_read(tmp_path: Path) -> None:
     assert cluster.level_between((0, 7)).name == "nvlink"
     assert cluster.level_between((0, 63)).name == "rack"
     assert cluster.level_between((0, 64)).oversubscription == 2.0
+    path.write_text(example.replace("count = 16", "count = 64") + line)
+    sites = far_levels_of(get_cluster(str(path)))
+    assert [level.part_devices for level in sites] == [64, 128]
+    # 100 GB/s at 0.8 for the 256 devices of a site, each with its share.
+    assert sites[-1].bytes_per_s_per_device == 0.8 * 100e9 / 256

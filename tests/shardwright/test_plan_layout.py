@@ -90,3 +90,27 @@ def test_what_cannot_be_asked() -> None:
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--pareto", "memory")
     with pytest.raises(InputError, match="cannot be described by a transformer's figures"):
         typed("plan", "t5-large", *ON, "--global-batch", "8", "--stack", "megatron-core")
+
+
+def test_options_beside_the_axes() -> None:
+    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--precision", "any")
+    assert "fp8" in text
+    assert "whether the" in text
+    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--compress", "powersgd-4")
+    assert "powersgd-4" in text
+    assert "of the time moves the" in " ".join(text.split())
+    for flags, words in (
+        (("--compress", "powersg"), "--compress: compression 'powersg' is none"),
+        (("--local-steps", "0"), "--local-steps must be 1 or more"),
+        (("--local-steps", "x"), "is not a list of whole numbers"),
+        (("--activation-offload", "half"), "is no list of shares"),
+        (("--order", "tp-pp"), "tp-cp-pp-dp"),
+        (("--precision", "bf16,fp7"), "fp8"),
+        (("--precision", ","), "--precision names none"),
+    ):
+        with pytest.raises(InputError, match=words):
+            typed(*ASKED, "megatron-core", *ON, *flags)
+    with pytest.raises(InputError, match="--optimizer-offload needs --stack"):
+        typed("plan", "gpt2", *ON, "--global-batch", "8", "--optimizer-offload")
+    with pytest.raises(InputError, match="several to choose from need --stack"):
+        typed("plan", "gpt2", *ON, "--global-batch", "8", "--precision", "bf16,fp16")

@@ -3,13 +3,14 @@
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.run_option import AskedOptions
 from profiles.hardware.catalog import get_cluster
 from profiles.model.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 
 
 def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", batch=32, seq=4096,
-             precision="bf16", **pins):  # fmt: skip
+             precision="bf16", options=None, **pins):  # fmt: skip
     return LayoutQuestion(
         name=model,
         model=figures_of_config(resolve_model(model).config, model),
@@ -19,6 +20,7 @@ def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", bat
         seq_len=seq,
         precision=precision,
         space=LayoutSpace(**pins),
+        options=options or AskedOptions(),
     )
 
 

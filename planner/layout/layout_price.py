@@ -1,0 +1,44 @@
+"""`with_layout_price`: an answer's dollars at another price of a device-hour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
+from profiles.sourced import Sourced
+from simulator.failures import delivered
+from simulator.money import usd_per_million_tokens
+from simulator.prediction import Interval
+from simulator.training_run.training_run import TrainingRun
+
+
+def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
+    """Tokens that a run trains on per second."""
+    tokens = run.global_batch * run.seq_len
+    return Interval(
+        value=tokens / step_time_s.value,
+        low=tokens / step_time_s.high,
+        high=tokens / step_time_s.low,
+    )
+
+
+def with_layout_price(answer: LayoutFile, price: Sourced | None) -> LayoutFile:
+    """The answer with its dollars at a price; None takes them out. Which layout is best does not
+    depend on it."""
+    return replace(
+        answer,
+        chosen=_priced(answer.chosen, price) if answer.chosen is not None else None,
+        alternatives=tuple(_priced(other, price) for other in answer.alternatives),
+    )
+
+
+def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
+    run, prediction = choice.run, choice.prediction
+    per_s = tokens_per_s(run, prediction.step_time_s)
+    cost = usd_per_million_tokens(per_s, run.num_devices, price)
+    priced = replace(
+        prediction,
+        usd_per_million_tokens=cost,
+        usd_per_million_tokens_delivered=delivered(cost, prediction.reliability.goodput),
+    )
+    return replace(choice, prediction=priced)

@@ -1,0 +1,286 @@
+"""`RunOption`: what a layout may choose beside its mesh, as one value of the space.
+
+Where nothing is asked there is one option, the run as it is, and it costs nothing to search.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from planner.layout.rules import LayoutRules
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.device import PRECISION_TYPES, Device
+from simulator.training_run.gradient_exchange import REDUCTIONS, compression_of
+from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.run_conditions import LOW_PRECISIONS
+from simulator.training_run.training_run import TrainingRun
+
+# MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
+# AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
+_BLOCK_SCALED = ("mxfp8", "nvfp4")
+_FP4 = PRECISION_TYPES["nvfp4"]
+ANY = "any"
+EVERY_REPLICA = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOption:
+    """Fields of `TrainingRun`; precision "" is the question's own, and local_workers may be
+    EVERY_REPLICA."""
+
+    precision: str = ""
+    axis_order: str = AXIS_ORDERS[0]
+    torus: tuple[int, ...] = ()
+    gradient_reduction: str = ""
+    compression: str = ""
+    local_steps: int = 1
+    local_workers: int = 1
+    wide_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offload: float = 0.0
+
+    def applied(self, run: TrainingRun) -> TrainingRun:
+        """The run with this option; what `base` says of a precision and a torus stays where the
+        option says nothing."""
+        if self == _NONE:
+            return run
+        return replace(
+            run,
+            precision=self.precision or run.precision,
+            axis_order=self.axis_order,
+            torus=self.torus or run.torus,
+            gradient_reduction=self.gradient_reduction,
+            compression=self.compression,
+            local_steps=self.local_steps,
+            local_workers=self.local_workers or run.dp,
+            wide_layers=self.wide_layers,
+            optimizer_offload=self.optimizer_offload,
+            activation_offload=self.activation_offload,
+        )
+
+    def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
+        """False where a mesh cannot have the option, or it is another one under another name: an
+        order of axes of which one is 1, a way to reduce what is not reduced."""
+        usual = self.axis_order == AXIS_ORDERS[0]
+        if not usual and (pp == 1 or dp == 1):
+            return False
+        if (self.gradient_reduction or self.compression) and dp * cp == 1:
+            return False
+        if self.local_steps > 1 and dp == 1:
+            return False
+        return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
+
+    def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: LayoutRules) -> bool:
+        """Factors and chosen entries are of whole gradients, which ZeRO 2 and 3 never have;
+        replicas that step alone share no states with others; and what the framework refuses."""
+        if self.compression and zero_stage > 1:
+            return False
+        if self.local_workers == EVERY_REPLICA and zero_stage:
+            return False
+        if not self.activation_offload:
+            return True
+        if "pipeline" in rules.activation_offload_without and pp > 1:
+            return False
+        return "recompute" not in rules.activation_offload_without or recompute == "none"
+
+
+_NONE = RunOption()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOptions:
+    """What a question asks beside the axes; () leaves a choice as the framework has it.
+
+    precisions    to choose from, or `any`;  orders  of axes (rank_group.AXIS_ORDERS), or `any`
+    reductions    of gradients between replicas: `fp32`, `bf16`
+    compressions  `powersgd-R`, `topk-S`, and `none` beside them
+    local_steps   numbers of steps between exchanges, 1 for every step
+    local_workers parts of the replicas that then step alone; 0: the machine's outermost parts, or
+                  every replica where it has none
+    wide_layers   first and last layers in bf16 where the rest is lower
+    optimizer_offload   states may be in host memory
+    activation_offloads  shares (0 to 1) of saved activations that may be
+    """
+
+    precisions: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+    reductions: tuple[str, ...] = ()
+    compressions: tuple[str, ...] = ()
+    local_steps: tuple[int, ...] = ()
+    local_workers: int = 0
+    wide_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offloads: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.precisions:
+            if name not in (*PRECISION_TYPES, ANY):
+                raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
+        for name in self.orders:
+            if name not in (*AXIS_ORDERS, ANY):
+                raise UnknownNameError("order", name, AXIS_ORDERS, where="--order")
+        for name in self.reductions:
+            if name not in REDUCTIONS:
+                raise UnknownNameError("reduction", name, REDUCTIONS, where="--reduce")
+        for name in self.compressions:
+            if name != "none":
+                try:
+                    compression_of(name)
+                except InputError as error:
+                    raise InputError(f"--compress: {error}") from error
+        if any(steps < 1 for steps in self.local_steps):
+            raise InputError(f"--local-steps must be 1 or more, got {min(self.local_steps)}")
+        if self.local_workers < 0 or self.local_workers == 1:
+            raise InputError(f"--local-workers must be 2 or more, got {self.local_workers}")
+        if self.wide_layers < 0:
+            raise InputError(f"--wide-layers must be 0 or more, got {self.wide_layers}")
+        if any(not 0 <= share <= 1 for share in self.activation_offloads):
+            raise InputError(
+                "--activation-offload takes shares of the saved activations from 0 to 1, got "
+                + ",".join(f"{share:g}" for share in self.activation_offloads)
+            )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is asked, as flags; a single precision is the question's own flag."""
+        given = (
+            ("--precision", ",".join(self.precisions) if len(self.precisions) > 1 else ""),
+            ("--order", ",".join(self.orders)),
+            ("--reduce", ",".join(self.reductions)),
+            ("--compress", ",".join(self.compressions)),
+            ("--local-steps", ",".join(map(str, self.local_steps))),
+            ("--local-workers", str(self.local_workers) if self.local_workers else ""),
+            ("--wide-layers", str(self.wide_layers) if self.wide_layers else ""),
+            ("--activation-offload", ",".join(f"{x:g}" for x in self.activation_offloads)),
+        )
+        flags = tuple(f"{flag} {value}" for flag, value in given if value)
+        return flags + (("--optimizer-offload",) if self.optimizer_offload else ())
+
+
+def run_options(
+    asked: AskedOptions, base: TrainingRun, rules: LayoutRules, device: Device
+) -> tuple[RunOption, ...]:
+    """Every option that is asked of a framework on a device, the framework's own ways first.
+
+    Raises InputError for a precision that the device or the framework lacks.
+    """
+    far = base.far_levels
+    orders = _orders(asked.orders, rules, several_levels=bool(far))
+    workers = asked.local_workers
+    if not workers and far:
+        workers = -(-base.num_devices // far[-1].part_devices)
+    steps = asked.local_steps or (1,)
+    found = []
+    for precision, order, sides, reduction, compression, count, states, share in itertools.product(
+        precisions_of(asked, base, rules, device),
+        orders,
+        _turned(base.torus),
+        asked.reductions or ("",),
+        asked.compressions or ("none",),
+        steps,
+        (False, True) if asked.optimizer_offload else (False,),
+        asked.activation_offloads or (0.0,),
+    ):
+        low = (precision or base.precision) in LOW_PRECISIONS
+        found.append(
+            RunOption(
+                precision=precision,
+                axis_order=order,
+                torus=sides,
+                gradient_reduction=reduction,
+                compression="" if compression == "none" else compression,
+                local_steps=count,
+                local_workers=1 if count == 1 else workers,
+                wide_layers=asked.wide_layers if low else 0,
+                optimizer_offload=states,
+                activation_offload=share,
+            )
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def unoffered(asked: AskedOptions, rules: LayoutRules) -> list[str]:
+    """What is asked beyond what the framework does, and what changes the numerics, in words."""
+    wanted = {
+        "bf16-reduce": "bf16" in asked.reductions,
+        "compression": any(name != "none" for name in asked.compressions),
+        "local-steps": any(steps > 1 for steps in asked.local_steps),
+        "wide-layers": asked.wide_layers > 0,
+        "optimizer-offload": asked.optimizer_offload,
+        "activation-offload": any(share > 0 for share in asked.activation_offloads),
+    }
+    said = [
+        f"{name}: {rules.name} has none of its own; priced as if it had"
+        for name, asks in wanted.items()
+        if asks and name not in rules.offers
+    ]
+    numerics = [name for name in ("bf16-reduce", "compression", "local-steps") if wanted[name]]
+    if len(asked.precisions) > 1 or ANY in asked.precisions:
+        numerics.append("precision")
+    if numerics:
+        said.append(
+            f"{', '.join(numerics)}: changes what is computed, not only how fast; whether the "
+            "model still learns as well is for you to judge"
+        )
+    return said
+
+
+def precisions_of(
+    asked: AskedOptions, base: TrainingRun, rules: LayoutRules, device: Device
+) -> tuple[str, ...]:
+    """The precisions to choose from; ("",) where the question has one."""
+    if not asked.precisions:
+        _must_have(base.precision, rules, device)
+        return ("",)
+    if ANY in asked.precisions:
+        # Wider types than the widest 16-bit one that both have are never faster.
+        narrow = ("bf16", *LOW_PRECISIONS)
+        offered = [x for x in rules.precisions if x in narrow and _has(device, x)]
+        return tuple(offered) or ("",)
+    for name in asked.precisions:
+        _must_have(name, rules, device)
+    return asked.precisions
+
+
+def _must_have(name: str, rules: LayoutRules, device: Device) -> None:
+    """Raises InputError for a precision that the device or the framework lacks."""
+    if name not in PRECISION_TYPES:
+        raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
+    device.peak(name)
+    if name in _BLOCK_SCALED and not _has(device, name):
+        raise InputError(
+            f"--precision {name}: {device.name} has no block-scaled tensor cores (its file has "
+            f"no rate for {_FP4}); it runs "
+            + ", ".join(found for found in PRECISION_TYPES if _has(device, found))
+        )
+    if name in LOW_PRECISIONS and name not in rules.precisions:
+        raise InputError(
+            f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
+            f"(profiles/data/layout_rules/{rules.name}.toml)"
+        )
+
+
+def _has(device: Device, precision: str) -> bool:
+    if precision in _BLOCK_SCALED and _FP4 not in device.peak_flop_per_s:
+        return False
+    return PRECISION_TYPES[precision] in device.peak_flop_per_s
+
+
+def _orders(asked: tuple[str, ...], rules: LayoutRules, *, several_levels: bool) -> tuple[str, ...]:
+    """Where nothing is asked, all that the framework has on a machine of several levels, and its
+    usual one on two, which the coefficients were fitted in."""
+    if ANY in asked or (not asked and several_levels):
+        return rules.orders
+    for order in asked:
+        if order not in rules.orders:
+            raise InputError(
+                f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
+                f"(profiles/data/layout_rules/{rules.name}.toml)"
+            )
+    return asked or rules.orders[:1]
+
+
+def _turned(sides: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Every way to lay the ranks on a torus: which of its axes is innermost."""
+    return tuple(sorted(set(itertools.permutations(sides)), reverse=True)) or ((),)

@@ -1,0 +1,308 @@
+"""What a layout may choose beside its axes: the arrays, the optimum, and what is said of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.layout.layout_question import ground_of
+from planner.layout.layout_space import legal_layouts
+from planner.layout.memory_floor import needed_floor_bytes
+from planner.layout.prices import LayoutPrices
+from planner.layout.rules import load_layout_rules
+from planner.layout.run_option import AskedOptions, RunOption, run_options
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalog import get_cluster, get_device, get_link
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.features import host_memory_short
+from simulator.training_run.footprint import footprint
+from tests.planner.layout.asked import question, solved
+from tests.planner.layout.clusters import fat_tree, torus, two_sites
+
+SITES = two_sites(2, gigabits=100.0)
+LOCAL = AskedOptions(local_steps=(1, 50), orders=("any",))
+ASKED = {
+    "sites": (replace(question(batch=64, tp=(1, 2)), cluster=SITES), AskedOptions()),
+    "three sites": (
+        replace(question(batch=48, tp=(2,), cp=(1,)), cluster=two_sites(2, sites=3)),
+        LOCAL,
+    ),
+    "thin spine": (
+        replace(question(batch=64, tp=(2, 4)), cluster=fat_tree(oversubscription=8.0)),
+        AskedOptions(),
+    ),
+    "experts on sites": (
+        replace(question("mixtral-8x7b", batch=64, tp=(1, 2), cp=(1,)), cluster=SITES),
+        AskedOptions(reductions=("fp32", "bf16")),
+    ),
+    "orders": (question(batch=32, tp=(1, 2), cp=(1,)), AskedOptions(orders=("any",))),
+    "compression": (
+        question(batch=32, tp=(1, 2), cp=(1,)),
+        AskedOptions(compressions=("none", "powersgd-4", "topk-0.001"), reductions=("bf16",)),
+    ),
+    "local": (
+        replace(question(batch=64, tp=(1, 2), cp=(1,)), cluster=SITES),
+        LOCAL,
+    ),
+    "every replica": (question(batch=32, tp=(2,), cp=(1,)), AskedOptions(local_steps=(1, 8))),
+    "precisions": (
+        question(batch=32, tp=(1, 2), cp=(1,)),
+        AskedOptions(precisions=("any",), wide_layers=1),
+    ),
+    "offload": (
+        question("llama-3.1-70b", "1x8xh100-sxm", batch=8, cp=(1,), seq=2048),
+        AskedOptions(optimizer_offload=True, activation_offloads=(0.0, 0.5)),
+    ),
+    "torus": (
+        replace(question("llama-3.1-8b", stack="maxtext", batch=64), cluster=torus((4, 4, 2))),
+        AskedOptions(),
+    ),
+}  # fmt: skip
+
+
+def laid_out(name):
+    asked, options = ASKED[name]
+    asked = replace(asked, options=options)
+    base, ground = ground_of(asked, [])
+    return asked, base, legal_layouts(asked.space, ground)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_arrays_equal_the_single_run(name):
+    _, base, layouts = laid_out(name)
+    prices = LayoutPrices(base, shipped_coefficients())
+    times, exact = prices.step_times(layouts), prices.exact(layouts)
+    floors = needed_floor_bytes(base, layouts)
+    chosen = np.random.default_rng(1).choice(len(layouts), min(30, len(layouts)), replace=False)
+    seen = set()
+    for index in chosen.tolist():
+        run = layouts.run(base, index)
+        seen.add(layouts.options[int(layouts.option[index])])
+        time_s = float(prices.exact_parts(run).total_s[0])
+        if exact[index]:
+            assert times[index] == pytest.approx(time_s, rel=1e-9), run
+        assert times[index] <= time_s * (1 + 1e-9), run
+        assert floors[index] <= footprint(run).needed_bytes * (1 + 1e-9), run
+    assert len(seen) > 1 or len(layouts.options) == 1
+
+
+def small(name):
+    """The question with a space small enough to price every layout alone."""
+    asked, options = ASKED[name]
+    recompute = ("none", "minimal") if asked.stack == "maxtext" else ("selective",)
+    if asked.cluster.num_devices == 8:
+        recompute = ("none",)  # beside it alone Megatron-Core keeps activations in host memory
+    most = None if len(asked.space.tp or ()) == 1 else (1, 2)
+    space = replace(asked.space, micro_batch=(1,), recompute=recompute, vpp=most)
+    return replace(asked, options=options, space=space)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_optimum_of_enumeration(name):
+    asked = small(name)
+    base, ground = ground_of(asked, [])
+    layouts = legal_layouts(asked.space, ground)
+    prices = LayoutPrices(base, shipped_coefficients())
+    usable = get_device(base.device).usable_bytes
+    times = []
+    for index in range(len(layouts)):
+        run = layouts.run(base, index)
+        memory = footprint(run)
+        if memory.refused or memory.needed_bytes > usable or host_memory_short(run):
+            continue
+        times.append(float(prices.exact_parts(run).total_s[0]))
+    answer = solved(asked)
+    if not times:
+        assert answer.status == "infeasible"
+        return
+    assert answer.status == "optimal"
+    assert answer.gap == 0.0
+    assert answer.chosen.prediction.step_time_s.value == pytest.approx(min(times), rel=1e-9)
+    assert answer.considered == answer.too_big + answer.pruned + answer.refined
+
+
+def test_nothing_asked_is_one_option():
+    asked = question()
+    _, ground = ground_of(asked, [])
+    assert ground.options == (RunOption(),)
+    assert legal_layouts(asked.space, ground).plain
+
+
+@pytest.mark.parametrize(("gigabits", "crosses"), [(10.0, "pp"), (400.0, "dp"), (6400.0, "dp")])
+def test_what_crosses_a_line_between_sites(gigabits, crosses):
+    """A slow line carries activations, a fast one gradients; whichever the planner takes, the other
+    axis pinned across the line is no faster."""
+    asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=gigabits))
+    best = solved(asked).chosen
+    run = best.run
+    stages_cross = run.pp > 1 and run.axis_order == "tp-cp-dp-pp"
+    assert ("pp" if stages_cross else "dp") == crosses
+    for pins in ({"pp": (1,)}, {"dp": (1,)}):
+        other = solved(replace(asked, space=replace(asked.space, **pins)))
+        if other.chosen is not None:
+            assert other.chosen.prediction.step_time_s.value >= best.prediction.step_time_s.value
+
+
+def test_sites_with_a_fast_line_are_one_machine():
+    """At the network's own rate and latency a third level changes nothing."""
+    flat = solved(question(on="8x8xh100-sxm", batch=128)).chosen
+    racks = solved(replace(question(batch=128), cluster=fat_tree(8))).chosen
+    assert racks.prediction.step_time_s.value == flat.prediction.step_time_s.value
+
+
+def test_local_steps_beat_a_slow_line():
+    asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=10.0))
+    often = solved(asked).chosen.prediction.step_time_s.value
+    rare = solved(replace(asked, options=AskedOptions(local_steps=(1, 100)))).chosen
+    assert rare.run.local_steps == 100
+    assert rare.run.local_workers == 2
+    assert rare.prediction.step_time_s.value < often
+
+
+def test_more_to_choose_is_never_slower():
+    """Every option is a wider space."""
+    asked = question("llama-3.1-8b", "4x8xh100-sxm", batch=64, tp=(1, 2), cp=(1,))
+    narrow = solved(asked).chosen.prediction.step_time_s.value
+    for options in (
+        AskedOptions(orders=("any",)),
+        AskedOptions(precisions=("bf16", "fp8")),
+        AskedOptions(compressions=("none", "powersgd-2")),
+        AskedOptions(reductions=("fp32", "bf16")),
+        AskedOptions(optimizer_offload=True),
+        AskedOptions(local_steps=(1, 10)),
+    ):
+        wide = solved(replace(asked, options=options))
+        assert wide.status == "optimal"
+        assert wide.chosen.prediction.step_time_s.value <= narrow * (1 + 1e-12), options
+
+
+def test_numerics_and_what_a_framework_lacks_are_said():
+    options = AskedOptions(compressions=("powersgd-4",), local_steps=(10,))
+    said = " ".join(solved(question(batch=64, options=options)).assumptions)
+    assert "compression: megatron-core has none of its own; priced as if it had" in said
+    assert "whether the model still learns as well is for you to judge" in said
+    assert "megatron-core has none" not in " ".join(solved(question()).assumptions)
+
+
+def test_bad_input():
+    for wrong, words in (
+        ({"local_steps": (0,)}, "--local-steps must be 1 or more"),
+        ({"local_workers": 1}, "--local-workers must be 2 or more"),
+        ({"wide_layers": -1}, "--wide-layers must be 0 or more"),
+        ({"activation_offloads": (1.5,)}, "shares of the saved activations from 0 to 1"),
+        ({"compressions": ("powersgd",)}, "--compress: .*powersgd-4"),
+    ):
+        with pytest.raises(InputError, match=words):
+            AskedOptions(**wrong)
+    with pytest.raises(UnknownNameError, match="'bf16'"):
+        AskedOptions(precisions=("bf61",))
+    with pytest.raises(UnknownNameError, match="tp-cp-dp-pp"):
+        AskedOptions(orders=("tp-cp-dp",))
+    with pytest.raises(UnknownNameError, match="bf16"):
+        AskedOptions(reductions=("bf15",))
+
+
+@pytest.mark.parametrize(
+    ("stack", "on", "options", "words"),
+    [
+        ("nanotron", "1x8xh100-sxm", {"precisions": ("bf16", "fp8")}, "nanotron trains in bf16"),
+        ("megatron-core", "1x8xh100-sxm", {"precisions": ("bf16", "mxfp8")}, "block-scaled"),
+        ("megatron-core", "1x8xa100-sxm-80gb", {"precisions": ("bf16", "fp8")}, "no rate for"),
+        ("nanotron", "1x8xh100-sxm", {"orders": ("tp-cp-pp-dp",)}, "numbers ranks as"),
+        ("maxtext", "4xtpu-v5p", {"optimizer_offload": True}, "the host of tpu-v5p"),
+    ],
+)
+def test_what_device_or_framework_lack(stack, on, options, words):
+    asked = question("llama-3.1-8b", on, stack=stack, batch=16, options=AskedOptions(**options))
+    with pytest.raises(InputError, match=words):
+        solved(asked)
+
+
+def test_a_single_precision_is_checked_too():
+    with pytest.raises(UnknownNameError, match="'bf16'"):
+        solved(question(precision="bf61"))
+    with pytest.raises(InputError, match="nanotron trains in bf16"):
+        solved(question(stack="nanotron", precision="fp8"))
+    with pytest.raises(InputError, match="no block-scaled tensor cores"):
+        solved(question(precision="mxfp8"))
+
+
+def test_any_precision_is_what_both_have():
+    def offered(device, stack):
+        asked = question(on=f"8x{device}", stack=stack, batch=8)
+        base, _ = ground_of(asked, [])
+        options = run_options(
+            AskedOptions(precisions=("any",)), base, load_layout_rules(stack), get_device(device)
+        )
+        return [option.precision for option in options]
+
+    assert offered("h100-sxm-80gb", "megatron-core") == ["bf16", "fp8"]
+    assert offered("b200-sxm", "megatron-core") == ["bf16", "fp8", "mxfp8", "nvfp4"]
+    assert offered("a100-sxm-80gb", "megatron-core") == ["bf16"]
+    assert offered("b200-sxm", "torch-fsdp") == ["bf16", "fp8", "mxfp8"]
+
+
+def test_a_torus_is_laid_the_way_that_is_fastest():
+    """8 chips of tensor parallelism on 4 x 4 x 2: of the ways to lay them the best is taken."""
+    asked = replace(question(stack="maxtext", batch=64, tp=(4,)), cluster=torus((4, 4, 2)))
+    best = solved(asked).chosen
+    assert best.run.torus in {(4, 4, 2), (4, 2, 4), (2, 4, 4)}
+    base, ground = ground_of(asked, [])
+    layouts = legal_layouts(asked.space, ground)
+    prices = LayoutPrices(base, shipped_coefficients())
+    worst = max(
+        float(prices.exact_parts(layouts.run(base, i)).total_s[0]) for i in range(len(layouts))
+    )
+    assert best.prediction.step_time_s.value < worst
+    with pytest.raises(InputError, match=r"torus \[4, 4\] holds 16 devices"):
+        replace(get_cluster("32xtpu-v5p").levels[0], torus=(4, 4))
+
+
+def test_host_memory_is_offered_where_nothing_fits():
+    asked = question("llama-3.1-70b", "1x8xh100-sxm", batch=16, cp=(1,))
+    why = solved(asked).infeasibility
+    (offered,) = (found for found in why.relaxations if found.flag == "--optimizer-offload")
+    again = solved(replace(asked, options=AskedOptions(optimizer_offload=True)))
+    assert again.chosen.prediction.step_time_s.value == offered.step_time_s
+    assert again.chosen.run.optimizer_offload
+    # MaxText on a TPU: nothing is known of the host, so nothing is offered of it.
+    tpu = solved(question("llama-3.1-70b", "4xtpu-v5p", stack="maxtext", batch=16))
+    assert not any("offload" in found.flag for found in tpu.infeasibility.relaxations)
+
+
+def test_what_the_host_lacks_is_said():
+    """Four GB200 have room for the weights, their hosts none for the states of 70e9 parameters."""
+    asked = question(
+        "llama-3.1-70b", "1x4xgb200", batch=16, cp=(1,),
+        options=AskedOptions(optimizer_offload=True),
+    )  # fmt: skip
+    answer = solved(asked)
+    assert answer.status == "infeasible"
+    why = answer.infeasibility
+    assert "host memory per device, grace-blackwell has 216 GB to use" in why.host
+    assert why.needed_bytes <= why.capacity_bytes
+
+
+def test_what_no_fitted_run_did_widens_the_interval():
+    """By half of its seconds, at both ends."""
+    asked = question("llama-3.1-8b", "1x8xh100-sxm", batch=16, cp=(1,), tp=(1,))
+    usual = solved(asked).chosen.prediction.step_time_s
+    wide = solved(replace(asked, cluster=two_sites(4, gigabits=50.0), global_batch=256)).chosen
+    step = wide.prediction.step_time_s
+    assert step.high / step.value > usual.high / usual.value
+    assert step.low / step.value < usual.low / usual.value
+
+
+def test_another_link_inside_a_node():
+    """H100 on PCIe: a tensor-parallel all-reduce takes as many times longer as the link is slower,
+    so that less of it is chosen."""
+    asked = question("llama-3.1-8b", "1x8xh200-sxm", batch=64, cp=(1,), tp=(8,), seq=2048)
+    node = asked.cluster.levels[0]
+    pcie = replace(asked.cluster, levels=(replace(node, link=get_link("pcie5")),))
+    fast, slow = solved(asked).chosen, solved(replace(asked, cluster=pcie)).chosen
+    assert slow.prediction.step_time_s.value > fast.prediction.step_time_s.value
+    base, _ = ground_of(replace(asked, cluster=pcie), said := [])
+    link = get_link("pcie5")
+    rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
+    assert base.inner_bytes_per_s == rate
+    assert "inside a node, messages are priced at the rate and efficiency of pcie5" in said[0]

@@ -1,0 +1,220 @@
+"""Messages beyond the nodes' network: by hand, beside the timeline, and where they add nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import InputError, UnknownNameError
+from simulator.durations import Durations
+from simulator.schedule import build_schedule
+from simulator.timeline import simulate
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.explain_run import explain_run
+from simulator.training_run.far_level import FarLevel
+from simulator.training_run.far_seconds import far_collective_s, far_cut
+from simulator.training_run.features import features
+from simulator.training_run.gradient_exchange import compression_of
+from simulator.training_run.rank_group import AXIS_ORDERS, RankGroup
+from simulator.training_run.step_time import far_cuts, step_parts
+from simulator.training_run.torus import torus_share
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, of_each, plain
+
+# Two sites of 32 devices; 12.8 GB/s leave a site, 0.4 GB/s for each of its devices.
+LINE = FarLevel(name="line", part_devices=32, bytes_per_s_per_device=0.4e9, latency_s=1e-3)
+GB = 1e9
+
+
+def test_an_all_reduce_over_two_sites_by_hand() -> None:
+    """64 ranks, 32 in each site: 2 x 63/64 GB over 32 x 0.4 GB/s, and two passes of 1 ms."""
+    found = far_collective_s("all_reduce", GB, RankGroup(((64, 1),)), (LINE,))
+    assert found == pytest.approx(2 * 63 / 64 / 12.8 + 2e-3)
+
+
+def test_ranks_that_share_a_line_have_a_share_each() -> None:
+    """8 ranks 8 apart: 4 in a site of 32, which have 4/32 of the line; the 8 such groups that
+    begin in a site fill it together."""
+    found = far_collective_s("all_gather", GB, RankGroup(((8, 8),)), (LINE,))
+    assert found == pytest.approx(7 / 8 / (4 * 0.4) + 1e-3)
+    whole = far_collective_s("all_gather", 8 * GB, RankGroup(((64, 1),)), (LINE,))
+    assert whole == pytest.approx(63 / 64 * 8 / 12.8 + 1e-3)
+
+
+def test_what_stays_in_a_site_costs_nothing() -> None:
+    assert far_collective_s("all_reduce", GB, RankGroup(((32, 1),)), (LINE,)) == 0.0
+    assert far_collective_s("all_reduce", GB, RankGroup(((4, 8),)), (LINE,)) == 0.0
+    # 3 ranks 16 apart fill no site evenly: some of them lie on both sides.
+    assert far_collective_s("all_reduce", GB, RankGroup(((3, 16),)), (LINE,)) > 0.0
+
+
+def test_stages_over_two_sites_by_hand() -> None:
+    """64 devices, 4 stages of 16: the second sends to the third over the whole line of its site,
+    16 senders of 32 devices' shares."""
+    run = replace(GPT_RUN, num_devices=64, tp=8, pp=4, dp=2)
+    found = far_cut(run, GB, (LINE,))
+    assert (found.crossings, found.latency_s) == (1, 1e-3)
+    assert found.bytes_s == pytest.approx(16 / 12.8)
+    turned = replace(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
+    assert far_cut(turned, GB, (LINE,)).crossings == 0
+    # 8 stages of 8 in the usual order: still one crossing, half as many senders.
+    deep = replace(GPT_RUN, num_devices=64, tp=8, pp=8, dp=1)
+    assert far_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "parts", "count"),
+    [(2, 1, 2, 32), (4, 1, 2, 32), (8, 1, 2, 64), (8, 1, 4, 64), (4, 1, 4, 32),
+     (2, 2, 2, 16), (4, 2, 2, 32), (8, 2, 2, 64), (8, 4, 2, 64)],
+)  # fmt: skip
+@pytest.mark.parametrize("send", [0.5, 1.0, 3.0])
+def test_pipelines_over_sites_beside_the_timeline(
+    stages: int, chunks: int, parts: int, count: int, send: float
+) -> None:
+    """The seconds that a slow send between parts adds, against those of the very schedule."""
+    virtual, held = stages * chunks, stages // parts
+    crossing = tuple(
+        send if stage and (stage % stages) % held == 0 else 0.0 for stage in range(virtual)
+    )
+
+    def length(sends: tuple[float, ...]) -> float:
+        durations = Durations(
+            forward_s=(1 / 3 / chunks,) * virtual,
+            backward_s=(2 / 3 / chunks,) * virtual,
+            send_forward_s=sends,
+            send_backward_s=sends,
+        )
+        schedule = build_schedule(
+            "interleaved" if chunks > 1 else "1f1b",
+            num_ranks=stages,
+            num_microbatches=count,
+            stages_per_rank=chunks,
+        )
+        return max(simulate(schedule, durations).end_s)
+
+    added = length(crossing) - length((0.0,) * virtual)
+    x = features([replace(GPT_RUN, pp=stages, tp=1, dp=1, num_devices=stages)])
+    asked = replace(
+        x,
+        microbatches=np.asarray([float(count)]),
+        vpp=np.asarray([float(chunks)]),
+        cut_far=np.asarray([0.0]),
+        cut_far_latency=np.asarray([send]),
+        cut_crossings=np.asarray([parts - 1.0]),
+    )
+    found = far_cuts(asked, of_each(plain(cut_exposed=0.0)), np.asarray([1.0]))
+    assert float(found[0]) == pytest.approx(added, rel=0.10 if chunks == 1 else 0.20)
+
+
+def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
+    """The network's own rate beyond the racks binds nowhere."""
+    run = replace(GPT_RUN, num_devices=256, dp=16, pp=2, global_batch=64)
+    rate = 25e9  # an HDR card each
+
+    def total(shared: float) -> float:
+        spine = FarLevel(
+            name="spine", part_devices=64, bytes_per_s_per_device=rate / shared, latency_s=0.0
+        )
+        return float(at_starts([replace(run, far_levels=(spine,))]).reduce_s[0])
+
+    flat = float(at_starts([run]).reduce_s[0])
+    assert total(1.0) == pytest.approx(flat, rel=1e-12)
+    assert total(32.0) > total(16.0) > flat
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1e7, 1e11), st.sampled_from(AXIS_ORDERS), st.sampled_from([1, 2, 4]))
+def test_a_faster_line_is_never_slower(rate: float, order: str, dp: int) -> None:
+    run = replace(GPT_RUN, num_devices=64 * dp, dp=dp, axis_order=order, global_batch=64)
+    slow, fast = (
+        replace(run, far_levels=(replace(LINE, bytes_per_s_per_device=r),))
+        for r in (rate, 2 * rate)
+    )
+    times = at_starts([slow, fast, run]).total_s
+    assert times[0] >= times[1] >= times[2] * (1 - 1e-12)
+
+
+OPTIONS = (
+    {"far_levels": (LINE,)},
+    {"far_levels": (LINE,), "axis_order": "tp-cp-pp-dp"},
+    {"far_levels": (LINE,), "local_steps": 20, "local_workers": 2},
+    {"gradient_reduction": "bf16"},
+    {"compression": "powersgd-4"},
+    {"compression": "topk-0.01"},
+    {"device": "h100-sxm-80gb", "precision": "fp8", "stack": "megatron-core", "wide_layers": 1},
+)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: "-".join(map(str, option)))
+def test_the_explanation_adds_up(option: dict[str, object]) -> None:
+    """`explain_run` itself checks every part of the step against `step_parts`."""
+    run = replace(GPT_RUN, num_devices=128, dp=2, **option)
+    found = explain_run(run, shipped_coefficients())
+    assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
+
+
+def test_bf16_halves_what_is_reduced_and_compression_does_more() -> None:
+    run = replace(LLAMA_RUN, zero_stage=0, stack="megatron-core", num_devices=16, dp=16)
+    x = features(
+        [replace(run, gradient_reduction=how) for how in ("fp32", "bf16")]
+        + [replace(run, compression="powersgd-4")]
+    )
+    wire = x.reduce_inner + x.reduce_outer
+    assert wire[1] == pytest.approx(wire[0] / 2, rel=1e-6)
+    # 4 (n + m) numbers for n m: 4096 x 14336 is 1/796 of the matrix, the tables less.
+    assert wire[2] < wire[0] / 200
+    assert x.extra_pass_s[2] > 0.0 == x.extra_pass_s[0]
+
+
+def test_local_steps_share_one_exchange() -> None:
+    """Twice as many steps between exchanges halve it; gradients stay inside a worker."""
+    run = replace(
+        GPT_RUN, num_devices=128, dp=2, far_levels=(replace(LINE, part_devices=64),),
+        axis_order="tp-cp-pp-dp", local_workers=2, local_steps=10,
+    )  # fmt: skip
+    x = features([run, replace(run, local_steps=20), replace(run, local_workers=1)])
+    assert x.sync_far[0] == pytest.approx(2 * x.sync_far[1])
+    assert x.reduce_far[0] == 0.0 < x.reduce_far[2]
+
+
+def test_layers_in_bf16_cost_what_they_are() -> None:
+    """All layers in bf16 at both ends of one stage are bf16's own matmuls."""
+    run = replace(LLAMA_RUN, precision="fp8", stack="megatron-core", zero_stage=1)
+    wide = replace(run, wide_layers=run.model.num_layers)
+    c = of_each(plain())
+    low, mixed, high = (
+        float(step_parts(features([r]), c).compute_s[0])
+        for r in (run, wide, replace(run, precision="bf16"))
+    )
+    assert low < high
+    assert mixed == pytest.approx(high, rel=2e-3)
+
+
+def test_torus_by_hand() -> None:
+    """Of a 4 x 4 x 4: an axis is a third of the links, two axes two thirds; half an axis, which no
+    link closes, a sixth; and 8 ranks are an axis and half of the next."""
+    sides = (4, 4, 4)
+    assert torus_share(RankGroup(((4, 1),)), sides) == pytest.approx(1 / 3)
+    assert torus_share(RankGroup(((4, 4),)), sides) == pytest.approx(1 / 3)
+    assert torus_share(RankGroup(((64, 1),)), sides) == pytest.approx(1.0)
+    assert torus_share(RankGroup(((2, 1),)), sides) == pytest.approx(1 / 6)
+    assert torus_share(RankGroup(((8, 1),)), sides) == pytest.approx(1 / 2)
+    assert torus_share(RankGroup(((8, 8),)), sides) == pytest.approx(1 / 2)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="powersgd-4"):
+        compression_of("powersgd-0")
+    with pytest.raises(InputError, match="above 0 and at most 1"):
+        compression_of("topk-2")
+    with pytest.raises(InputError, match="divide dp=1"):
+        replace(GPT_RUN, local_workers=2)
+    with pytest.raises(UnknownNameError, match="tp-cp-dp-pp"):
+        replace(GPT_RUN, axis_order="tp-cp-dp")
+    with pytest.raises(UnknownNameError, match="bf16"):
+        replace(GPT_RUN, gradient_reduction="bf17")
+    with pytest.raises(InputError, match="its rate above 0"):
+        replace(LINE, bytes_per_s_per_device=0.0)
