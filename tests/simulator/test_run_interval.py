@@ -19,9 +19,9 @@ from simulator.training_run.interval import (
     bands,
     memory_interval,
     regimes_of,
-    step_regimes_of,
     shipped_intervals,
     step_interval,
+    step_regimes_of,
 )
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
