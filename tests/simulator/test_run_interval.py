@@ -21,6 +21,7 @@ from simulator.training_run.interval import (
     regimes_of,
     shipped_intervals,
     step_interval,
+    step_regimes_of,
 )
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
@@ -109,7 +110,7 @@ def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
     for stack in ("megatron-2021", "torch-fsdp", "nanotron", "maxtext"):
         for devices in (8, 16, 128):
             run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
-            band = next(step[name] for name in regimes_of(run) if name in step)
+            band = next(step[name] for name in step_regimes_of(run) if name in step)
             found = step_interval(run, 10.0)
             assert found.low == pytest.approx(10.0 * min(1.0, band.low))
             assert found.high == pytest.approx(10.0 * max(1.0, band.high))
