@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
 from simulator.training_run.idle_share import idle_share
-from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
+from simulator.training_run.layer_work import (
+    LayerWork,
+    element_bytes,
+    head_work,
+    layer_work,
+    padded_vocabulary,
+)
 from simulator.training_run.message_seconds import Links, Messages, collective, send
 from simulator.training_run.network_text import network_of
 from simulator.training_run.run_stack import RunStack, load_run_stack
@@ -277,7 +283,7 @@ def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]
 
 
 def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, float]:
-    h, width = run.model.hidden_size, 2.0
+    h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = Messages()
     if run.tp > 1:
@@ -390,9 +396,10 @@ def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mes
     ranks, stride = run.dp * run.cp, run.tp
     if ranks < 2 or run.lora:
         return Messages(), Messages()
+    weight = element_bytes(run) if run.precision == "fp32" else stack.weight_bytes
     if run.zero_stage == 3:
         layer = _layer_parameters(run)
-        gather = collective("all_gather", layer * stack.weight_bytes, ranks, links, stride=stride)
+        gather = collective("all_gather", layer * weight, ranks, links, stride=stride)
         reduce = collective(
             "reduce_scatter", layer * stack.gradient_bytes, ranks, links, stride=stride
         )
@@ -404,9 +411,7 @@ def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mes
     for count, group in ((shared, ranks), (experts, _expert_replicas(run))):
         if run.zero_stage >= 1:
             reduce += collective("reduce_scatter", count * gradient, group, links, stride=stride)
-            reduce += collective(
-                "all_gather", count * stack.weight_bytes, group, links, stride=stride
-            )
+            reduce += collective("all_gather", count * weight, group, links, stride=stride)
         else:
             reduce += collective("all_reduce", count * gradient, group, links, stride=stride)
     return Messages(), reduce

@@ -10,6 +10,8 @@ from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
+_FP32_BYTES = 4.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBytes:
@@ -52,19 +54,26 @@ def static_bytes(
         num_parameters=dense + experts,
         parameters=held(_weight_bytes(run, stack), sharded=stage >= 3),
         gradients=trained * held(_gradient_bytes(run, stack), sharded=stage >= 2),
-        optimizer=trained * held(stack.state_bytes, sharded=stage >= 1),
+        optimizer=trained * held(_state_bytes(run, stack), sharded=stage >= 1),
     )
 
 
 def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
     if run.lora and run.precision in LOW_PRECISIONS:
         return stack.frozen_fp8_weight_bytes
-    return stack.weight_bytes
+    return _FP32_BYTES if run.precision == "fp32" else stack.weight_bytes
+
+
+def _state_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    """fp32 weights are their own master: Adam's two moments are left."""
+    return 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
 
 
 def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
     if run.precision in LOW_PRECISIONS:
         return stack.fp8_gradient_bytes
+    if run.precision == "fp32":
+        return _FP32_BYTES
     return stack.fp16_gradient_bytes if run.precision == "fp16" else stack.gradient_bytes
 
 
