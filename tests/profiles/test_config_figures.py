@@ -122,7 +122,16 @@ _NOT_IN_FIGURES = 0.035
 
 
 # Usual keys that a type's configurations do not have.
-_ONE_HEAD_EACH = ("gpt_neox", "opt", "bloom", "mpt", "falcon", "bert", "roberta", "xlm_roberta")
+_ONE_HEAD_EACH: tuple[str, ...] = (
+    "gpt_neox",
+    "opt",
+    "bloom",
+    "mpt",
+    "falcon",
+    "bert",
+    "roberta",
+    "xlm_roberta",
+)
 _ONE_HEAD_EACH += ("camembert", "distilbert", "modernbert")
 _OWN_WIDTHS = ("opt", "bloom", "mpt", "falcon", "distilbert")
 
