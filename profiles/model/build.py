@@ -109,7 +109,14 @@ def _from_factory(
         )
     own = batches.pop()
     kind = getattr(torch, dtype)
-    module.to(kind)
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelError(
+                f"{spec.factory}(): {name} has no shape yet; call the module once on an input in "
+                "the factory, or give its sizes"
+            )
+    # `module.to` would make complex weights real.
+    module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
         module=module,
         args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
@@ -125,7 +132,14 @@ def _call_plain(module: nn.Module, *args: Tensor) -> Any:
 
 def mean_square(output: Any, targets: Any) -> Tensor:
     """The loss where a factory gives none: the mean square of the outputs."""
-    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()]
+    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    leaves = [x.abs() if x.is_complex() else x for x in leaves]
+    leaves = [x for x in leaves if x.is_floating_point()]
+    if not leaves:
+        raise ModelError(
+            "the model's output has no floating-point tensor to take a loss of; return (module, "
+            "inputs, targets, loss_fn)"
+        )
     return torch.stack([x.float().square().mean() for x in leaves]).mean()
 
 
