@@ -481,7 +481,18 @@ def demo(
 
 
 def main() -> None:
-    """Entry point; turns errors into one paragraph on stderr and an exit status."""
+    """Entry point: the command, then the end of the process with its status."""
+    from planner.leave import leave
+
+    try:
+        _run()
+    except SystemExit as stop:
+        leave(stop.code if isinstance(stop.code, int) else 0)
+    leave(0)
+
+
+def _run() -> None:
+    """The command; turns errors into one paragraph on stderr and an exit status."""
     from profiles.errors import ShardwrightError
 
     try:

@@ -29,6 +29,7 @@ from planner.intra_op.memory import Memory, moments_of
 from planner.intra_op.primal_search import Guide, follow, improve, searcher
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.strategy_graph import Ints, StrategyGraph
+from planner.leave import SOLVER_THREAD
 
 RESERVE_S = 0.7
 """Time kept back at the end for the last move and the check of the answer."""
@@ -93,7 +94,7 @@ def solve(
     shared.publish()
     shared.begin()
     threads = [
-        threading.Thread(target=shared.guarded, args=(work,), daemon=True)
+        threading.Thread(target=shared.guarded, args=(work,), name=SOLVER_THREAD, daemon=True)
         for work in (shared.bound, shared.search)
     ]
     for thread in threads:
@@ -102,7 +103,8 @@ def solve(
         for thread in threads:
             thread.join(0.1)
         if shared.is_over() and not threads[1].is_alive() and shared.is_programming:
-            # HiGHS looks at the clock now and then only; its thread ends by itself.
+            # HiGHS looks at the clock now and then only; its thread ends by itself, or with the
+            # process (planner/leave.py).
             break
         if progress is not None:
             progress(

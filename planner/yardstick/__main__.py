@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import planner.yardstick
+from planner.leave import leave
 from profiles.errors import ShardwrightError
 
 
@@ -41,4 +42,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

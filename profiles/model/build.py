@@ -19,6 +19,8 @@ from profiles.errors import ModelError
 from profiles.model.loaders import ModelSpec
 from profiles.model.tensor_parallel_rules import Rule, rules_of
 
+# Pixels (Krizhevsky et al., NeurIPS 2012, section 2; every torchvision recipe since).
+_IMAGENET_SIZE = 224
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -108,7 +110,14 @@ def _from_factory(
         )
     own = batches.pop()
     kind = getattr(torch, dtype)
-    module.to(kind)
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelError(
+                f"{spec.factory}(): {name} has no shape yet; call the module once on an input in "
+                "the factory, or give its sizes"
+            )
+    # `module.to` would make complex weights real.
+    module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
         module=module,
         args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
@@ -124,7 +133,14 @@ def _call_plain(module: nn.Module, *args: Tensor) -> Any:
 
 def mean_square(output: Any, targets: Any) -> Tensor:
     """The loss where a factory gives none: the mean square of the outputs."""
-    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()]
+    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    leaves = [x.abs() if x.is_complex() else x for x in leaves]
+    leaves = [x for x in leaves if x.is_floating_point()]
+    if not leaves:
+        raise ModelError(
+            "the model's output has no floating-point tensor to take a loss of; return (module, "
+            "inputs, targets, loss_fn)"
+        )
     return torch.stack([x.float().square().mean() for x in leaves]).mean()
 
 
@@ -162,16 +178,19 @@ def _from_config(
         with torch.device(device):
             module = cls(config)
     except Exception as error:
-        raise ModelError(
-            f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise _not_built(spec, cls, error) from error
     finally:
         torch.set_default_dtype(previous)
     generator = torch.Generator().manual_seed(seed)
-    args, targets, call, loss_fn = _FEEDS[spec.family](
-        config, micro_batch, sequence_length, kind, device, generator
-    )
+    try:
+        args, targets, call, loss_fn = _FEEDS[spec.family](
+            config, micro_batch, sequence_length, kind, device, generator
+        )
+    except AttributeError as error:
+        raise ModelError(
+            f"{spec.source}: inputs for {cls.__name__} cannot be made from this configuration: "
+            f"{error}; use package.module:factory, which returns the inputs too"
+        ) from error
     return BuiltModel(
         module=module,
         args=args,
@@ -192,15 +211,14 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             f"{spec.source}: building from an HF configuration needs transformers, which is not "
             "installed; install the extra [hf]"
         ) from error
-    try:
-        package = f"transformers.models.{model_type}"
-        modeling = importlib.import_module(f"{package}.modeling_{model_type}")
-        cls = getattr(modeling, name)
-    except (ImportError, AttributeError) as error:
+    # `gemma3_text` is the language part of `gemma3` and stands in its module.
+    packages = dict.fromkeys((model_type, model_type.removesuffix("_text")))
+    cls = next((found for p in packages if (found := _class_of(p, name)) is not None), None)
+    if cls is None:
         raise ModelError(
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
             "against the model's card, or use package.module:factory"
-        ) from error
+        )
     values = {key: value for key, value in spec.config.items() if key != "model_type"}
     for key in list(values):
         if "dropout" in key or key.endswith("_pdrop"):
@@ -214,13 +232,31 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
         "dropout",
     )
     zero += ("activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout_rate")
-    config = cls.config_class(**values)
+    try:
+        config = cls.config_class(**values)
+    except Exception as error:
+        raise _not_built(spec, cls, error) from error
     for key in zero:
         if hasattr(config, key):
             setattr(config, key, 0.0)
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
+
+
+def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
+    return ModelError(
+        f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _class_of(package: str, name: str) -> Any | None:
+    try:
+        modeling = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+    except ImportError:
+        return None
+    return getattr(modeling, name, None)
 
 
 def _longest_sequence(spec: ModelSpec, config: Any) -> int:
@@ -282,8 +318,10 @@ def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 def _vision(
     config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
 ) -> tuple[Any, ...]:
-    size = config.image_size
-    images = _noise((batch, config.num_channels, size, size), kind, device, g)
+    # Convolutions take any image; without a size of its own a model gets ImageNet's.
+    size = getattr(config, "image_size", None) or _IMAGENET_SIZE
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    images = _noise((batch, config.num_channels, height, width), kind, device, g)
     labels = _tokens(config.num_labels, (batch,), device, g)
     return (images,), labels, _call_vision, class_loss
 

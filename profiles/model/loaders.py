@@ -116,6 +116,12 @@ def _family(config: Mapping[str, Any], source: str) -> str:
             'example "architectures": ["LlamaForCausalLM"]'
         )
     name = str(architectures[0])
+    if "text_config" in config or "vision_config" in config:
+        raise ModelError(
+            f"{source}: {name} joins a language model with other towers, which are not built from "
+            "a configuration. Give the part under text_config, with its own model_type and "
+            '"architectures", as a config.json, or package.module:factory for all of it.'
+        )
     for suffix, family in FAMILIES.items():
         if name.endswith(suffix):
             return family

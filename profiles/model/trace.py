@@ -178,6 +178,25 @@ def no_causal_mask() -> Iterator[None]:
             setattr(masks, name, original)
 
 
+# What torch raises where a module asks for values, which a trace of shapes does not have.
+_ASKS_FOR_VALUES = {
+    "DataDependentOutputException": "a value decides what runs (`.item()`, `if tensor`)",
+    "DynamicOutputShapeException": "a shape depends on values (`nonzero`, a mask as an index)",
+}
+
+
+def _first_line(error: Exception) -> str:
+    kind = type(error).__name__
+    line = next(iter(str(error).splitlines()), "")
+    said = f"{kind}: {line}"
+    if kind in _ASKS_FOR_VALUES:
+        said += (
+            f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
+            "of a model that decides by shapes or settings"
+        )
+    return said
+
+
 def _make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> _Fakes:
     """Replace parameters and buffers by fake tensors in place; shared ones stay shared.
 
@@ -312,6 +331,10 @@ class _Run:
                 loss = self.built.loss_fn(output, fakes.targets)
                 if loss.dim() != 0:
                     raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
+                if not loss.requires_grad:
+                    raise TraceError(
+                        "nothing is trained: no parameter that needs a gradient reaches the loss"
+                    )
                 del output
                 self._note_saved()
                 self.recorder.begin_backward()
@@ -322,7 +345,7 @@ class _Run:
                 place = self.recorder._path[-1] or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
-                    f"tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
+                    f"tensors: {_first_line(error)}"
                 ) from error
 
     def _hook(self, stack: ExitStack) -> None:

@@ -64,15 +64,25 @@ def is_failed_table(header: Sequence[str]) -> bool:
     return "id" not in header and "nodes" in header and "grad_accum" in header
 
 
-def read_failed_layouts(path: str | Path) -> tuple[PublishedRun, ...]:
+def read_failed_layouts(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun, ...]:
     """The layouts as runs with the ids `failed-1`, `failed-2`, ... in the table's order.
 
     Raises UnknownNameError for an unknown column or model, DocumentError for a cell that is empty
-    or no whole number and for degrees that do not multiply to the devices.
+    or no whole number and for degrees that do not multiply to the devices; with `lenient` what is
+    wrong with a row is kept in its run's `faults`.
     """
     sweep = read_document(ARCHITECTURES, Sweep, schema=ARCHITECTURES_SCHEMA)
     table = read_table(path, FAILED_COLUMNS, required=FAILED_COLUMNS)
-    return tuple(_run(table, row, sweep) for row in table.rows)
+    return tuple(_run_or_fault(table, row, sweep, lenient) for row in table.rows)
+
+
+def _run_or_fault(table: Table, row: Row, sweep: Sweep, lenient: bool) -> PublishedRun:
+    try:
+        return _run(table, row, sweep)
+    except (DocumentError, UnknownNameError) as error:
+        if not lenient:
+            raise
+        return PublishedRun(row=row.number, id=f"failed-{row.number}", faults=(str(error),))
 
 
 def _run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:

@@ -100,7 +100,18 @@ class PublishedRun:
 RUN_COLUMNS = tuple(
     field.name for field in fields(PublishedRun) if field.name not in ("row", "faults")
 )
-_MAY_BE_ZERO = frozenset({"num_shared_experts", "first_dense_layers", "zero_stage"})
+# 0 experts of width 0 is how many tables write a dense model.
+_MAY_BE_ZERO = frozenset(
+    {
+        "num_experts",
+        "top_k",
+        "moe_ffn_size",
+        "num_shared_experts",
+        "first_dense_layers",
+        "zero_stage",
+    }
+)
+_LAST_ZERO_STAGE = 3
 _FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel"})
 _TEXTS = frozenset(
     {
@@ -135,7 +146,7 @@ def read_runs(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun,
     from profiles.published.failed_layout import is_failed_table, read_failed_layouts
 
     if is_failed_table(read_header(path)):
-        return read_failed_layouts(path)
+        return read_failed_layouts(path, lenient=lenient)
     table = read_table(path, RUN_COLUMNS, skipped=MEASURED_COLUMNS, required=("id", "num_layers"))
     lines: dict[str, int] = {}
     runs = []
@@ -169,15 +180,20 @@ def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
 def _cell(column: str, text: str, where: str) -> str | int | bool | None:
     if column == "id" and not text:
         raise DocumentError(f"{where}: the id is empty; every run needs one")
-    if column == "family" and text_cell(text) not in _FAMILIES:
-        raise DocumentError(f"{where}: {text!r} is not a family; use dense, moe or lora")
+    if column == "family":
+        if text_cell(text).lower() not in _FAMILIES:
+            raise DocumentError(f"{where}: {text!r} is not a family; use dense, moe or lora")
+        return text_cell(text).lower()
     if column in _TEXTS:
         return text_cell(text)
     if column in _FLAGS:
         return flag_cell(text, where)
     if column == "vpp" and text == _ONE_LAYER_PER_CHUNK:
         return text
-    return count_cell(text, where, least=0 if column in _MAY_BE_ZERO else 1)
+    count = count_cell(text, where, least=0 if column in _MAY_BE_ZERO else 1)
+    if column == "zero_stage" and count is not None and count > _LAST_ZERO_STAGE:
+        raise DocumentError(f"{where}: {text!r} is not a ZeRO stage; use 0, 1, 2 or 3")
+    return count
 
 
 def _chunks_of_one_layer(num_layers: int | None, pp: int | None) -> int | None:

@@ -16,6 +16,8 @@ from profiles.errors import DocumentError, UnknownNameError
 
 # What a spreadsheet or a data frame writes for an empty cell of text.
 _SILENT_TEXT = frozenset({"", "nan", "NaN"})
+# And for a truth.
+_FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,10 @@ def count_cell(text: str, where: str, *, least: int = 0) -> int | None:
 
 
 def flag_cell(text: str, where: str) -> bool | None:
-    """The truth of a cell (`1`, `0`, `1.0`, `0.0`), None for an empty one; else DocumentError."""
+    """The truth of a cell (`1`, `0`, `1.0`, `true`, `yes`, `no`, ...), None for an empty one; else
+    DocumentError."""
+    if text.lower() in _FLAG_WORDS:
+        return _FLAG_WORDS[text.lower()]
     number = number_cell(text, where, kind="1 or 0")
     if number is not None and number not in (0.0, 1.0):
         raise DocumentError(f"{where}: {text!r} is not 1 or 0")

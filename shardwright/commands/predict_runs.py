@@ -49,8 +49,13 @@ def _as_row(made: RunPrediction) -> PredictedRun:
         peak_memory_high_gib=None if memory is None else memory.high / _GIB,
         fits=made.fits,
         status=f"unsupported: {made.why_not}" if made.why_not else OK,
-        defaults="; ".join(made.run.defaults) if made.run is not None else "",
+        defaults="; ".join(_assumed(made)),
     )
+
+
+def _assumed(made: RunPrediction) -> tuple[str, ...]:
+    said = made.run.defaults if made.run is not None else ()
+    return (*said, f"no memory: {made.why_no_memory}") if made.why_no_memory else said
 
 
 def row_of(prediction: PredictedRun) -> list[str]:

@@ -18,8 +18,17 @@ PRECISIONS = {
     "fp16-mixed": "fp16",
     "fp32": "fp32",
     "float32": "fp32",
-    "tf32": "tf32",
+    # What torch calls TF32 is fp32 tensors, their products on the TF32 units.
+    "tf32": "fp32",
+    "fp32-true": "fp32",
+    "bf16-true": "bf16",
+    "fp16-true": "fp16",
     "fp8": "fp8",
+    # Transformer Engine's recipes of one scale per tensor, by their names there.
+    "fp8-hybrid": "fp8",
+    "fp8-delayed": "fp8",
+    "fp8-current": "fp8",
+    "fp8-tensorwise": "fp8",
     "fp8_cs": "fp8",
     "fp8-cs": "fp8",
     "fp8-ds": "fp8",
@@ -32,6 +41,9 @@ PRECISIONS = {
 }
 # The words that mean that everything in a layer is computed again.
 _FULL = ("full", "rematerialization", "re-materialization", "activation checkpoint", "uniform")
+# Columns that are a switch: on is what every framework had first, whole layers.
+_SWITCHED_ON = ("1", "1.0", "true", "yes", "on")
+_SWITCHED_OFF = ("0", "0.0", "false", "off")
 # Parts of a layer whose activations a fused attention does not keep anyway, or that are small.
 _MLP_MODULES = ("mlp", "moe", "layernorm", "norm", "shared_experts", "act")
 
@@ -57,6 +69,8 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
     for start, kind in (("none", "none"), ("no", "none"), ("minimal", "minimal")):
         if text.startswith(start):
             return kind
+    if text in _SWITCHED_OFF:
+        return "none"
     if "qkv_proj" in text or "save_" in text:
         said.append(f"recompute {run.recompute!r} taken as 'minimal'")
         return "minimal"
@@ -64,11 +78,21 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         return "selective"
     if text == "mlp":
         return "mlp"
-    if any(word in text for word in _FULL):
+    if text in _SWITCHED_ON or any(word in text for word in _FULL):
         if text != "full":
             said.append(f"recompute {run.recompute!r} taken as 'full'")
         return "full"
     raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
+
+
+def _fp32_products(run: PublishedRun, text: str, name: str) -> str:
+    """Which units multiply fp32; raises UnsupportedRunError for TF32 where there is none."""
+    device = get_device(name)
+    if "tf32" in device.peak_flop_per_s:
+        return "fp32 products on the TF32 units"
+    if text == "tf32":
+        raise UnsupportedRunError(run.id, f"device {device.name} has no TF32 units")
+    return f"fp32 products at {device.name}'s rate for float32"
 
 
 def _is_fp8_gpu(name: str) -> bool:
@@ -87,7 +111,13 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     text = re.sub(r"\s+", "-", run.precision.strip().lower())
     if text:
         if text not in PRECISIONS:
-            raise UnsupportedRunError(run.id, f"the precision {run.precision!r} is not known")
+            raise UnsupportedRunError(
+                run.id,
+                f"the precision {run.precision!r} is not known; known: "
+                f"{', '.join(sorted(PRECISIONS))}",
+            )
+        if PRECISIONS[text] == "fp32":
+            said.append(_fp32_products(run, text, device))
         return PRECISIONS[text]
     if "mlperf" in f"{run.id} {run.source}".lower() and _is_fp8_gpu(device):
         said.append("fp8, in which MLPerf's language models are trained where there is fp8")
@@ -131,6 +161,8 @@ def schedule_of(run: PublishedRun, pp: int, vpp: int, said: list[str]) -> str:
         return schedule
     if text in ("1f1b", "pipedream-flush", "1f1b-i") or "interleav" in text:
         return "interleaved" if vpp > 1 else "1f1b"
+    if text == "afab":  # all forward, all backward: nanotron's and the Ultra-Scale playbook's word
+        return "gpipe"
     if text in ("zb", "zb-v", "zbv"):
         return "zbv" if vpp == 2 or "v" in text else "zb-h1"
     if text in ("zb-1p", "zb-2p", "zb-h1", "zb-h2", "gpipe", "dualpipe", "dualpipev"):

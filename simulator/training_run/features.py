@@ -33,7 +33,13 @@ from simulator.training_run.host_offload import (
     optimizer_host_s,
 )
 from simulator.training_run.idle_share import idle_share
-from simulator.training_run.layer_work import LayerWork, head_work, layer_work, padded_vocabulary
+from simulator.training_run.layer_work import (
+    LayerWork,
+    element_bytes,
+    head_work,
+    layer_work,
+    padded_vocabulary,
+)
 from simulator.training_run.message_seconds import Links, Messages, collective, send
 from simulator.training_run.network_text import network_of
 from simulator.training_run.rank_group import (
@@ -439,7 +445,7 @@ def cuts_cross_nodes(run: TrainingRun) -> bool:
 
 
 def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, float]:
-    h, width = run.model.hidden_size, 2.0
+    h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = Messages()
     if run.tp > 1:
@@ -579,10 +585,11 @@ def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mes
     group, stride = data_group(run), run.tp
     if group.ranks < 2 or run.lora:
         return Messages(), Messages()
+    weight = element_bytes(run) if run.precision == "fp32" else stack.weight_bytes
     gradient = gradient_bytes(run, stack.gradient_bytes)
     if run.zero_stage == 3:
         layer = _layer_parameters(run)
-        gather = _moved(run, links, "all_gather", layer * stack.weight_bytes, group, stride)
+        gather = _moved(run, links, "all_gather", layer * weight, group, stride)
         reduce = _moved(run, links, "reduce_scatter", layer * gradient, group, stride)
         return gather * 2.0 + reduce, Messages()
     shared, experts = _rank_parameters(run, stack)
@@ -592,7 +599,7 @@ def _data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mes
         for message, ranks in _compressed(run, stack):
             reduce += _moved(run, links, message.operation, message.size_bytes, ranks, stride)
     for count, ranks in ((shared, group), (experts, replicas)):
-        weights = count * stack.weight_bytes
+        weights = count * weight
         if run.zero_stage >= 1:
             if not run.compression:
                 reduce += _moved(run, links, "reduce_scatter", count * gradient, ranks, stride)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from profiles.hardware.catalog import get_device
 from profiles.model.transformer import Transformer
 from simulator.training_run.run_stack import RunStack
 from simulator.training_run.training_run import TrainingRun
@@ -20,14 +21,13 @@ from simulator.training_run.training_run import TrainingRun
 # Data types that the matmuls of a layer run in; attention and head stay in 16 bits
 # (Transformer Engine's recipes leave both in bf16).
 _MATMUL_TYPES = {
-    "fp32": "tf32",
     "bf16": "bfloat16",
     "fp16": "float16",
     "fp8": "float8_e4m3fn",
     "mxfp8": "float8_e4m3fn",
     "nvfp4": "float4_e2m1fn_x2",
 }
-_WIDE_TYPES = {"fp32": "tf32", "fp16": "float16"}
+_WIDE_TYPES = {"fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +94,24 @@ class LayerWork:
 
 def matmul_type(run: TrainingRun) -> str:
     """torch's name of the data type of a run's layer matmuls."""
-    return _MATMUL_TYPES[run.precision]
+    return _fp32_type(run) if run.precision == "fp32" else _MATMUL_TYPES[run.precision]
 
 
 def wide_type(run: TrainingRun) -> str:
-    """The 16-bit type beside it (tf32 for fp32 runs)."""
+    """The 16-bit type beside it (fp32's own for fp32 runs)."""
+    if run.precision == "fp32":
+        return _fp32_type(run)
     return _WIDE_TYPES.get(run.precision, "bfloat16")
+
+
+def _fp32_type(run: TrainingRun) -> str:
+    """The TF32 units where there are any (`complete_words` says so among the defaults)."""
+    return "tf32" if "tf32" in get_device(run.device).peak_flop_per_s else "float32"
+
+
+def element_bytes(run: TrainingRun) -> float:
+    """Of activations, in memory and in messages: 16 bits but for runs in fp32."""
+    return 4.0 if run.precision == "fp32" else 2.0
 
 
 def padded_vocabulary(run: TrainingRun, stack: RunStack) -> int:
@@ -114,7 +126,7 @@ def layer_work(
     """One transformer layer; `experts` chooses the feed-forward, imbalance >= 1 loads the fullest
     expert rank."""
     model, tokens, dtype = run.model, run.tokens, matmul_type(run)
-    width = 2.0 if run.precision != "fp32" else 4.0
+    width = element_bytes(run)
     h = model.hidden_size
     matmuls = [*_projections(model, tokens, run.tp, dtype)]
     inner = 0.0

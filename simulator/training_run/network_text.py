@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from profiles.errors import InputError
 from profiles.hardware.catalog import get_device, get_link, node_design
 
 # One unit of a list: an optional count, words, then a rate in bits (`Gb/s`, `Gbps`, `GbE`). The
 # case matters: `PCIe-NIC: 500 GB/s` (bytes) is the host's bus, not its network.
 _COUNT = re.compile(r"(?<![\w.-])(\d+)\s*[xX]\s*")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b/s|bps|bit/s|bE\b|BASE)")
+# `50 GB/s per node`: bytes, but of the network only where the words say so.
+_BYTE_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])B/?(?:s|ps)")
 _PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
 # What each generation's name says where no rate is printed: infinibandta.org roadmap, 4 lanes.
 _GENERATIONS = {"XDR": 800e9, "NDR": 400e9, "HDR": 200e9, "EDR": 100e9, "FDR": 56e9}
-_INFINIBAND = re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\b", re.IGNORECASE)
+# `NDR`, or `HDR100` with its rate; a card of a generation that is not counted says nothing of how
+# many there are.
+_GENERATION = re.compile(r"\b([XNHEF]DR)\s?-?(\d{2,3})?\b(?!\s*G)", re.IGNORECASE)
+_INFINIBAND = re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\d*\b", re.IGNORECASE)
 _KINDS = (
     ("infiniband", _INFINIBAND),
     ("roce", re.compile(r"roce", re.IGNORECASE)),
@@ -73,7 +79,7 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
     than 25 Gb/s per host beside accelerators is its management network, not what it trains over:
     then too the device's usual network is taken.
 
-    Raises UnknownNameError for an unknown device.
+    Raises UnknownNameError for an unknown device, InputError for a rate of 0.
 
     >>> network_of("Omni-Path 4x100Gb/s per node", "a100-sxm-80gb", 8).bytes_per_s_per_node
     50000000000.0
@@ -85,7 +91,9 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
     if found is None:
         kind = _kind(text)
         # DCN names the device's usual network; plain Ethernet beside accelerators is management.
-        if kind in ("network", "ethernet") or usual.kind.startswith("dcn"):
+        if kind == "ethernet":
+            return _beside_management(usual, text)
+        if kind == "network" or usual.kind.startswith("dcn"):
             return usual
         return NodeNetwork(
             bytes_per_s_per_node=usual.bytes_per_s_per_node,
@@ -95,9 +103,22 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
             assumed=True,
         )
     bits_per_s, nics = found
+    if not bits_per_s:
+        raise InputError(
+            f"the network {text!r} has no bandwidth; leave inter_node_link empty where it is not "
+            "known"
+        )
     kind = _kind(text)
     if kind == "ethernet" and bits_per_s < 25e9:
-        return usual
+        return _beside_management(usual, text)
+    if nics == 1 and _only_a_generation(text):
+        return NodeNetwork(
+            bytes_per_s_per_node=bits_per_s / 8 * usual.nics,
+            nics=usual.nics,
+            kind=kind,
+            source=f"{text!r} prints no number of cards; {usual.source}",
+            assumed=True,
+        )
     hosts = max(1, devices_per_node // _host_devices(device, devices_per_node))
     return NodeNetwork(
         bytes_per_s_per_node=bits_per_s / 8 * hosts,
@@ -106,6 +127,16 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
         source=text,
         assumed=False,
     )
+
+
+def _beside_management(usual: NodeNetwork, text: str) -> NodeNetwork:
+    source = f"{text!r} is taken as its management network; {usual.source}"
+    return replace(usual, source=source)
+
+
+def _only_a_generation(text: str) -> bool:
+    """No count, no rate, no `per node`: `InfiniBand NDR`."""
+    return not (_COUNT.search(text) or _RATE.search(text) or _PER_NODE.search(text))
 
 
 def usual_network(device: str, devices_per_node: int) -> NodeNetwork:
@@ -172,9 +203,13 @@ def _rate(part: str) -> float | None:
     beside = found is not None and found.group(3) in ("bE", "BASE") and _INFINIBAND.search(part)
     if found is not None and not beside:
         return float(found.group(1)) * (1e12 if found.group(2) == "T" else 1e9)
-    for name, rate in _GENERATIONS.items():
-        if re.search(rf"\b{name}\b", part, re.IGNORECASE):
-            return rate
+    generation = _GENERATION.search(part)
+    if generation is not None:
+        name, lanes = generation.groups()
+        return float(lanes) * 1e9 if lanes else _GENERATIONS[name.upper()]
+    in_bytes = _BYTE_RATE.search(part) if _PER_NODE.search(part) else None
+    if in_bytes is not None:
+        return 8 * float(in_bytes.group(1)) * (1e12 if in_bytes.group(2) == "T" else 1e9)
     return None
 
 

@@ -25,7 +25,7 @@ class RunPrediction:
 
     run       the completed run, or None where it is unsupported
     parts     seconds of each part of the step, by StepParts' names
-    why_not   why there is no prediction, or ""
+    why_not   why there is no prediction, or ""; why_no_memory  why there is none of the memory
     """
 
     id: str
@@ -35,6 +35,7 @@ class RunPrediction:
     peak_memory_bytes: Interval | None = None
     fits: bool | None = None
     why_not: str = ""
+    why_no_memory: str = ""
 
 
 def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
@@ -56,7 +57,7 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
     totals = parts.total_s.tolist()
     found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for row, (place, run) in enumerate(ready.items()):
-        memory = _memory(run)
+        memory, why_no_memory = _memory(run)
         split = tuple((name, float(getattr(parts, name)[row])) for name in _PARTS)
         found[place] = RunPrediction(
             id=run.id,
@@ -65,6 +66,7 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
             parts=split,
             peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
             fits=fits(run) if memory else None,
+            why_no_memory=why_no_memory,
         )
     return tuple(found)
 
@@ -81,12 +83,13 @@ def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
     return found
 
 
-def _memory(run: TrainingRun) -> Footprint | None:
-    """None where no memory file describes the run's stack and its sharding."""
+def _memory(run: TrainingRun) -> tuple[Footprint | None, str]:
+    """None, and why, where no memory file describes the run's stack and its sharding, or where the
+    schedule does not take its chunks or micro-batches."""
     try:
-        return footprint(run)
-    except ShardwrightError:
-        return None
+        return footprint(run), ""
+    except ShardwrightError as error:
+        return None, str(error)
 
 
 def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:

@@ -10,6 +10,8 @@ from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
+_FP32_BYTES = 4.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBytes:
@@ -52,12 +54,11 @@ def static_bytes(
     parameters = held(_weight_bytes(run, stack), whole, sharded=stage >= 3)
     if run.lora:
         parameters += held(stack.weight_bytes, trained, sharded=stage >= 3)
-    states = 0.0 if run.optimizer_offload else stack.state_bytes
     return StaticBytes(
         num_parameters=dense + experts,
         parameters=parameters,
         gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2),
-        optimizer=held(states, trained, sharded=stage >= 1),
+        optimizer=held(_state_bytes(run, stack), trained, sharded=stage >= 1),
     )
 
 
@@ -77,7 +78,14 @@ def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
         return stack.offloaded_weight_bytes
     if run.lora and run.precision in LOW_PRECISIONS:
         return stack.frozen_fp8_weight_bytes
-    return stack.weight_bytes
+    return _FP32_BYTES if run.precision == "fp32" else stack.weight_bytes
+
+
+def _state_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+    """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
+    if run.optimizer_offload:
+        return 0.0
+    return 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
 
 
 def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
@@ -85,6 +93,8 @@ def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
         return stack.offloaded_gradient_bytes
     if run.precision in LOW_PRECISIONS:
         return stack.fp8_gradient_bytes
+    if run.precision == "fp32":
+        return _FP32_BYTES
     return stack.fp16_gradient_bytes if run.precision == "fp16" else stack.gradient_bytes
 
 

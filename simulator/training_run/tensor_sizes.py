@@ -22,16 +22,19 @@ class RankFacts:
 
 
 EVERY_RANK = RankFacts()
+# Of an element of bf16 or fp16.
+_HALF_BYTES = 2.0
 
 
 class TensorSizes:
     """Bytes of a stack's tensors, on one device, for one micro-batch of a run."""
 
-    __slots__ = ("_conditions", "_per_token", "_per_weight", "_splits", "vocabulary")
+    __slots__ = ("_conditions", "_fp32", "_per_token", "_per_weight", "_splits", "vocabulary")
 
     def __init__(self, run: TrainingRun, stack: MemoryStack) -> None:
         self.vocabulary = padded_vocabulary(run.model, stack.vocabulary_multiple, run.tp)
         self._conditions = run_conditions(run)
+        self._fp32 = run.precision == "fp32"
         tokens = run.tokens
         widths = token_widths(run.model, run.seq_len, self.vocabulary, run.expert_imbalance)
         self._per_token = {name: width * tokens for name, width in widths.items()}
@@ -47,13 +50,17 @@ class TensorSizes:
         for condition in tensor.only:
             if condition not in self._conditions and condition not in here.conditions:
                 return 0.0
-        each = tensor.bytes * tensor.count
+        each = self._element_bytes(tensor) * tensor.count
         if tensor.width == "parameters":
             return each * min(here.num_parameters, tensor.most or math.inf)
         elements = self._per_token.get(tensor.width)
         if elements is None:
             elements = self._per_weight[tensor.width]
         return each * elements / self._splits[tensor.split]
+
+    def _element_bytes(self, tensor: KeptTensor) -> float:
+        """Of one element: where a stack keeps 16 bits, a run in fp32 keeps 32."""
+        return 4.0 if self._fp32 and tensor.bytes == _HALF_BYTES else tensor.bytes
 
     def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
         """Bytes of all of them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from profiles.errors import UnknownNameError
+from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.network_text import network_of, usual_network
 
 H100 = ("h100-sxm-80gb", 8)
@@ -43,6 +45,10 @@ A100 = ("a100-sxm-80gb", 8)
             "infiniband",
         ),
         ("8x ConnectX-7 IB NDR 400Gb/s + 200Gb/s Ethernet NIC", 3200, 8, "infiniband"),
+        ("8x NDR400", 3200, 8, "infiniband"),
+        ("2x HDR100", 200, 2, "infiniband"),
+        ("EDR per node", 100, 0, "infiniband"),
+        ("50 GB/s per node RoCE", 400, 0, "roce"),
     ],
 )
 def test_printed_rates(text: str, gigabits: float, nics: int, kind: str) -> None:
@@ -67,7 +73,9 @@ def test_printed_rates(text: str, gigabits: float, nics: int, kind: str) -> None
 def test_silent_words_mean_the_usual_network_of_the_device(text: str) -> None:
     # Eight ConnectX-7 of 400 Gb/s (profiles/data/devices/h100-sxm-80gb.toml).
     found = network_of(text, *H100)
-    assert found == usual_network(*H100)
+    usual = usual_network(*H100)
+    assert replace(found, source=usual.source) == usual
+    assert ("management network" in found.source) == ("thernet" in text)
     assert found.bytes_per_s_per_node == 8 * 50e9
     assert found.assumed
     assert "h100-sxm-80gb.toml" in found.source
@@ -107,6 +115,20 @@ def test_a_slice_of_a_pod_leaves_through_the_cards_of_its_hosts() -> None:
     found = network_of("DCN between slices", "tpu-v5e", 256)
     assert found.bytes_per_s_per_node == 256 / 8 * 25e9
     assert found.assumed
+
+
+@pytest.mark.parametrize(("text", "gigabits"), [("InfiniBand NDR", 3200), ("IB HDR", 1600)])
+def test_a_generation_without_a_count_is_that_of_the_usual_cards(text: str, gigabits: int) -> None:
+    found = network_of(text, *H100)
+    assert (found.nics, found.assumed) == (8, True)
+    assert found.bytes_per_s_per_node == gigabits * 1e9 / 8
+    assert "prints no number of cards" in found.source
+
+
+@pytest.mark.parametrize("text", ["0 Gb/s", "8x 0Gb/s IB", "0.0 Gbps per node"])
+def test_a_rate_of_zero_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="has no bandwidth"):
+        network_of(text, *H100)
 
 
 def test_words_for_a_list_of_defaults() -> None:

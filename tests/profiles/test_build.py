@@ -1,0 +1,188 @@
+"""What can be built from a configuration, and what is said of one that cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from profiles.errors import ModelError, ShardwrightError
+from profiles.model.build import build_model
+from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.trace import trace_graph
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 100,
+}
+
+
+def spec_of(config: dict[str, Any]) -> ModelSpec:
+    return ModelSpec(name="ours", source="config.json", config=config)
+
+
+def test_convolutions_without_an_image_size_get_imagenets() -> None:
+    """A ResNet's configuration has no image_size: any fits."""
+    config = {
+        "architectures": ["ResNetForImageClassification"],
+        "model_type": "resnet",
+        "embedding_size": 8,
+        "hidden_sizes": [8, 16],
+        "depths": [1, 1],
+        "num_channels": 3,
+    }
+    (images,) = build_model(spec_of(config), micro_batch=2, sequence_length=1).args
+    assert images.shape == (2, 3, 224, 224)
+
+
+def test_the_language_part_of_a_larger_model_is_found() -> None:
+    """`gemma3_text` is a type without a module of its own in transformers."""
+    config = LLAMA | {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    module = build_model(spec_of(config), micro_batch=1, sequence_length=8).module
+    assert type(module).__name__ == "Gemma3ForCausalLM"
+
+
+def test_towers_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": LLAMA,
+        "vision_config": {},
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"Give the part under text_config"):
+        resolve_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hidden_size": 64.5}, r"cannot be built from this configuration: .*hidden_size"),
+        ({"hidden_size": float("nan")}, r"cannot be built from this configuration: .*hidden_size"),
+        ({"hidden_size": "64"}, r"cannot be built from this configuration: .*hidden_size"),
+        ({"architectures": ["LamaForCausalLM"]}, "transformers has no LamaForCausalLM"),
+        ({"model_type": "no_such"}, "transformers has no LlamaForCausalLM"),
+        (
+            {"architectures": ["CLIPForImageClassification"], "model_type": "clip"},
+            "inputs for CLIPForImageClassification cannot be made",
+        ),
+    ],
+)
+def test_what_cannot_be_built_says_why(changes: dict[str, Any], why: str) -> None:
+    config = LLAMA | changes
+    if config["model_type"] == "clip":
+        config = changes
+    with pytest.raises(ModelError, match=f"(?s){why}"):
+        build_model(spec_of(config), micro_batch=1, sequence_length=8)
+
+
+class Spectral(nn.Module):
+    """Complex weights between real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.middle = nn.Linear(5, 5, dtype=torch.complex64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.middle(torch.fft.rfft(self.first(x).float()))
+        out: Tensor = self.last(torch.fft.irfft(turned, n=8).to(x.dtype))
+        return out
+
+
+class Undecided(nn.Module):
+    """What runs depends on a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.one(x) if x.sum() > 0 else self.other(x)
+        return out
+
+
+class Chosen(nn.Module):
+    """Its output has nothing that a loss could be taken of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.one(x).argmax(-1)
+        return out
+
+
+def spectral() -> tuple[nn.Module, Tensor]:
+    return Spectral(), torch.randn(4, 8)
+
+
+def undecided() -> tuple[nn.Module, Tensor]:
+    return Undecided(), torch.randn(4, 8)
+
+
+def chosen() -> tuple[nn.Module, Tensor]:
+    return Chosen(), torch.randn(4, 8)
+
+
+def untrained() -> tuple[nn.Module, Tensor]:
+    return nn.Linear(8, 8).requires_grad_(False), torch.randn(4, 8)
+
+
+def unsized() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)), torch.randn(4, 8)
+
+
+def factory_spec(factory: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
+    monkeypatch.setitem(sys.modules, "ours", types.ModuleType("ours"))
+    monkeypatch.setattr("ours.made", factory, raising=False)
+    return ModelSpec(name="made", source="ours:made", factory="ours:made")
+
+
+def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = factory_spec(spectral, monkeypatch)
+    module = build_model(spec, micro_batch=1, sequence_length=1, dtype="bfloat16").module
+    kinds = {name: p.dtype for name, p in module.named_parameters()}
+    assert kinds["middle.weight"] == torch.complex64
+    assert kinds["first.weight"] == torch.bfloat16
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32")
+    sizes = [math.prod(p.full_shape) for block in graph.blocks for p in block.parameters]
+    assert sum(sizes) == 8 * 8 + 8 + 5 * 5 + 5 + 8 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        (undecided, "a value decides what runs"),
+        (chosen, "output has no floating-point tensor to take a loss of"),
+        (untrained, "no parameter that needs a gradient reaches the loss"),
+        (unsized, "0.weight has no shape yet; call the module once"),
+    ],
+)
+def test_modules_that_cannot_be_traced_say_what_to_do(
+    factory: Callable[[], Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ShardwrightError, match=why):
+        trace_graph(
+            factory_spec(factory, monkeypatch), micro_batch=1, sequence_length=1, dtype="float32"
+        )
