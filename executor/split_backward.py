@@ -59,12 +59,19 @@ class Pending:
                 "between the gradient of the inputs and that of the weights; the model cannot run "
                 "under a schedule that splits the backward. Use --schedule 1f1b"
             )
-        want = (self.weight is not None, self.bias is not None)
+        want = (self.weight is not None and not self._added(), self.bias is not None)
         dw, db = self.product.of_weight(self.x, self.dy, self.like, want=want)
         for target, gradient in ((self.weight, dw), (self.bias, db)):
-            if target is not None:
-                assert gradient is not None
+            if target is not None and gradient is not None:
                 target.add(_placed(gradient, target.parameter))
+
+    def _added(self) -> bool:
+        """Whether the weight's gradient could be added in place."""
+        assert self.weight is not None
+        place = self.weight.place()
+        if type(place) is not Tensor or place.dtype != self.dy.dtype:
+            return False
+        return self.product.add_of_weight(self.x, self.dy, place)
 
 
 class SplitBackward:
@@ -86,7 +93,7 @@ class SplitBackward:
 
     @contextmanager
     def input_half(self) -> Iterator[None]:
-        """Around an I: weights' gradients are set aside. Elsewhere a backward makes them at once."""
+        """Around an I: weights' gradients are set aside. Elsewhere a backward makes all at once."""
         self._splits = True
         try:
             yield
@@ -142,7 +149,7 @@ class _Products(TorchFunctionMode):
         spread = hasattr(found.weight, "placements")  # a DTensor
         if weight is None or (spread and not isinstance(found.product, Linear)):
             return func(*args, **kwargs)
-        return _Split.apply(
+        return _Split.apply(  # type: ignore[no-untyped-call] # torch's is
             self._split, found.product, weight, bias, found.x, found.weight, found.bias
         )
 
@@ -164,10 +171,13 @@ class _Split(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.split, ctx.product, ctx.label = split, product, split.label
         ctx.targets = (weight_target, bias_target)
-        return product.forward(x, weight, bias)
+        y = product.forward(x, weight, bias)
+        # A view that a function returns may not be written to in place; this is the same storage,
+        # of which no other tensor is left, as a tensor of its own.
+        return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y  # type: ignore[no-any-return] # a Tensor
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator] # torch's is
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         dx = ctx.product.of_input(x, weight, dy) if ctx.needs_input_grad[4] else None
@@ -178,7 +188,8 @@ class _Split(torch.autograd.Function):
         if any(now):
             dw, db = ctx.product.of_weight(x, dy, weight, want=now)
         if any(target is not None for target in later):
-            x, dy = x.detach(), dy.detach()
+            # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
+            x = x.detach()
             ctx.split.put(
                 Pending(
                     product=ctx.product,
@@ -199,5 +210,5 @@ def _placed(gradient: Tensor, parameter: Tensor) -> Tensor:
     placements = getattr(parameter, "placements", None)
     if placements is None:
         return gradient
-    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined] # DTensor
+    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined] # DTensor's
     return placed

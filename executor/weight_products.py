@@ -19,10 +19,7 @@ Gradients = tuple[Tensor | None, Tensor | None]
 
 
 class Product(Protocol):
-    """An operation on x, a weight and perhaps a bias.
-
-    needs_input  whether the gradient of x takes x itself (its sizes at least), not only the weight
-    """
+    """An operation on x, a weight and perhaps a bias."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
 
@@ -33,6 +30,11 @@ class Product(Protocol):
     ) -> Gradients:
         """Gradients of weight and bias, as far as wanted. Only the weight's shape is read: its
         values may have been freed since the forward."""
+        ...
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        """Add the weight's gradient to `place`, which has its shape, without a tensor of that
+        size beside it; False, and nothing done, where there is no such way."""
         ...
 
 
@@ -60,6 +62,11 @@ class Linear:
             dw = rows.t().mm(flat) if self.transposed else flat.t().mm(rows)
         return dw, flat.sum(0) if want[1] else None
 
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        rows, flat = _rows(x), _rows(dy)
+        place.addmm_(*((rows.t(), flat) if self.transposed else (flat.t(), rows)))
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
@@ -85,6 +92,9 @@ class Convolution:
         like = weight if weight.untyped_storage().size() else torch.empty_like(weight)
         _, dw, db = self._backward(x, dy, like, (False, *want))
         return dw if want[0] else None, db if want[1] else None
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        return False
 
     def _backward(
         self, x: Tensor, dy: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
@@ -121,8 +131,19 @@ class Embedding:
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
+        if not want[0]:
+            return None, None
         dw = torch.ops.aten.embedding_dense_backward(dy, x, weight.shape[0], self.padding, False)
         return dw, None
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        if x.device.type != "cpu":  # elsewhere index_add_ adds in an order of chance
+            return False
+        rows, numbers = _rows(dy), x.reshape(-1)
+        if self.padding >= 0:
+            rows = rows.masked_fill((numbers == self.padding)[:, None], 0.0)
+        place.index_add_(0, numbers, rows)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,19 +283,23 @@ class Target:
 
     def add(self, gradient: Tensor) -> None:
         """Add to the parameter's gradient."""
+        place = self.place()
+        if place is None:
+            self.parameter.grad = gradient
+        else:
+            place.add_(gradient)
+
+    def place(self) -> Tensor | None:
+        """Where in the parameter's gradient to add; None where there is no gradient yet."""
         p = self.parameter
         if self.part is None:
-            if p.grad is None:
-                p.grad = gradient
-            else:
-                p.grad.add_(gradient)
-            return
+            return p.grad
         if p.grad is None:
             p.grad = torch.zeros_like(p)
         elif p.grad.stride() != p.stride():
             p.grad = torch.empty_like(p).copy_(p.grad)
         sizes, strides, offset = self.part
-        p.grad.as_strided(sizes, strides, p.grad.storage_offset() + offset).add_(gradient)
+        return p.grad.as_strided(sizes, strides, p.grad.storage_offset() + offset)
 
 
 def target_of(tensor: Tensor | None) -> Target | None:
@@ -294,7 +319,7 @@ def target_of(tensor: Tensor | None) -> Target | None:
         return None
     if not _dense(base):
         return None
-    offset = tensor.storage_offset() - base.storage_offset()
+    offset = int(tensor.storage_offset() - base.storage_offset())
     return Target(base, (tuple(tensor.shape), tensor.stride(), offset))
 
 

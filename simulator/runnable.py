@@ -9,7 +9,7 @@ RUNNABLE_SCHEDULES = ("none", *SHAPES)
 """Schedules that the executor runs."""
 
 FREE_SCHEDULES = tuple(name for name in RUNNABLE_SCHEDULES if name not in SPLIT_SCHEDULES)
-"""Schedules that a search chooses from by itself; the others are planned where a user names them."""
+"""Schedules that a search chooses from by itself; others are planned where a user names them."""
 
 
 def why_not_runnable(

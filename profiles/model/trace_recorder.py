@@ -173,7 +173,9 @@ class Recorder(TorchDispatchMode):
             return
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         keys = [x.untyped_storage()._cdata for x in tensors]
-        trained = [x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters]
+        trained = [
+            x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters
+        ]
         if not any(trained):
             return
         segment.product_bytes += op.written_bytes
