@@ -174,7 +174,7 @@ class _Split(torch.autograd.Function):
         y = product.forward(x, weight, bias)
         # A view that a function returns may not be written to in place; this is the same storage,
         # of which no other tensor is left, as a tensor of its own.
-        return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y  # type: ignore[no-any-return] # a Tensor
+        return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
 
     @staticmethod
     @once_differentiable

@@ -232,12 +232,14 @@ def test_under_autocast_nothing_waits() -> None:
         loss = module(torch.ones(2, 4)).float().sum()
     with split.input_half():
         loss.backward()
-    assert not split.waits and module.weight.grad is not None
+    assert not split.waits
+    assert module.weight.grad is not None
 
 
 def test_an_activation_is_no_weight() -> None:
     x = torch.randn(3, 3, requires_grad=True)
-    assert target_of(x) is None and target_of(x.t()) is None
+    assert target_of(x) is None
+    assert target_of(x.t()) is None
     p = nn.Parameter(torch.randn(4, 6))
     assert target_of(p.t()).part == ((6, 4), (1, 6), 0)
     assert target_of(p[1:3, 2:]).part == ((2, 4), (6, 1), 8)
@@ -255,4 +257,5 @@ def test_between_the_halves_only_operands_are_kept() -> None:
     (pending,) = split._pending
     assert pending.x.untyped_storage().nbytes() == 4 * 64 * 32
     assert pending.dy.untyped_storage().nbytes() == 4 * 64 * 16
-    assert pending.x.grad_fn is None and pending.dy.grad_fn is None
+    assert pending.x.grad_fn is None
+    assert pending.dy.grad_fn is None

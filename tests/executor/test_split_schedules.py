@@ -73,8 +73,8 @@ def checked(cases: list[tuple[str, Plan]], processes: int, folder: Path) -> list
 
 
 def test_every_split_schedule_on_two_processes(tmp_path: Path) -> None:
-    """Beside the gradients: in bf16 the two halves round as the whole does, as far from fp32 as 1F1B
-    but for the order of sums. Sums of 16 micro-batches in bf16 would be off by another 2^-8."""
+    """Beside the gradients: in bf16 the two halves round as the whole does, as far from fp32 as
+    1F1B but for the order of sums; sums of 16 micro-batches in bf16 would be off by more."""
     cases = [case(tmp_path, "llama", name) for name in SPLIT_SCHEDULES]
     cases += [
         case(tmp_path, "llama", schedule, recompute=kind)
