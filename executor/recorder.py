@@ -78,7 +78,7 @@ def quiet_steps(worst_delay: list[float]) -> list[int]:
 def action_medians(
     steps: list[StepRecord], chosen: list[int]
 ) -> dict[tuple[int, str], tuple[float, float, int]]:
-    """(stage, letter of the action) -> median wall and CPU seconds per micro-batch, sample count."""
+    """(stage, letter of the action) -> median wall, median CPU seconds per pass, sample count."""
     samples: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for i in chosen:
         for name, start, end, cpu_s in steps[i].actions:

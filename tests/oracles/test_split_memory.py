@@ -56,9 +56,7 @@ def test_a_rank_s_peak_is_as_predicted(schedule: str, kind: Recompute, tmp_path:
         traced,
         cluster,
         Workload(global_batch=48, sequence_length=128, precision="fp32"),
-        space=Space(
-            pp=(2,), tp=(1,), micro_batch=(8,), schedule=(schedule,), recompute=(kind,)
-        ),
+        space=Space(pp=(2,), tp=(1,), micro_batch=(8,), schedule=(schedule,), recompute=(kind,)),
     )
     assert answer.plan is not None
     path = tmp_path / "plan.json"
