@@ -26,8 +26,7 @@ class ChainCosts:
     blocks        [K][S] as the simulator prices them
     forward_s     [K]; backward_s [K, S]; both with exposed tensor-parallel communication
     kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
-    weight_bytes  [K, S] kept from I to W where the backward is split;  set_aside_bytes  [K, S] of
-                  these the gradients
+    weight_bytes  [K, S] kept from I to W where the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
     """
 
@@ -36,7 +35,6 @@ class ChainCosts:
     backward_s: Array
     kept_bytes: Array
     weight_bytes: Array
-    set_aside_bytes: Array
     input_bytes: Array
     output_bytes: Array
     forward_transient_bytes: Array
@@ -74,7 +72,6 @@ def price_chain(
         backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
         kept_bytes=table(lambda b: b.kept_bytes),
         weight_bytes=table(lambda b: b.weight_bytes),
-        set_aside_bytes=table(lambda b: b.set_aside_bytes),
         input_bytes=table(lambda b: b.input_bytes)[:, 0],
         output_bytes=table(lambda b: b.output_bytes)[:, 0],
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -292,14 +292,6 @@ class SimulatorCosts:
         held = self.interleaved(cell)
         at = np.asarray(held.chain.kinds)
         places = self._places.distinct(cell)
-        set_aside = [self._chain(cell, rank).set_aside_bytes[at] for rank in places for _ in (0, 1)]
-        held = replace(
-            held,
-            backward_transient_bytes=tuple(
-                before + more
-                for before, more in zip(held.backward_transient_bytes, set_aside, strict=True)
-            ),
-        )
         graph = self.traced.at(cell.micro_batch, cell.tp)
         weight_s = [
             np.asarray(

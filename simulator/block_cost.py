@@ -38,8 +38,6 @@ class BlockCost:
     weight_bytes         kept from I to W where the backward is split: what products with weights
                          read and the gradients of what they wrote (executor/split_backward.py),
                          however much is recomputed; where that was not traced, all that is kept
-    set_aside_bytes      of these the gradients, which a whole backward would let go of one by one
-                         while the block runs
     input_bytes          the tensors that cross the cut before the block
     forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
                          beyond what is kept of it (backward: with gradients of its boundaries)
@@ -57,7 +55,6 @@ class BlockCost:
     kept_bytes: float
     saved_bytes: float
     weight_bytes: float
-    set_aside_bytes: float
     input_bytes: float
     output_bytes: float
     forward_transient_bytes: float
@@ -112,7 +109,6 @@ def price_block(
         kept_bytes=inputs + saved,
         saved_bytes=saved,
         weight_bytes=_for_weights(block, inputs + saved),
-        set_aside_bytes=float(block.weight_output_bytes or 0),
         input_bytes=inputs,
         output_bytes=outputs,
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,

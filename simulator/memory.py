@@ -100,9 +100,9 @@ def stage_bytes(
                    (Behaviour.receive_buffers_per_microbatch), so that what a micro-batch receives
                    is not among what it adds
     splits_backward  an I sets aside, block by block from the last to the first, what W needs: that
-                   of the blocks behind the one that runs is there in its backward, and of the block
-                   itself the gradients (its other operands are among what it saved). A whole B of
-                   such a schedule is taken for an I.
+                   of the blocks behind the one that runs is there in its backward. (Of the block
+                   itself it is counted from its end on. A whole B of such a schedule is taken for
+                   an I.)
     """
     received = 0.0 if is_first else blocks[0].input_bytes
     sent = 0.0 if is_last else blocks[-1].output_bytes
@@ -110,16 +110,13 @@ def stage_bytes(
     forward_peak = backward_peak = 0.0
     weights = [block.weight_bytes * splits_backward for block in blocks]
     aside = sum(weights)
-    transient = [
-        block.backward_transient_bytes + block.set_aside_bytes * splits_backward for block in blocks
-    ]
     for position, block in enumerate(blocks):
         own_inputs = block.input_bytes if position else 0.0 if buffers_apart else received
         before = held + own_inputs
         forward_peak = max(forward_peak, before + block.saved_bytes + block.forward_transient_bytes)
         held = before + block.saved_bytes
         aside -= weights[position]
-        backward_peak = max(backward_peak, held + transient[position] + aside)
+        backward_peak = max(backward_peak, held + block.backward_transient_bytes + aside)
     return StageBytes(
         kept_bytes=held + sent,
         forward_peak_bytes=max(forward_peak, held + sent),
@@ -128,7 +125,7 @@ def stage_bytes(
         sent_bytes=sent,
         first_transient_bytes=(0.0 if buffers_apart else received)
         + blocks[0].saved_bytes
-        + transient[0]
+        + blocks[0].backward_transient_bytes
         + sum(weights[1:]),
         weight_bytes=sum(weights),
     )
