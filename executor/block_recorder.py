@@ -3,7 +3,8 @@
 As profiles/hardware/probe_chain.py times a whole model, this times the blocks inside a stage's
 actions. Forward: a stamp where the module that opens a block is called. Backward: the tensors that
 cross a cut pass through an identity whose backward stamps. What lies between the stamps and the
-ends of the action is the replay and torch's pipeline runtime.
+ends of the action is the replay and torch's pipeline runtime. Where the backward is split, I is
+stamped as a whole backward is, and in W every product is timed for the block that ran it forward.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from executor.stages import StageModule
 from profiles.hardware.cpu_clock import ClockReading, Sample, ThreadClock, between
 from profiles.hardware.probe_chain import through_cut
 
-_ACTION = re.compile(r"(\d+)([FB])(\d+)")
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTime:
-    """What one pass of one block took. letter  `F` or `B`; step  counted from the first step"""
+    """What one pass of one block took. letter  of the action; step  counted from the first step"""
 
     step: int
     block: int
@@ -60,12 +61,15 @@ class BlockRecorder(Recorder):
         self._entries: tuple[str, ...] = ()
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._running: _Pass | None = None
+        self._products: dict[int, list[Sample]] = {}
         self._clock = ThreadClock()
 
     def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
         """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
         self._stages, self._entries = stages, entries
         for stage in stages.values():
+            if stage.split is not None:
+                stage.split.around = self._product
             modules = dict(stage.model.named_modules())
             for index in range(max(1, stage.first), min(stage.last + 1, len(entries))):
                 # The stage's own hook comes first where it puts the received tensors in, and last
@@ -82,7 +86,16 @@ class BlockRecorder(Recorder):
                 yield
             return
         key = (int(found[1]), int(found[3]))
+        if found[2] == "W":
+            self._products = {}
+            with super().action(name):
+                yield
+            self._note_products(self._stages[key[0]])
+            return
         forward = found[2] == "F"
+        split = self._stages[key[0]].split
+        if forward and split is not None:
+            split.label = self._stages[key[0]].first
         passed = _Pass() if forward else self._passes.pop(key)
         if forward:
             self._passes[key] = self._running = passed
@@ -96,7 +109,25 @@ class BlockRecorder(Recorder):
             self._note_forward(stage, passed, start, end)
             self._note_stamping(key[0], passed)
         else:
-            self._note_backward(stage, passed, start, end)
+            self._note_backward(stage, passed, start, end, letter=found[2])
+
+    @contextmanager
+    def _product(self, block: int) -> Iterator[None]:
+        start = self._clock.read()
+        yield
+        self._products.setdefault(block, []).append(between(start, self._clock.read()))
+
+    def _note_products(self, stage: StageModule) -> None:
+        if self._current is None:
+            return
+        for block in range(stage.first, stage.last):
+            samples = self._products.get(block, [])
+            whole = Sample(
+                wall_s=sum(s.wall_s for s in samples), cpu_s=sum(s.cpu_s for s in samples)
+            )
+            self.blocks.append(
+                BlockTime(step=len(self.steps), block=block, letter="W", sample=whole)
+            )
 
     @contextmanager
     def step(self) -> Iterator[Any]:
@@ -112,6 +143,8 @@ class BlockRecorder(Recorder):
             if index > stage.first:
                 passed.ends[index - 1] = self._clock.read()
             cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+            if stage.split is not None:
+                stage.split.label = index
             passed.begins[index] = self._clock.read()
             return cut
 
@@ -134,13 +167,19 @@ class BlockRecorder(Recorder):
             self.stamping.append((len(self.steps), stage, sum(cuts)))
 
     def _note_backward(
-        self, stage: StageModule, passed: _Pass, start: ClockReading, end: ClockReading
+        self,
+        stage: StageModule,
+        passed: _Pass,
+        start: ClockReading,
+        end: ClockReading,
+        *,
+        letter: str,
     ) -> None:
         # From the last block to the first; where no gradient crosses a cut nothing runs before it.
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
             ended = passed.backward.get(block, end)
-            self._note(block, "B", reached, ended)
+            self._note(block, letter, reached, ended)
             reached = ended
 
     def _note(self, block: int, letter: str, begin: ClockReading, end: ClockReading) -> None:

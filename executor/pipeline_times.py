@@ -34,7 +34,7 @@ class StepLog:
 class RankLog:
     """All steps of one rank.
 
-    blocks    (step, block, `F` or `B`, wall, CPU seconds)
+    blocks    (step, block, letter of the action, wall, CPU seconds)
     stamping  (step, stage, CPU seconds) that the stamps of a forward took
     warm_up   steps at the front that do not count
     """
@@ -147,6 +147,21 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
     return tuple(
         _point(graph, kind, found[kind], samples[kind], overhead) for kind in sorted(found)
     )
+
+
+def weight_shares(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float]:
+    """Kind of block -> part of its backward that W is, from a pipeline that splits the backward:
+    the CPU seconds of its W in those of its I and W, in means over the same steps."""
+    own = _block_samples(logs, quiet_steps(logs))
+    seconds: dict[int, list[tuple[float, float]]] = {}
+    for block, ref in enumerate(graph.chain):
+        times = fmean(own[block, "I"]), fmean(own[block, "W"])
+        seconds.setdefault(ref.kind, []).append(times)
+    found = {}
+    for kind, rows in seconds.items():
+        inputs, weights = (sum(row[half] for row in rows) for half in (0, 1))
+        found[graph.kinds[kind].kind] = weights / (inputs + weights) if weights else 0.0
+    return found
 
 
 def _point(

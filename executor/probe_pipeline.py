@@ -3,7 +3,8 @@
 One process per device trains the model under 1F1B, with the executor's replay, torch's pipeline
 runtime, messages, gradient accumulation and optimizer steps, and every block is timed where it
 runs. So a block's time holds its share of what training costs around it, which a block measured in
-a plain loop (profiles/hardware/probe_blocks.py) lacks.
+a plain loop (profiles/hardware/probe_blocks.py) lacks. A few steps under ZB-H1 say how much of each
+block's backward the gradients of its weights are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from executor.pipeline_times import RankLog, StepLog, any_undisturbed, block_points
+from executor.pipeline_times import (
+    RankLog,
+    StepLog,
+    any_undisturbed,
+    block_points,
+    weight_shares,
+)
 from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
@@ -99,7 +106,8 @@ def measure_in_pipeline(
 
     cluster    this machine: so many processes as it has devices, and stages of equal time by its
                measured rates
-    num_steps  counted optimizer steps, of two micro-batches per device each
+    num_steps  counted optimizer steps, of two micro-batches per device each; a third as many more
+               under ZB-H1, for the part of each backward that is the gradients of weights
 
     Times are means over the middle half of the undisturbed steps (`quiet_steps`). Raises InputError
     where the machine has one device or the model fewer blocks than devices (measure_blocks measures
@@ -109,10 +117,11 @@ def measure_in_pipeline(
         raise InputError(f"a pipeline is measured for a step at least, asked for {num_steps}")
     sizes = sorted(set(micro_batches))
     plans = [pipeline_plan(spec, traced, cluster, size, seed=seed) for size in sizes]
+    split = [replace(plan, schedule="zb-h1") for plan in plans]
     job = {
         "spec": encode(spec),
-        "plans": [encode(plan) for plan in plans],
-        "num_steps": num_steps,
+        "plans": [encode(plan) for plan in (*plans, *split)],
+        "num_steps": [num_steps] * len(plans) + [max(2, num_steps // 3)] * len(split),
     }
     for _ in range(_ATTEMPTS):
         answers = run_workers(
@@ -124,9 +133,9 @@ def measure_in_pipeline(
         )
         logs = [
             [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
-            for index in range(len(plans))
+            for index in range(len(plans) + len(split))
         ]
-        if all(map(any_undisturbed, logs)):
+        if all(map(any_undisturbed, logs[: len(plans)])):
             break
     else:
         logger.warning(
@@ -136,9 +145,11 @@ def measure_in_pipeline(
             _ATTEMPTS,
         )
     points: dict[str, BlockPoint] = {}
-    for plan, log in zip(plans, logs, strict=True):
-        for point in block_points(plan, traced.at(plan.micro_batch, 1), log):
-            points.setdefault(point.kind, point)
+    for plan, log, halves in zip(plans, logs[: len(plans)], logs[len(plans) :], strict=True):
+        graph = traced.at(plan.micro_batch, 1)
+        shares = weight_shares(plan, graph, halves)
+        for point in block_points(plan, graph, log):
+            points.setdefault(point.kind, replace(point, weight_share=shares[point.kind]))
     return PipelineTimes(
         blocks=tuple(points[kind] for kind in sorted(points)),
         references=combined_references([_references(answer) for answer in answers]),
@@ -235,17 +246,17 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
 
     spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
     plans: list[Plan] = [decode(Plan, plan, where="plan") for plan in job["plans"]]
-    count = int(job["num_steps"])
-    each = WARM_UP_STEPS + count
+    counts = [int(count) for count in job["num_steps"]]
+    before_each = [sum(counts[:index]) + index * WARM_UP_STEPS for index in range(len(counts) + 1)]
     logs = []
     before = time_references(barrier=dist.barrier)
     for index, plan in enumerate(plans):
         label = f"{spec.name}, micro-batch {plan.micro_batch}"
 
-        def report(done: int, label: str = label, first: int = index * each) -> None:
-            reporter(first + done, len(plans) * each, label)
+        def report(done: int, label: str = label, first: int = before_each[index]) -> None:
+            reporter(first + done, before_each[-1], label)
 
-        logs.append(encode(_run_pipeline(plan, spec, count, report)))
+        logs.append(encode(_run_pipeline(plan, spec, counts[index], report)))
         dist.barrier()
     after = time_references(barrier=dist.barrier)
     return {"logs": logs, "before": encode(before), "after": encode(after)}

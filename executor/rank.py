@@ -20,6 +20,7 @@ from executor.parallelize import (
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
+from executor.split_backward import SplitBackward
 from executor.stages import (
     Boundary,
     Layout,
@@ -34,6 +35,7 @@ from profiles.errors import MismatchError
 from profiles.model.loaders import ModelSpec
 from simulator.plan import Plan
 from simulator.schedule import build_schedule
+from simulator.schedule_shape import SPLIT_SCHEDULES
 
 LEARNING_RATE = 1e-4
 
@@ -95,7 +97,8 @@ class Rank:
             cut = self.plan.stages[index]
             built = build_meta(spec, micro_batch=self.plan.micro_batch, **settings)
             names = parameter_names(built.module)
-            stage = StageModule(built, layout, cut.first_block, cut.last_block)
+            split = SplitBackward() if self.plan.schedule in SPLIT_SCHEDULES else None
+            stage = StageModule(built, layout, cut.first_block, cut.last_block, split=split)
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)

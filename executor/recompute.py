@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from executor.split_backward import SplitBackward
 from executor.stages import StageModule
 from simulator.plan import Recompute
 
@@ -22,11 +24,11 @@ def apply_recompute(stage: StageModule, kinds: tuple[Recompute, ...]) -> None:
     for offset, kind in enumerate(kinds):
         for path in stage.unit_paths(stage.first + offset):
             if kind is Recompute.FULL:
-                _checkpoint(modules[path])
+                _checkpoint(modules[path], stage.split)
             elif kind is Recompute.ATTENTION:
                 attention = attention_of(modules[path])
                 if attention is not None:
-                    _checkpoint(attention)
+                    _checkpoint(attention, stage.split)
 
 
 def attention_of(module: nn.Module) -> nn.Module | None:
@@ -36,10 +38,14 @@ def attention_of(module: nn.Module) -> nn.Module | None:
     return inner[0] if inner else None
 
 
-def _checkpoint(module: nn.Module) -> None:
+def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
     original = module.forward
 
+    def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        # The forward is watched with the stage's; what runs again, runs in the backward.
+        return nullcontext(), split.watching() if split else nullcontext()
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(original, *args, use_reentrant=False, **kwargs)
+        return checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     module.forward = forward

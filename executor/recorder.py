@@ -78,11 +78,11 @@ def quiet_steps(worst_delay: list[float]) -> list[int]:
 def action_medians(
     steps: list[StepRecord], chosen: list[int]
 ) -> dict[tuple[int, str], tuple[float, float, int]]:
-    """(stage, `F` or `B`) -> median wall, median CPU seconds per micro-batch, sample count."""
+    """(stage, letter of the action) -> median wall, median CPU seconds per pass, sample count."""
     samples: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for i in chosen:
         for name, start, end, cpu_s in steps[i].actions:
-            for kind in ("F", "B"):
+            for kind in ("F", "B", "I", "W"):
                 stage, _, micro_batch = name.partition(kind)
                 if stage.isdigit() and micro_batch.isdigit():
                     samples.setdefault((int(stage), kind), []).append((end - start, cpu_s))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from executor.split_backward import SplitBackward
 from executor.uses_beside import Replaced, UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel, build_model
@@ -243,11 +244,20 @@ class StageModule(nn.Module):
     forward(*received, **model_args) -> tuple of tensors for the next stage, or for the last stage
     the loss as a tensor of shape [1]. `model_args` are arg0, arg1, ... and `targets`.
     Holds real weights for its own blocks only. A model whose forward gives tensors of shapes that
-    depend on their values cannot be staged.
+    depend on their values cannot be staged. `split` is there where its backward runs in two halves.
     """
 
-    def __init__(self, built: BuiltModel, layout: Layout, first: int, last: int) -> None:
+    def __init__(
+        self,
+        built: BuiltModel,
+        layout: Layout,
+        first: int,
+        last: int,
+        *,
+        split: SplitBackward | None = None,
+    ) -> None:
         super().__init__()
+        self.split = split
         self.model = built.module
         self.first, self.last = first, last
         self.is_last = last == len(layout.entries)
@@ -318,7 +328,11 @@ class StageModule(nn.Module):
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         beside = self.first in self._layout.used_beside
         try:
-            with Replaced(self._replaced) if beside else nullcontext():
+            # Of two modes the one entered last is asked first: placeholders go before products.
+            with (
+                self.split.watching() if self.split else nullcontext(),
+                Replaced(self._replaced) if beside else nullcontext(),
+            ):
                 output = self._built.call(self.model, *args)
         except _StopReplay as stop:
             return stop.tensors

@@ -3,17 +3,22 @@
 Private names used: `_PipelineScheduleRuntime` and its `_prepare_schedule_with_comms` (torch 2.11 to
 2.13), `_Action` to parse our actions, `_batch_p2p` and the stages' receive buffers to free messages
 early. They are imported inside functions, so that this file can be imported wherever torch can.
+
+Where a schedule has I and W, an I is torch's whole backward of a stage with our `SplitBackward`
+setting weights' gradients aside, and a W is what that has to do later, handed to torch as the
+`dw_builder` that PipelineStage takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from executor.parallelize import keep_gradient_sums
 from executor.stages import Boundary, StageModule
 from profiles.errors import RunError
 from simulator.schedule import Schedule
@@ -59,6 +64,12 @@ class Pipeline:
             self._runtime.step(
                 *positional, target=target, losses=losses if self._last else None, **kwargs
             )
+        for stage in self._stages:
+            if stage.dw_runner or (stage.submod.split and stage.submod.split.waits):
+                raise RunError(
+                    f"stage {stage.stage_index} has gradients of weights that no W has made: the "
+                    "schedule lacks one"
+                )
         return float(torch.stack([x.detach().float() for x in losses]).mean()) if losses else None
 
 
@@ -110,6 +121,7 @@ class Messages:
             stage._prepare_backward_infra,
         )
         backward, index = stage.backward_one_chunk, stage.stage_index
+        hand_back = stage.set_local_bwd_input
 
         def forward_sends(chunk: int) -> Any:
             self._made = [("F", index, chunk)]
@@ -143,15 +155,31 @@ class Messages:
         def backward_then_free(chunk: int, *args: Any, **kwargs: Any) -> Any:
             self._finish("F", index, chunk)
             done = backward(chunk, *args, **kwargs)
+            # A product that waits for its W may still read what came: no other may be written
+            # there, and it goes when the product does.
+            whole = kwargs.get("full_backward", True)
             for infos in (stage.args_recv_info, stage.grad_recv_info):
-                self._release(infos.get(chunk, ()))
+                self._release(infos.get(chunk, ()), again=whole)
             return done
+
+        def handed_back(gradients: tuple[Tensor | None, ...], chunk: int) -> None:
+            # From the next stage on the same rank: what it did not use has no gradient, and the
+            # buffer that torch would fill with zeros is not there.
+            infos = stage.grad_recv_info[chunk]
+            hand_back(
+                tuple(
+                    _zeros_like_message(info, stage.device) if gradient is None else gradient
+                    for gradient, info in zip(gradients, infos, strict=True)
+                ),
+                chunk,
+            )
 
         stage.get_fwd_send_ops, stage.get_bwd_send_ops = forward_sends, backward_sends
         stage.get_fwd_recv_ops, stage.get_bwd_recv_ops = forward_receives, backward_receives
         stage._prepare_forward_infra = prepared_forward
         stage._prepare_backward_infra = prepared_backward
         stage.backward_one_chunk = backward_then_free
+        stage.set_local_bwd_input = handed_back
 
     def _finish(self, kind: str, stage: int, chunk: int | None = None) -> None:
         """Wait for the sends of a kind and stage, of one chunk or of all, and let them go."""
@@ -188,15 +216,16 @@ class Messages:
             self._own[id(buffer)] = buffer
             info.buffer = buffer
 
-    def _release(self, infos: Any) -> None:
-        """Take the buffers back, and keep one of a kind for the next receive."""
+    def _release(self, infos: Any, *, again: bool) -> None:
+        """Take the buffers back and, where they may be used again, keep one of a kind for the next
+        receive."""
         for info in infos:
             like, buffer = getattr(info, "shardwright_like", None), getattr(info, "buffer", None)
             if like is None or buffer is None:
                 continue
             info.buffer = None
             mine = self._own.pop(id(buffer), None)
-            if mine is not None and not self._spare.get(like):
+            if again and mine is not None and not self._spare.get(like):
                 mine.grad = None
                 self._spare[like] = [mine]
 
@@ -227,10 +256,22 @@ def _pipeline_stage(
         else (torch.empty(1, device="meta", requires_grad=True),)
     )
     stage = PipelineStage(
-        module, index, count, device, input_args=inputs, output_args=outputs, group=group
+        module,
+        index,
+        count,
+        device,
+        input_args=inputs,
+        output_args=outputs,
+        group=group,
+        dw_builder=module.split.take if module.split else None,
     )
     _time_actions(stage, index, timer)
     return stage
+
+
+def _zeros_like_message(info: Any, device: torch.device) -> Tensor:
+    shape, dtype, _ = info.shardwright_like
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _model_input(module: StageModule) -> tuple[Tensor, ...]:
@@ -239,19 +280,27 @@ def _model_input(module: StageModule) -> tuple[Tensor, ...]:
 
 
 def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
-    """Time the stage's own work: what it waits for lies outside these two methods."""
+    """Time the stage's own work: what it waits for lies outside these methods."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+    weight, split = stage.backward_weight_one_chunk, stage.submod.split
 
     def timed_forward(chunk: int, *args: Any, **kwargs: Any) -> Any:
         with timer(f"{index}F{chunk}"):
             return forward(chunk, *args, **kwargs)
 
-    def timed_backward(chunk: int, *args: Any, **kwargs: Any) -> Any:
-        with timer(f"{index}B{chunk}"):
-            return backward(chunk, *args, **kwargs)
+    def timed_backward(chunk: int, *args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
+        letter, half = ("B", nullcontext()) if full_backward else ("I", split.input_half())
+        with timer(f"{index}{letter}{chunk}"), half:
+            return backward(chunk, *args, full_backward=full_backward, **kwargs)
+
+    def timed_weight(chunk: int, *args: Any, **kwargs: Any) -> Any:
+        with timer(f"{index}W{chunk}"):
+            weight(chunk, *args, **kwargs)
+            keep_gradient_sums(stage.submod)
 
     stage.forward_one_chunk = timed_forward
     stage.backward_one_chunk = timed_backward
+    stage.backward_weight_one_chunk = timed_weight
 
 
 def _runtime(stages: list[Any], schedule: Schedule, device: torch.device) -> Any:

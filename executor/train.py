@@ -292,16 +292,20 @@ def _stage_samples(replica: list[dict[str, Any]]) -> tuple[StageSample, ...]:
     for part in replica:
         for stage in sorted({stage for stage, _ in part["actions"]}):
             forward = part["actions"].get((stage, "F"), (0.0, 0.0, 0))
-            backward = part["actions"].get((stage, "B"), (0.0, 0.0, 0))
+            weight = part["actions"].get((stage, "W"), (0.0, 0.0, 0))
+            whole = part["actions"].get((stage, "B"), (0.0, 0.0, 0))
+            inputs = part["actions"].get((stage, "I"), whole)
             samples.append(
                 StageSample(
                     stage=stage,
                     rank=part["rank"],
                     forward_wall_s=forward[0],
                     forward_cpu_s=forward[1],
-                    backward_wall_s=backward[0],
-                    backward_cpu_s=backward[1],
+                    backward_wall_s=inputs[0] + weight[0],
+                    backward_cpu_s=inputs[1] + weight[1],
                     count=forward[2],
+                    weight_wall_s=weight[0],
+                    weight_cpu_s=weight[1],
                 )
             )
     return tuple(sorted(samples, key=lambda s: s.stage))

@@ -27,7 +27,6 @@ from planner.relax import Candidate
 from planner.space import MAX_FREE_VPP, Ground, Space, legal_cells
 from profiles.errors import InputError
 from simulator.plan_file import Alternative, PlanFile, Relaxation
-from simulator.runnable import PLANNED_SCHEDULES
 
 OPTIMAL_GAP = 1e-4  # relative; the default at which MIP solvers call an answer optimal (Gurobi 12
 #                     reference manual, MIPGap; read 2026-11-21)
@@ -255,10 +254,4 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")
-    planned = [name for name in space.schedule or () if name in PLANNED_SCHEDULES]
-    if planned:
-        said.append(
-            f"our executor does not run {', '.join(planned)}: planned and predicted only; all that "
-            "a forward keeps stays until its W (--schedule)"
-        )
     return tuple(said)

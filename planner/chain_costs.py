@@ -26,6 +26,7 @@ class ChainCosts:
     blocks        [K][S] as the simulator prices them
     forward_s     [K]; backward_s [K, S]; both with exposed tensor-parallel communication
     kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
+    weight_bytes  [K, S] kept from I to W where the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
     """
 
@@ -33,6 +34,7 @@ class ChainCosts:
     forward_s: Array
     backward_s: Array
     kept_bytes: Array
+    weight_bytes: Array
     input_bytes: Array
     output_bytes: Array
     forward_transient_bytes: Array
@@ -69,6 +71,7 @@ def price_chain(
         forward_s=table(lambda b: b.forward.value + b.tp_forward_s)[:, 0],
         backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
         kept_bytes=table(lambda b: b.kept_bytes),
+        weight_bytes=table(lambda b: b.weight_bytes),
         input_bytes=table(lambda b: b.input_bytes)[:, 0],
         output_bytes=table(lambda b: b.output_bytes)[:, 0],
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),

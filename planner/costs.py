@@ -311,8 +311,9 @@ class SimulatorCosts:
                 stages_per_rank=cell.vpp,
             ),
             weight_s=tuple(seconds for seconds in weight_s for _ in (0, 1)),
-            # As the simulator counts: everything stays until W (simulator/memory.py).
-            weight_bytes=tuple(costs.saved_bytes for costs in held.chain.costs),
+            weight_bytes=tuple(
+                self._chain(cell, rank).weight_bytes[at] for rank in places for _ in (0, 1)
+            ),
             forward_transient_bytes=tuple(
                 self._chain(cell, rank).forward_transient_bytes[at]
                 for rank in places

@@ -40,7 +40,7 @@ class Moments:
 
 def in_flight(cell: Cell) -> tuple[int, ...]:
     """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
-    the first, where the backward is split: until their W)."""
+    the first, where the backward is split: those before their I, of which all is kept)."""
     m, p = cell.num_microbatches, cell.pp
     if cell.schedule == "none":
         return (1,)

@@ -14,10 +14,10 @@ from planner.cell import Cell
 from planner.divisors import divisors
 from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Recompute
-from simulator.runnable import PLANNED_SCHEDULES, RUNNABLE_SCHEDULES, why_not_runnable
-from simulator.schedule_shape import SHAPES
+from simulator.runnable import FREE_SCHEDULES, why_not_runnable
+from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
 
-SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *PLANNED_SCHEDULES)
+SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *SPLIT_SCHEDULES)
 """`none` has one pipeline rank. A free axis means those that the executor runs; the others are
 planned where they are named."""
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
@@ -72,7 +72,7 @@ class Space:
         """True where `value` is allowed on `axis`."""
         allowed = getattr(self, axis)
         if axis == "schedule" and allowed is None:
-            return value in RUNNABLE_SCHEDULES
+            return value in FREE_SCHEDULES
         return allowed is None or value in allowed
 
     @property
@@ -133,17 +133,7 @@ def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
 
 
 def runnable(cell: Cell, precision: str) -> str:
-    """Why a cell is not legal, or "": the executor cannot run it, or, where it does not run the
-    schedule at all, there is no such schedule, or it could not run the rest."""
-    schedule, vpp = cell.schedule, cell.vpp
-    if schedule in PLANNED_SCHEDULES:
-        least = SHAPES[schedule].microbatches_per_rank * cell.pp
-        if cell.num_microbatches < least:
-            return (
-                f"{schedule} needs {least} micro-batches or more on pp={cell.pp}, there are "
-                f"{cell.num_microbatches}"
-            )
-        schedule, vpp = "1f1b", 1
+    """Why a cell is not legal, or "": there is no such schedule, or the executor cannot run it."""
     if cell.schedule == "interleaved" and cell.num_microbatches % cell.pp:
         return (
             f"interleaved 1f1b needs micro-batches in whole rounds of pp={cell.pp}, there are "
@@ -153,10 +143,11 @@ def runnable(cell: Cell, precision: str) -> str:
         pp=cell.pp,
         dp=cell.dp,
         tp=cell.tp,
-        vpp=vpp,
+        vpp=cell.vpp,
         zero_stage=cell.zero_stage,
-        schedule=schedule,
+        schedule=cell.schedule,
         precision=precision,
+        num_microbatches=cell.num_microbatches,
     )
 
 
@@ -211,7 +202,7 @@ def _schedules(space: Space, ground: Ground, pp: int) -> Iterator[tuple[str, int
             continue
         if name in ("1f1b", "gpipe") and space.allows("vpp", 1):
             yield name, 1
-        if name in PLANNED_SCHEDULES:
+        if name in SPLIT_SCHEDULES:
             vpp = SHAPES[name].stages_per_rank
             if space.allows("vpp", vpp) and pp * vpp <= ground.num_blocks:
                 yield name, vpp

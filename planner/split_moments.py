@@ -27,7 +27,8 @@ class SplitMoments:
     whole     [moments, v] micro-batches of which a stage keeps all, that of the action included
     half      [moments, v] micro-batches of which it keeps what their W needs
     turn      [moments] which of the rank's stages runs
-    backward  [moments] True for B, I and W
+    backward  [moments] True for B and I
+    weights   [moments] True for W
     first     [moments] True for a stage's first B or I, with which its gradients come
     begun     [moments] stages whose gradients are there
     done      [moments, v] micro-batches that each stage has ended
@@ -37,6 +38,7 @@ class SplitMoments:
     half: Counts
     turn: Counts
     backward: Counts
+    weights: Counts
     first: Counts
     begun: Counts
     done: Counts
@@ -56,21 +58,22 @@ def split_moments(
     rows = _walk(schedule, rank)
     v = stages_per_rank
     # What is done only grows, and where it counts the latest of equal moments counts most.
-    _, last = np.unique(rows[::-1, : 2 * v + 4], axis=0, return_index=True)
+    _, last = np.unique(rows[::-1, : 2 * v + 5], axis=0, return_index=True)
     rows = rows[len(rows) - 1 - np.sort(last)[::-1]]
     return SplitMoments(
         whole=rows[:, :v],
         half=rows[:, v : 2 * v],
         turn=rows[:, 2 * v],
         backward=rows[:, 2 * v + 1],
-        first=rows[:, 2 * v + 2],
-        begun=rows[:, 2 * v + 3],
-        done=rows[:, 2 * v + 4 :],
+        weights=rows[:, 2 * v + 2],
+        first=rows[:, 2 * v + 3],
+        begun=rows[:, 2 * v + 4],
+        done=rows[:, 2 * v + 5 :],
     )
 
 
 def _walk(schedule: Schedule, rank: int) -> Counts:
-    """One row per action: whole, half, turn, backward, first, begun, done."""
+    """One row per action: whole, half, turn, backward, weights, first, begun, done."""
     turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
     v = len(turns)
     whole, half, done = [0] * v, [0] * v, [0] * v
@@ -82,7 +85,8 @@ def _walk(schedule: Schedule, rank: int) -> Counts:
         weights = kind is ActionKind.BACKWARD_WEIGHT
         first = not (forward or weights) and turn not in begun
         whole[turn] += forward
-        rows.append([*whole, *half, turn, not forward, first, len(begun), *done])
+        backward = not (forward or weights)
+        rows.append([*whole, *half, turn, backward, weights, first, len(begun), *done])
         if not forward:
             begun.add(turn)
         if kind is ActionKind.BACKWARD_INPUT:
@@ -95,11 +99,10 @@ def _walk(schedule: Schedule, rank: int) -> Counts:
 
 
 def most_held(name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Counts:
-    """[v, ranks] micro-batches that each stage keeps, in whole or in part, when its rank keeps most
-    in all; in the order of the virtual stages of each turn (a V's second turn is reversed)."""
+    """[v, ranks] micro-batches of which each stage keeps all, when its rank does of most; in the
+    order of the virtual stages of each turn (a V's second turn is reversed)."""
     found = []
     for rank in range(num_ranks):
         known = split_moments(name, num_ranks, num_microbatches, stages_per_rank, rank)
-        held = known.whole + known.half
-        found.append(held[int(held.sum(axis=1).argmax())])
+        found.append(known.whole[int(known.whole.sum(axis=1).argmax())])
     return np.asarray(found, dtype=np.intp).T

@@ -111,7 +111,7 @@ class SplitOptions:
         _, sent = self.problem.held.crossing(stage, i, j)
         return StageFigures(
             kept_bytes=columns[:, _SAVED] + edge,
-            half_bytes=columns[:, _HALF] + edge,
+            half_bytes=columns[:, _HALF],
             forward_rise_bytes=columns[:, _FORWARD_RISE] - sent,
             backward_rise_bytes=columns[:, _BACKWARD_RISE],
             first_bytes=columns[:, _FIRST] + edge - sent,
@@ -137,14 +137,15 @@ class SplitOptions:
         saved = costs.saved_bytes[block, last]
         ahead = problem.forward_transient_bytes[index][block, last]
         back = problem.held.backward_transient_bytes[index][block, last]
+        aside = problem.weight_bytes[index][block, last]
         whole = node.shorter is None
         columns = np.column_stack(
             [
                 before[:, _SAVED] + saved,
-                before[:, _HALF] + problem.weight_bytes[index][block, last],
+                before[:, _HALF] + aside,
                 ahead if whole else np.maximum(before[:, _FORWARD_RISE] - saved, ahead),
-                back if whole else np.maximum(before[:, _BACKWARD_RISE] - saved, back),
-                saved + back if whole else before[:, _FIRST],
+                back if whole else np.maximum(before[:, _BACKWARD_RISE] - saved + aside, back),
+                saved + back if whole else before[:, _FIRST] + aside,
                 before[:, _SECONDS]
                 + costs.backward_s[block, last]
                 - problem.weight_s[index][block],

@@ -6,8 +6,10 @@ with two (a V). The objective is the end of the event timeline with each rank's 
 (simulator/timeline.py), under each rank's memory, action by action (simulator/memory.py):
 
     F    what is kept + the stage's own micro-batch, with the rise of its forward
-    B, I, W   what is kept, with the rise of its backward; at a stage's first of them its gradients
-         come while the last of its blocks runs
+    B, I   what is kept, with the rise of its backward, in which what W needs of one block after the
+         other is set aside; at a stage's first of them its gradients come while the last of its
+         blocks runs
+    W    what is kept
     end  parameters, optimizer states and gradients, with what was sent where that is held
 
 From its I to its W a micro-batch keeps what its weights' gradients need.
@@ -131,6 +133,7 @@ def rank_peaks(
         rise = np.where(
             known.backward, way.backward_rise_bytes[:, None], way.forward_rise_bytes[:, None]
         )
+        rise = np.where(known.weights, 0.0, rise)
         first = share + way.first_bytes[:, None] - kept
         rise = np.maximum(np.maximum(rise, 0.0), np.where(known.first, first, 0.0))
         other = other + mine * rise
@@ -147,19 +150,22 @@ def stage_figures(
     end = start + len(strategies)
     at = (np.arange(start, end), np.asarray(strategies))
     saved = chain.costs[index].saved_bytes[at]
-    behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
+    weights = problem.weight_bytes[index][at]
+    behind, aside = (
+        np.concatenate([np.cumsum(figures[::-1])[::-1][1:], [0.0]]) for figures in (saved, weights)
+    )
     edge = float(chain.edge_bytes[start, end])
     _, sent = problem.held.crossing(stage, start, end)
     back = problem.held.backward_transient_bytes[index][at]
     # The edge is what is handed on, less an input that lies in a buffer of its own.
     return StageFigures(
         kept_bytes=np.asarray([saved.sum() + edge]),
-        half_bytes=np.asarray([problem.weight_bytes[index][at].sum() + edge]),
+        half_bytes=np.asarray([weights.sum()]),
         forward_rise_bytes=np.asarray(
             [(problem.forward_transient_bytes[index][at] - behind).max() - sent]
         ),
-        backward_rise_bytes=np.asarray([(back - behind).max()]),
-        first_bytes=np.asarray([saved[0] + back[0] + edge - sent]),
+        backward_rise_bytes=np.asarray([(back - behind + aside).max()]),
+        first_bytes=np.asarray([saved[0] + back[0] + aside[0] + edge - sent]),
     )
 
 

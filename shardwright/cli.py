@@ -110,7 +110,7 @@ def plan(
     recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="gpipe,1f1b,interleaved; not run: zb-h1,zbv,v-half,dualpipev"),
+        typer.Option(help="free: gpipe,1f1b,interleaved; by name also zb-h1,zbv,v-half,dualpipev"),
     ] = None,
     stack: Annotated[
         str | None,

@@ -37,6 +37,9 @@ class BlockCost:
                          the recomputed forward)
     kept_bytes           kept from forward to backward: the block's inputs and what it saved
     saved_bytes          the same without the inputs
+    weight_bytes         kept from I to W where the backward is split: what products with weights
+                         read and the gradients of what they wrote (executor/split_backward.py),
+                         however much is recomputed; where that was not traced, all that is kept
     input_bytes          the tensors that cross the cut before the block
     forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
                          beyond what is kept of it (backward: with gradients of its boundaries)
@@ -53,6 +56,7 @@ class BlockCost:
     tp_backward_s: float
     kept_bytes: float
     saved_bytes: float
+    weight_bytes: float
     input_bytes: float
     output_bytes: float
     forward_transient_bytes: float
@@ -106,6 +110,7 @@ def price_block(
         tp_backward_s=tp_backward + tp_again,
         kept_bytes=inputs + saved,
         saved_bytes=saved,
+        weight_bytes=_for_weights(block, inputs + saved),
         input_bytes=inputs,
         output_bytes=outputs,
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
@@ -208,6 +213,12 @@ def _saved(block: Block, kind: Recompute) -> float:
         t for t in block.saved if not _inside(t.module, block.attention_module)
     )
     return float(sum(t.memory_bytes for t in outside) + block.attention_input_bytes)
+
+
+def _for_weights(block: Block, kept: float) -> float:
+    if block.weight_input_bytes is None or block.weight_output_bytes is None:
+        return kept
+    return float(block.weight_input_bytes + block.weight_output_bytes)
 
 
 def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:

@@ -31,7 +31,11 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSample:
-    """Median seconds per micro-batch of a virtual stage, wall and thread CPU time."""
+    """Median seconds per micro-batch of a virtual stage, wall and thread CPU time.
+
+    backward_*  of a whole backward, or of I and W together where it ran in halves
+    weight_*    the W in it; 0 where it ran whole
+    """
 
     stage: int
     rank: int
@@ -40,6 +44,8 @@ class StageSample:
     backward_wall_s: float
     backward_cpu_s: float
     count: int
+    weight_wall_s: float = 0.0
+    weight_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

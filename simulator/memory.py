@@ -73,6 +73,7 @@ class StageBytes:
     received_bytes, sent_bytes   of the activations that cross its cuts, per micro-batch; the
                      gradients that cross the other way are as large
     first_transient_bytes   while the backward of its first block runs, the last of all
+    weight_bytes     from the I to the W of a micro-batch, where the backward is split
     """
 
     kept_bytes: float
@@ -81,27 +82,40 @@ class StageBytes:
     received_bytes: float
     sent_bytes: float
     first_transient_bytes: float = 0.0
+    weight_bytes: float = 0.0
 
 
 def stage_bytes(
-    blocks: Sequence[BlockCost], *, is_first: bool, is_last: bool, buffers_apart: bool
+    blocks: Sequence[BlockCost],
+    *,
+    is_first: bool,
+    is_last: bool,
+    buffers_apart: bool,
+    splits_backward: bool = False,
 ) -> StageBytes:
     """The bytes of a stage from its blocks' costs, in chain order.
 
     buffers_apart  the stack keeps a receive buffer for every micro-batch of the step
                    (Behaviour.receive_buffers_per_microbatch), so that what a micro-batch receives
                    is not among what it adds
+    splits_backward  an I sets aside, block by block from the last to the first, what W needs: that
+                   of the blocks behind the one that runs is there in its backward. (Of the block
+                   itself it is counted from its end on. A whole B of such a schedule is taken for
+                   an I.)
     """
     received = 0.0 if is_first else blocks[0].input_bytes
     sent = 0.0 if is_last else blocks[-1].output_bytes
     held = 0.0
     forward_peak = backward_peak = 0.0
+    weights = [block.weight_bytes * splits_backward for block in blocks]
+    aside = sum(weights)
     for position, block in enumerate(blocks):
         own_inputs = block.input_bytes if position else 0.0 if buffers_apart else received
         before = held + own_inputs
         forward_peak = max(forward_peak, before + block.saved_bytes + block.forward_transient_bytes)
         held = before + block.saved_bytes
-        backward_peak = max(backward_peak, held + block.backward_transient_bytes)
+        aside -= weights[position]
+        backward_peak = max(backward_peak, held + block.backward_transient_bytes + aside)
     return StageBytes(
         kept_bytes=held + sent,
         forward_peak_bytes=max(forward_peak, held + sent),
@@ -110,7 +124,9 @@ def stage_bytes(
         sent_bytes=sent,
         first_transient_bytes=(0.0 if buffers_apart else received)
         + blocks[0].saved_bytes
-        + blocks[0].backward_transient_bytes,
+        + blocks[0].backward_transient_bytes
+        + sum(weights[1:]),
+        weight_bytes=sum(weights),
     )
 
 
@@ -143,7 +159,8 @@ def rank_memory(
     Receive buffers of the whole step are counted as communication where the stack keeps them, else
     those of the micro-batches in flight with the activations, and what is under way as
     communication. Where sent tensors are held to the end of the step, those of each micro-batch
-    count there from its backward on (until then its output is among the activations).
+    count there from its backward on (until then its output is among the activations). Where the
+    backward is split, a micro-batch keeps `weight_bytes` from its I to its W, which needs no more.
     """
     communication = 0.0
     if plan.pp > 1:
@@ -167,11 +184,15 @@ def rank_memory(
         if action.kind is ActionKind.FORWARD:
             high = kept + stage.forward_peak_bytes
             after = kept + stage.kept_bytes
+        elif action.kind is ActionKind.BACKWARD_WEIGHT:
+            high, after = kept, kept - stage.weight_bytes
+            if holds:
+                held = sent + stage.received_bytes + stage.sent_bytes
         else:
-            released = action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+            released = action.kind is ActionKind.BACKWARD
             others = kept - stage.kept_bytes
             high = max(kept, others + stage.backward_peak_bytes)
-            after = others if released else kept
+            after = others if released else others + stage.weight_bytes
             if action.stage not in begun:
                 # Gradients come into being block by block while activations go.
                 begun.add(action.stage)

@@ -27,6 +27,7 @@ from simulator.prediction import (
     StagePrediction,
 )
 from simulator.schedule import Schedule, build_schedule
+from simulator.schedule_shape import SPLIT_SCHEDULES
 from simulator.stack import Stack, load_stack
 from simulator.step_tail import Tail, held_parameters, tail_of
 from simulator.timeline import Durations, Timeline, simulate
@@ -391,6 +392,7 @@ def _memory(
                 is_first=s == 0,
                 is_last=s == last,
                 buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
+                splits_backward=plan.schedule in SPLIT_SCHEDULES,
             )
             for s in plan.stages_of(rank)
         }

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from simulator.plan import Plan
-from simulator.schedule_shape import SHAPES
+from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
 
-RUNNABLE_SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
-"""Schedules that the executor runs. It does not split the backward."""
+RUNNABLE_SCHEDULES = ("none", *SHAPES)
+"""Schedules that the executor runs."""
 
-PLANNED_SCHEDULES = tuple(name for name in SHAPES if name not in RUNNABLE_SCHEDULES)
-"""Schedules that are planned and predicted where a user names them, and not run."""
+FREE_SCHEDULES = tuple(name for name in RUNNABLE_SCHEDULES if name not in SPLIT_SCHEDULES)
+"""Schedules that a search chooses from by itself; others are planned where a user names them."""
 
 
 def why_not_runnable(
-    *, pp: int, dp: int, tp: int, vpp: int, zero_stage: int, schedule: str, precision: str
+    *,
+    pp: int,
+    dp: int,
+    tp: int,
+    vpp: int,
+    zero_stage: int,
+    schedule: str,
+    precision: str,
+    num_microbatches: int | None = None,
 ) -> str:
     """Why the executor refuses the combination, or "".
 
@@ -25,8 +33,15 @@ def why_not_runnable(
         return f"the schedule {schedule!r} needs pp of 2 or more"
     if pp > 1 and schedule == "none":
         return "pp of 2 or more needs a schedule"
-    if (vpp > 1) != (schedule == "interleaved"):
+    wanted = SHAPES[schedule].stages_per_rank if schedule in SHAPES else 1
+    if (vpp < 2) if wanted == 0 else (vpp != wanted):
         return f"vpp={vpp} does not go with the schedule {schedule!r}"
+    least = SHAPES[schedule].microbatches_per_rank * pp if schedule in SHAPES else 0
+    if num_microbatches is not None and num_microbatches < least:
+        return (
+            f"{schedule} needs {least} micro-batches or more on pp={pp}, there are "
+            f"{num_microbatches}"
+        )
     if zero_stage and dp == 1:
         return f"zero_stage={zero_stage} shards over dp, which is 1"
     if precision == "fp16":
@@ -44,4 +59,5 @@ def why_not_runnable_plan(plan: Plan) -> str:
         zero_stage=plan.zero_stage,
         schedule=plan.schedule,
         precision=plan.workload.precision,
+        num_microbatches=plan.num_microbatches,
     )

@@ -1,12 +1,13 @@
 """The part of a block's backward that makes gradients of weights alone: its `W`, beside its `I`.
 
-A product is of a weight where what it writes is as large as one of its module's parameters and has
-that parameter's two last dimensions; the gradient of a linear layer's input is [rows, in], that of
-its weight [out, in] (or [in, out]). Where both are alike, rows being as many as out or in, they
-cost the same, and each of the parameter's forward products counts for one. Beside products: sums
-that write a bias or a norm's weight, and gradients of embeddings. Kernels that make both at once
-(a fused layer norm, a convolution's as torch runs it) stay with I, and so do the element-wise ops
-before a norm's sum: W is then a little short, and I a little long.
+Where the block was measured with its backward split (BlockPoint.weight_share), that. Else its ops
+tell, as our executor splits them (executor/split_backward.py). A product is of a weight where what
+it writes is as large as one of its module's parameters and has that parameter's two last
+dimensions; the gradient of a linear layer's input is [rows, in], that of its weight [out, in] (or
+[in, out]). Where both are alike, rows being as many as out or in, they cost the same, and each of
+the parameter's forward products counts for one. Beside products: sums that write the bias of one,
+and gradients of embeddings. Of a convolution's backward, which torch traces as one op, W is what is
+as much work as the forward. A norm's weights are made with I.
 """
 
 from __future__ import annotations
@@ -16,39 +17,49 @@ from collections import Counter
 
 from profiles.hardware.cluster import Cluster
 from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
-from simulator.block_cost import price_block
+from simulator.block_cost import measured_block, price_block
 from simulator.op_cost import price_op
 from simulator.plan import Plan, Recompute
 from simulator.schedule_shape import SPLIT_SCHEDULES
 
 
-def weight_gradient_ops(block: Block) -> tuple[int, ...]:
-    """Indices of the backward ops that make nothing but gradients of the block's parameters."""
+def weight_gradient_ops(block: Block) -> dict[int, float]:
+    """Index of each backward op that makes gradients of the block's parameters -> the part of it
+    that makes nothing else."""
     uses = _uses(block)
-    found = []
+    convolved = _convolutions(block)
+    found = {}
     for index, op in enumerate(block.backward_ops):
+        if op.kind is OpKind.CONV:
+            forward_flop = convolved.get(op.module, 0)
+            if forward_flop and op.work_flop:
+                found[index] = min(1.0, forward_flop / op.work_flop)
+            continue
         for parameter in block.parameters:
             if uses[parameter.name] and _module(parameter) == op.module and _makes(op, parameter):
                 uses[parameter.name] -= 1
-                found.append(index)
+                found[index] = 1.0
                 break
-    return tuple(found)
+    return found
 
 
 @functools.lru_cache(maxsize=100_000)
 def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluster) -> float:
     """Seconds per micro-batch of the block's W on the tensor-parallel group `devices`.
 
-    The share of its ops in the backward's, of the backward as `price_block` has it: where the whole
-    block was measured, ops only divide it. Raises InputError where the device has no rate.
+    The measured share of the backward as `price_block` has it, or the share of its ops in the
+    backward's. Raises InputError where the device has no rate.
     """
     device = cluster.device_at(devices[0])
+    whole = price_block(block, recompute=Recompute.NONE, devices=devices, cluster=cluster)
+    point = measured_block(device, block)
+    if point is not None and point.weight_share is not None:
+        return point.weight_share * whole.backward.value
     times = [price_op(op, device).time_s for op in block.backward_ops]
     total_s = sum(times)
     if total_s <= 0.0:
         return 0.0
-    share = sum(times[index] for index in weight_gradient_ops(block)) / total_s
-    whole = price_block(block, recompute=Recompute.NONE, devices=devices, cluster=cluster)
+    share = sum(part * times[index] for index, part in weight_gradient_ops(block).items()) / total_s
     return share * whole.backward.value
 
 
@@ -65,11 +76,15 @@ def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) 
 
 
 def _uses(block: Block) -> Counter[str]:
-    """How many gradients of each trainable parameter the backward makes at most: one for each of
-    its forward products, one where it is in none."""
+    """How many gradients of each trainable parameter W makes at most: one for each of its forward
+    products, one where it is in none; of a vector one where its module has a product."""
     found: Counter[str] = Counter()
+    with_products = {op.module for op in block.forward_ops if op.matmul is not None}
     for parameter in block.parameters:
         if not parameter.trainable:
+            continue
+        if len(parameter.spec.shape) == 1:
+            found[parameter.name] = int(_module(parameter) in with_products)
             continue
         sides = _sides(parameter)
         products = sum(
@@ -79,6 +94,16 @@ def _uses(block: Block) -> Counter[str]:
             for op in block.forward_ops
         )
         found[parameter.name] = max(1, products)
+    return found
+
+
+def _convolutions(block: Block) -> dict[str, int]:
+    """Module -> flop of its forward convolutions with trainable weights."""
+    trained = {_module(p) for p in block.parameters if p.trainable}
+    found: Counter[str] = Counter()
+    for op in block.forward_ops:
+        if op.kind is OpKind.CONV and op.module in trained:
+            found[op.module] += op.work_flop
     return found
 
 

@@ -86,6 +86,8 @@ class BlockPoint:
                    that message threads hold; 0 where the block was measured without a pipeline
     action         the overhead of whole actions, of which this block and the others of its stage
                    carry their shares; None without a pipeline
+    weight_share   part of the backward's CPU time that the gradients of weights take where they are
+                   made apart (W in I + W); None where that was not measured
     """
 
     kind: str
@@ -97,6 +99,7 @@ class BlockPoint:
     forward_runtime_s: float = 0.0
     backward_runtime_s: float = 0.0
     action: ActionOverhead | None = None
+    weight_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

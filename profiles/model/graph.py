@@ -176,6 +176,9 @@ class Block:
     forward_changes, backward_changes   bytes allocated (freed: negative) one after the other, in
                       each pass, from which those two peaks follow
     expected_shapes   True where data-dependent routing was traced by its expected shapes
+    weight_input_bytes, weight_output_bytes   what the gradients of the weights are made of: the
+                      distinct storages that products with trainable parameters read (the block's
+                      inputs among them), and what these products write; None where not traced
     """
 
     kind: str
@@ -194,6 +197,8 @@ class Block:
     forward_changes: tuple[int, ...] = ()
     backward_changes: tuple[int, ...] = ()
     expected_shapes: bool = False
+    weight_input_bytes: int | None = None
+    weight_output_bytes: int | None = None
 
     def __hash__(self) -> int:
         # Blocks are keys of caches, and `kind` is their content already.
@@ -292,7 +297,16 @@ def with_kind(block: Block) -> Block:
     """The block with its content hash filled in: equal figures, equal kind, whatever the label.
 
     The order in which bytes come and go is left out (autograd may free a tensor one op sooner in
-    one block than in the next); the peaks that follow from it are in.
+    one block than in the next); the peaks that follow from it are in. So are the ops, from which
+    what weights' gradients are made of follows.
     """
-    bare = replace(block, kind="", label="", forward_changes=(), backward_changes=())
+    bare = replace(
+        block,
+        kind="",
+        label="",
+        forward_changes=(),
+        backward_changes=(),
+        weight_input_bytes=None,
+        weight_output_bytes=None,
+    )
     return replace(block, kind=content_hash(bare))

@@ -610,6 +610,10 @@ class _Run:
                 backward_changes=backward,
                 collectives=tuple(self.collectives[index]),
                 expected_shapes=any("grouped" in op.name for op in ops),
+                weight_input_bytes=sum(
+                    self.recorder.storages[n].memory_bytes for n in segment.operands
+                ),
+                weight_output_bytes=segment.product_bytes,
             )
         )
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
-from profiles.model.graph import Op, Phase
+from profiles.model.graph import Op, OpKind, Phase
 from profiles.model.trace_ops import describe_op
 
 
@@ -38,12 +38,18 @@ class StorageRecord:
 
 @dataclass(slots=True)
 class Segment:
-    """What ran between two cuts. Events are (storage number, bytes; negative when freed)."""
+    """What ran between two cuts. Events are (storage number, bytes; negative when freed).
+
+    operands       storages that products with trainable parameters read
+    product_bytes  what these products wrote
+    """
 
     ops: list[Op] = field(default_factory=list)
     forward_events: list[tuple[int, int]] = field(default_factory=list)
     backward_events: list[tuple[int, int]] = field(default_factory=list)
     parameters: dict[int, None] = field(default_factory=dict)
+    operands: dict[int, None] = field(default_factory=dict)
+    product_bytes: int = 0
 
 
 class Recorder(TorchDispatchMode):
@@ -122,6 +128,8 @@ class Recorder(TorchDispatchMode):
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
         self.segments[segment].ops.append(op)
+        if self.phase is Phase.FORWARD:
+            self._note_product(op, args, kwargs, self.segments[segment])
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
                 self._note_output(x, segment, module)
@@ -159,6 +167,22 @@ class Recorder(TorchDispatchMode):
                 and x.requires_grad
             ):
                 self.crossings.add((record.segment, segment, record.number))
+
+    def _note_product(self, op: Op, args: Any, kwargs: Any, segment: Segment) -> None:
+        if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
+            return
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        keys = [x.untyped_storage()._cdata for x in tensors]
+        trained = [
+            x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters
+        ]
+        if not any(trained):
+            return
+        segment.product_bytes += op.written_bytes
+        for key in keys:
+            record = self._live.get(key)
+            if record is not None:
+                segment.operands[record.number] = None
 
     def _note_output(self, x: Tensor, segment: int, module: str) -> None:
         storage = x.untyped_storage()

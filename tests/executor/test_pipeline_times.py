@@ -13,6 +13,7 @@ from executor.pipeline_times import (
     block_points,
     gaps_of,
     quiet_steps,
+    weight_shares,
 )
 from profiles.errors import RunError
 from profiles.model.graph import Block, BlockRef, ModelGraph
@@ -142,3 +143,19 @@ def test_a_stage_without_work_is_refused() -> None:
     idle = replace(log(0), blocks=tuple((s, b, k, 0.0, 0.0) for s, b, k, _, _ in log(0).blocks))
     with pytest.raises(RunError, match="stage 0 of the measured pipeline took no CPU time"):
         block_points(PLAN, GRAPH, [idle, log(1)])
+
+
+def test_the_part_of_w_is_that_of_its_kind_s_blocks() -> None:
+    """Edges: W 1 + 3 of I + W 4 + 16; middles: 5 of 20 and none of 5."""
+    halves = (
+        ((0, "I", 3), (0, "W", 1), (1, "I", 15), (1, "W", 5)),
+        ((2, "I", 5), (2, "W", 0), (3, "I", 13), (3, "W", 3)),
+    )
+    logs = [
+        replace(log(rank), blocks=tuple((0, b, letter, s, s) for b, letter, s in halves[rank]))
+        for rank in (0, 1)
+    ]
+    assert weight_shares(PLAN, GRAPH, logs) == {
+        "edge": pytest.approx(4 / 20),
+        "middle": pytest.approx(5 / 25),
+    }

@@ -43,6 +43,9 @@ def test_every_kind_of_block_is_measured_where_it_runs(traced: TracedModel, tmp_
         assert 0 < point.forward_runtime_s < point.forward_s
         assert 0 < point.backward_runtime_s < point.backward_s
         assert point.action is not None
+        # Every kind has products with weights.
+        assert point.weight_share is not None
+        assert 0 < point.weight_share < 1
     assert {r.kernel for r in found.references} == {"matmul", "memory", "layers"}
     # Layers are alike: two steps of four micro-batches on four of them at the most.
     layer = max(found.blocks, key=lambda p: p.sample_count)

@@ -29,3 +29,42 @@ def cnn() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     )
     images = torch.linspace(-1, 1, 4 * 3 * 8 * 8).reshape(4, 3, 8, 8)
     return module, (images,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()
+
+
+class Mixing(nn.Module):
+    """A layer that is handed a second tensor, and may ignore it."""
+
+    def __init__(self, size: int, *, uses_second: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(size, 2 * size), nn.ReLU(inplace=True))
+        self.outer = nn.Linear(2 * size, size)
+        self.scale = nn.Parameter(torch.full((size,), 0.5))
+        self.uses_second = uses_second
+
+    def forward(self, x: Tensor, second: Tensor) -> Tensor:
+        x = x + self.scale * self.outer(self.inner(x))
+        return x * second if self.uses_second else x
+
+
+class IgnoredBranch(nn.Module):
+    """Every layer gets the stem's second output, only the first uses it: no gradient comes back
+    for it over the other cuts. One parameter is never used."""
+
+    def __init__(self, size: int = 12) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, size)
+        self.second = nn.Linear(6, size)
+        self.layers = nn.ModuleList(Mixing(size, uses_second=i == 0) for i in range(5))
+        self.head = nn.Linear(size, 4)
+        self.unused = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, second = self.stem(x), torch.tanh(self.second(x))
+        for layer in self.layers:
+            h = layer(h, second)
+        return self.head(h)
+
+
+def ignored_branch() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    numbers = torch.linspace(-1, 1, 24).reshape(4, 6)
+    return IgnoredBranch(), (numbers,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()

@@ -119,17 +119,19 @@ def walked_peak(problem, rank, ranges, strategies):
         received, sent = held.crossing(stage, i, j)
         edge = float(chain.edge_bytes[i, j])
         kept[stage] = sum(saved) + edge
-        half[stage] = edge + sum(
+        aside = [
             float(problem.weight_bytes[index][b, k]) for b, k in zip(range(i, j), mine, strict=True)
-        )
+        ]
+        half[stage] = sum(aside)
         levels = list(itertools.accumulate(saved))
         up = [
             level + float(problem.forward_transient_bytes[index][b, k])
             for level, b, k in zip(levels, range(i, j), mine, strict=True)
         ]
+        # What W needs of the blocks behind is set aside by then.
         down = [
-            level + float(held.backward_transient_bytes[index][b, k])
-            for level, b, k in zip(levels, range(i, j), mine, strict=True)
+            level + float(held.backward_transient_bytes[index][b, k]) + sum(aside[at + 1 :])
+            for at, (level, b, k) in enumerate(zip(levels, range(i, j), mine, strict=True))
         ]
         # Of its micro-batch, with what the stage hands on less an input in a buffer of its own.
         ahead[stage] = max(max(up) + edge - sent, kept[stage])
@@ -147,7 +149,8 @@ def walked_peak(problem, rank, ranges, strategies):
             level += kept[stage]
             continue
         own = half[stage] if kind is ActionKind.BACKWARD_WEIGHT else kept[stage]
-        peak = max(peak, now + back[stage] - kept[stage])
+        if kind is not ActionKind.BACKWARD_WEIGHT:
+            peak = max(peak, now + back[stage] - kept[stage])
         if kind is not ActionKind.BACKWARD_WEIGHT and stage not in begun:
             peak = max(peak, now - own + share + first[stage])
             begun.add(stage)

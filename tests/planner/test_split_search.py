@@ -17,6 +17,7 @@ from planner.split_search import Splitter, neighbours
 from planner.timeline_path import PathFinder
 from profiles.errors import InputError
 from simulator.durations import Durations
+from simulator.held_activations import Kept
 from simulator.held_activations import most_held as simulated_most_held
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
@@ -117,11 +118,13 @@ def test_moments_hold_what_the_simulator_counts(schedule, ranks):
         schedule, num_ranks=ranks, num_microbatches=micro, stages_per_rank=per_rank
     )
     held = most_held(schedule, ranks, micro, per_rank)
-    # In units of a micro-batch on a stage, all kept until W.
-    assert held.sum(axis=0).tolist() == list(simulated_most_held(made))
-    known = split_moments(schedule, ranks, micro, per_rank, 0)
-    assert known.done.max() <= micro
-    assert (known.whole + known.half).sum(axis=1).max() == held[:, 0].sum()
+    # In units of a micro-batch on a stage: before its I, and until its W.
+    before = Kept.units(made.num_stages, kept_for_weights=0.0)
+    assert held.sum(axis=0).tolist() == list(simulated_most_held(made, before))
+    for rank, most in enumerate(simulated_most_held(made)):
+        known = split_moments(schedule, ranks, micro, per_rank, rank)
+        assert known.done.max() <= micro
+        assert (known.whole + known.half).sum(axis=1).max() == most
 
 
 @pytest.mark.parametrize("unlike", [False, True])

@@ -6,9 +6,9 @@ import pytest
 
 from profiles.errors import InputError
 from simulator.action import ActionKind
-from simulator.runnable import PLANNED_SCHEDULES, RUNNABLE_SCHEDULES
+from simulator.runnable import FREE_SCHEDULES, RUNNABLE_SCHEDULES
 from simulator.schedule import build_schedule
-from simulator.schedule_shape import SHAPES, rank_of_stage
+from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES, rank_of_stage
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -38,5 +38,4 @@ def test_a_schedule_takes_as_few_micro_batches_as_its_shape_says(name):
 
 
 def test_every_shape_is_run_or_planned():
-    assert set(SHAPES) | {"none"} == {*RUNNABLE_SCHEDULES, *PLANNED_SCHEDULES}
-    assert not set(RUNNABLE_SCHEDULES) & set(PLANNED_SCHEDULES)
+    assert {*SHAPES, "none"} == set(RUNNABLE_SCHEDULES) == {*FREE_SCHEDULES, *SPLIT_SCHEDULES}

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from profiles.hardware.device import BlockPoint
+from profiles.hardware.profile_file import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
-from simulator.weight_gradients import weight_gradient_ops
+from simulator.block_cost import price_block
+from simulator.memory import stage_bytes
+from simulator.plan import Recompute
+from simulator.weight_gradients import weight_gradient_ops, weight_gradient_s
+from tests.simulator.hand_made import cluster, device
 
 
 def product(module, rows, columns, inner, phase):
@@ -81,7 +87,7 @@ def test_a_linear_layer_has_as_much_w_as_i_in_products(rows, inputs, outputs):
 
 
 def test_a_frozen_layer_has_no_w():
-    assert weight_gradient_ops(linear(64, 16, 32, trainable=False)) == ()
+    assert weight_gradient_ops(linear(64, 16, 32, trainable=False)) == {}
 
 
 def test_a_small_llama_block_has_twice_its_weights_times_the_tokens():
@@ -98,8 +104,8 @@ def test_a_small_llama_block_has_twice_its_weights_times_the_tokens():
     weights = 2 * 384 * 384 + 2 * 128 * 384 + 3 * 1024 * 384
     ops = [layer.backward_ops[index] for index in weight_gradient_ops(layer)]
     assert sum(op.work_flop for op in ops) == 2 * weights * 256
-    # Besides the seven products, the two norms' weights.
-    assert sorted(op.name for op in ops) == ["mm"] * 7 + ["sum"] * 2
+    # The two norms' weights are made with I.
+    assert sorted(op.name for op in ops) == ["mm"] * 7
     head = graph.blocks[-1]
     ops = [head.backward_ops[index] for index in weight_gradient_ops(head)]
     assert sum(op.work_flop for op in ops) == 2 * 8192 * 384 * 256
@@ -107,3 +113,64 @@ def test_a_small_llama_block_has_twice_its_weights_times_the_tokens():
     assert [first.backward_ops[index].name for index in weight_gradient_ops(first)] == [
         "embedding_dense_backward"
     ]
+
+
+def test_half_of_a_convolution_s_backward_is_w_and_all_of_the_first_one_s():
+    # The first needs no gradient of the image, so that its backward is as much work as its forward.
+    pytest.importorskip("torch")
+    from profiles.model.loaders import resolve_model
+    from profiles.model.trace import trace_graph
+
+    spec = resolve_model("tests.executor.tiny_models:cnn")
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32", target="cpu")
+    parts = [
+        part
+        for ref in graph.chain
+        for index, part in weight_gradient_ops(graph.kinds[ref.kind]).items()
+        if graph.kinds[ref.kind].backward_ops[index].kind is OpKind.CONV
+    ]
+    assert parts == [1.0, 0.5, 0.5, 0.5]
+
+
+def test_a_measured_share_goes_before_the_ops():
+    block = linear(64, 16, 32)
+    machine = cluster(1, 1, of=device())
+    by_ops = weight_gradient_s(block, devices=(0,), cluster=machine)
+    point = BlockPoint(
+        kind=block.kind,
+        label="",
+        forward_s=1.0,
+        backward_s=3.0,
+        sample_count=1,
+        spread=0.0,
+        weight_share=0.4,
+    )
+    measured = with_blocks(machine, (point,), source="test", date="2026-11-21")
+    assert 0 < by_ops < 1e-3
+    assert weight_gradient_s(block, devices=(0,), cluster=measured) == pytest.approx(1.2)
+
+
+def test_a_stage_keeps_operands_from_i_to_w_whatever_is_recomputed():
+    # Hidden 384, 128 for keys and values, inner 1024, 256 tokens, fp32. Read: the two norms' and
+    # the attention's output and the product before the last; written: q, k, v, o, and 2 + 1.
+    pytest.importorskip("transformers")
+    from profiles.model.loaders import resolve_model
+    from profiles.model.traced import trace_model
+
+    spec = resolve_model("tiny-llama-demo")
+    graph = trace_model(spec, sequence_length=128, dtype="float32", target="cpu").at(2)
+    layer = next(block for block in graph.kinds if block.label == "LlamaDecoderLayer")
+    read = 3 * 384 + 1024
+    written = 384 + 2 * 128 + 384 + 2 * 1024 + 384
+    assert (layer.weight_input_bytes, layer.weight_output_bytes) == (1024 * read, 1024 * written)
+    machine = cluster(1, 1, of=device())
+    for kind in Recompute:
+        cost = price_block(layer, recompute=kind, devices=(0,), cluster=machine)
+        assert cost.weight_bytes == 1024 * (read + written)
+        found = stage_bytes(
+            [cost] * 2, is_first=False, is_last=False, buffers_apart=False, splits_backward=True
+        )
+        assert found.weight_bytes == 2 * cost.weight_bytes
+        # While the first of the two runs backward, the operands of the second wait.
+        whole = stage_bytes([cost] * 2, is_first=False, is_last=False, buffers_apart=False)
+        assert found.first_transient_bytes == whole.first_transient_bytes + cost.weight_bytes

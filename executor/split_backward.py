@@ -1,0 +1,214 @@
+"""A backward in two halves: gradients of inputs first (`I`), those of weights later (`W`).
+
+While a stage runs forward, its products with parameters go through an autograd function of ours
+(executor/weight_products.py). In I its backward gives the gradient of the product's input and sets
+the input and the gradient of the output aside; in W these are multiplied, and the result is added
+to the parameter's gradient. Everything else, a norm's weight, a parametrised weight, a fused kernel
+of weights (LSTM, nn.MultiheadAttention), is done in I as ever. So a product that is not known here
+costs the schedule some of its gain, and never a gradient. This is how the published zero-bubble
+schedules split (Qi et al., arXiv 2401.10241, section 4: weight gradients of linear layers in a
+queue).
+
+torch's own split (torch.distributed.pipelining._backward) is not used: it takes the graph apart by
+reachability, drops weights that are reached from no input, would count shared ones twice (pytorch
+issue 180952) or mix outputs up (170277) in some versions, keeps all that a stage saved until W,
+and runs a checkpointed block again for every group of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from executor.weight_products import Linear, Product, Target, recognise, target_of
+from profiles.errors import RunError
+
+Around = Callable[[Any], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A product whose weight has no gradient yet.
+
+    versions  of x and dy when they were set aside: who writes to them meanwhile spoils the gradient
+    label     what `SplitBackward.label` was in the forward
+    """
+
+    product: Product
+    x: Tensor
+    dy: Tensor
+    weight: Target | None
+    bias: Target | None
+    like: Tensor
+    versions: tuple[int, int]
+    label: Any
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Make the gradients and add them; raises RunError where an operand was written to."""
+        if (self.x._version, self.dy._version) != self.versions:
+            raise RunError(
+                f"an operand of a weight of shape {tuple(self.like.shape)} was changed in place "
+                "between the gradient of the inputs and that of the weights; the model cannot run "
+                "under a schedule that splits the backward. Use --schedule 1f1b"
+            )
+        want = (self.weight is not None and not self._added(), self.bias is not None)
+        dw, db = self.product.of_weight(self.x, self.dy, self.like, want=want)
+        for target, gradient in ((self.weight, dw), (self.bias, db)):
+            if target is not None and gradient is not None:
+                target.add(_placed(gradient, target.parameter))
+
+    def _added(self) -> bool:
+        """Whether the weight's gradient could be added in place."""
+        assert self.weight is not None
+        place = self.weight.place()
+        if type(place) is not Tensor or place.dtype != self.dy.dtype:
+            return False
+        return self.product.add_of_weight(self.x, self.dy, place)
+
+
+class SplitBackward:
+    """The weights' gradients of one stage that wait for their W.
+
+    label   of what runs forward now; noted with each product for those who time them
+    around  what to do around each product of a W, given its label
+    """
+
+    def __init__(self) -> None:
+        self.label: Any = None
+        self.around: Around = lambda label: nullcontext()
+        self._splits = False
+        self._pending: list[Pending] = []
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Around a forward, and around each recomputation of it."""
+        return _Products(self)
+
+    @contextmanager
+    def input_half(self) -> Iterator[None]:
+        """Around an I: weights' gradients are set aside. Elsewhere a backward makes all at once."""
+        self._splits = True
+        try:
+            yield
+        finally:
+            self._splits = False
+
+    def take(self) -> Callable[[], None]:
+        """The W of all that was set aside since the last call."""
+        pending, self._pending = self._pending, []
+
+        def run() -> None:
+            # From the last product to the first would free in the order of the backward; they are
+            # in that order already. Each is let go as soon as it is done.
+            pending.reverse()
+            while pending:
+                product = pending.pop()
+                with self.around(product.label):
+                    product.finish()
+                del product
+
+        return run
+
+    @property
+    def waits(self) -> bool:
+        """Whether products are set aside that no W has taken."""
+        return bool(self._pending)
+
+    @property
+    def splits(self) -> bool:
+        """Whether an I is running."""
+        return self._splits
+
+    def put(self, pending: Pending) -> None:
+        """Set a product aside."""
+        self._pending.append(pending)
+
+
+class _Products(TorchFunctionMode):
+    """Sends a stage's products with parameters through `_Split`."""
+
+    def __init__(self, split: SplitBackward) -> None:
+        super().__init__()
+        self._split = split
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
+        if found is None or torch.is_autocast_enabled(found.x.device.type):
+            return func(*args, **kwargs)
+        weight, bias = target_of(found.weight), target_of(found.bias)
+        spread = hasattr(found.weight, "placements")  # a DTensor
+        if weight is None or (spread and not isinstance(found.product, Linear)):
+            return func(*args, **kwargs)
+        return _Split.apply(  # type: ignore[no-untyped-call] # torch's is
+            self._split, found.product, weight, bias, found.x, found.weight, found.bias
+        )
+
+
+class _Split(torch.autograd.Function):
+    """A product whose weight's gradient may wait."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        split: SplitBackward,
+        product: Product,
+        weight_target: Target | None,
+        bias_target: Target | None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.split, ctx.product, ctx.label = split, product, split.label
+        ctx.targets = (weight_target, bias_target)
+        y = product.forward(x, weight, bias)
+        # A view that a function returns may not be written to in place; this is the same storage,
+        # of which no other tensor is left, as a tensor of its own.
+        return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        dx = ctx.product.of_input(x, weight, dy) if ctx.needs_input_grad[4] else None
+        want = (ctx.needs_input_grad[5], ctx.needs_input_grad[6])
+        later = ctx.targets if ctx.split.splits else (None, None)
+        dw, db = None, None
+        now = tuple(w and target is None for w, target in zip(want, later, strict=True))
+        if any(now):
+            dw, db = ctx.product.of_weight(x, dy, weight, want=now)
+        if any(target is not None for target in later):
+            # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
+            x = x.detach()
+            ctx.split.put(
+                Pending(
+                    product=ctx.product,
+                    x=x,
+                    dy=dy,
+                    weight=later[0],
+                    bias=later[1],
+                    like=weight.detach(),
+                    versions=(x._version, dy._version),
+                    label=ctx.label,
+                )
+            )
+        return None, None, None, None, dx, dw, db
+
+
+def _placed(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """A DTensor's gradient, split over the mesh as its parameter is."""
+    placements = getattr(parameter, "placements", None)
+    if placements is None:
+        return gradient
+    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined] # DTensor's
+    return placed

@@ -1,0 +1,339 @@
+"""Products with a parameter, and the two halves of their backward.
+
+Each product says what its forward is, what the gradient of its input is (`I`) and what that of its
+weight and bias is (`W`); the formulas are those of torch's own derivatives (derivatives.yaml of
+torch 2.13: linear, addmm, convolution_backward, embedding_dense_backward).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Gradients = tuple[Tensor | None, Tensor | None]
+
+
+class Product(Protocol):
+    """An operation on x, a weight and perhaps a bias."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor: ...
+
+    def of_weight(
+        self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
+    ) -> Gradients:
+        """Gradients of weight and bias, as far as wanted. Only the weight's shape is read: its
+        values may have been freed since the forward."""
+        ...
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        """Add the weight's gradient to `place`, which has its shape, without a tensor of that
+        size beside it; False, and nothing done, where there is no such way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x [..., k] times weight [n, k] transposed, plus bias [n]; `transposed`: weight is [k, n]."""
+
+    transposed: bool = False
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self.transposed:
+            return F.linear(x, weight, bias)
+        return torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
+
+    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        flat = _rows(dy)
+        return flat.mm(weight.t() if self.transposed else weight).reshape(x.shape)
+
+    def of_weight(
+        self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
+    ) -> Gradients:
+        rows, flat = _rows(x), _rows(dy)
+        dw = None
+        if want[0]:
+            dw = rows.t().mm(flat) if self.transposed else flat.t().mm(rows)
+        return dw, flat.sum(0) if want[1] else None
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        rows, flat = _rows(x), _rows(dy)
+        place.addmm_(*((rows.t(), flat) if self.transposed else (flat.t(), rows)))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution of any number of dimensions, transposed ones too."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    transposed: bool
+    groups: int
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.convolution(x, weight, bias, *self._settings())
+
+    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        return self._backward(x, dy, weight, (True, False, False))[0]
+
+    def of_weight(
+        self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
+    ) -> Gradients:
+        # A weight that is sharded after the forward has no storage by now; its values do not count.
+        like = weight if weight.untyped_storage().size() else torch.empty_like(weight)
+        _, dw, db = self._backward(x, dy, like, (False, *want))
+        return dw if want[0] else None, db if want[1] else None
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        return False
+
+    def _backward(
+        self, x: Tensor, dy: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+            dy, x, weight, sizes, *self._settings(), list(mask)
+        )
+        return found
+
+    def _settings(self) -> tuple[Any, ...]:
+        return (
+            list(self.stride),
+            list(self.padding),
+            list(self.dilation),
+            self.transposed,
+            list(self.output_padding),
+            self.groups,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Rows of the weight by number; row `padding` gets no gradient (-1: every row does)."""
+
+    padding: int
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.embedding(weight, x, self.padding)
+
+    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        raise RuntimeError("row numbers have no gradient")
+
+    def of_weight(
+        self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
+    ) -> Gradients:
+        if not want[0]:
+            return None, None
+        dw = torch.ops.aten.embedding_dense_backward(dy, x, weight.shape[0], self.padding, False)
+        return dw, None
+
+    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
+        if x.device.type != "cpu":  # elsewhere index_add_ adds in an order of chance
+            return False
+        rows, numbers = _rows(dy), x.reshape(-1)
+        if self.padding >= 0:
+            rows = rows.masked_fill((numbers == self.padding)[:, None], 0.0)
+        place.index_add_(0, numbers, rows)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A call of a torch function as a product."""
+
+    product: Product
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+def recognise(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recognised | None:
+    """The product that a call of a torch function is; None where it is none, or one of a kind
+    whose backward is not split."""
+    found = _READERS.get(function)
+    try:
+        return found(*args, **kwargs) if found is not None else None
+    except TypeError:  # a signature that is not known here
+        return None
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Recognised | None:
+    if weight.dim() != 2:
+        return None
+    return Recognised(Linear(), input, weight, bias)
+
+
+def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Recognised | None:
+    if beta != 1 or alpha != 1 or input.dim() != 1 or input.shape[0] != mat2.shape[1]:
+        return None
+    return Recognised(Linear(transposed=True), mat1, mat2, input)
+
+
+def _matmul(input: Any, other: Any) -> Recognised | None:
+    if other.dim() != 2 or input.dim() < 2:
+        return None
+    return Recognised(Linear(transposed=True), input, other)
+
+
+def _embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Recognised | None:
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        return None
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return Recognised(Embedding(padding), input, weight)
+
+
+def _convolution(dims: int, transposed: bool) -> Callable[..., Recognised | None]:
+    def many(value: Any) -> tuple[int, ...]:
+        return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+
+    def read(
+        input: Any,
+        weight: Any,
+        bias: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        output_padding: Any,
+        groups: int,
+    ) -> Recognised | None:
+        # A text ("same") may pad the two ends unlike; one without a batch is left alone, too.
+        if isinstance(padding, str) or input.dim() != dims + 2:
+            return None
+        product = Convolution(
+            many(stride), many(padding), many(dilation), many(output_padding), transposed, groups
+        )
+        return Recognised(product, input, weight, bias)
+
+    def straight(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Recognised | None:
+        return read(input, weight, bias, stride, padding, dilation, 0, groups)
+
+    def turned(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Recognised | None:
+        return read(input, weight, bias, stride, padding, dilation, output_padding, groups)
+
+    return turned if transposed else straight
+
+
+_READERS: dict[Callable[..., Any], Callable[..., Recognised | None]] = {
+    F.linear: _linear,
+    F.embedding: _embedding,
+    torch.addmm: _addmm,
+    torch.mm: _matmul,
+    torch.matmul: _matmul,
+    Tensor.mm: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.conv1d: _convolution(1, transposed=False),
+    torch.conv2d: _convolution(2, transposed=False),
+    torch.conv3d: _convolution(3, transposed=False),
+    torch.conv_transpose1d: _convolution(1, transposed=True),
+    torch.conv_transpose2d: _convolution(2, transposed=True),
+    torch.conv_transpose3d: _convolution(3, transposed=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a weight's gradient goes: a parameter, or the part of it that a view of it shows.
+
+    part  sizes, strides and offset of the view within the parameter's storage; None for all of it
+    """
+
+    parameter: nn.Parameter
+    part: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+
+    def add(self, gradient: Tensor) -> None:
+        """Add to the parameter's gradient."""
+        place = self.place()
+        if place is None:
+            self.parameter.grad = gradient
+        else:
+            place.add_(gradient)
+
+    def place(self) -> Tensor | None:
+        """Where in the parameter's gradient to add; None where there is no gradient yet."""
+        p = self.parameter
+        if self.part is None:
+            return p.grad
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        elif p.grad.stride() != p.stride():
+            p.grad = torch.empty_like(p).copy_(p.grad)
+        sizes, strides, offset = self.part
+        return p.grad.as_strided(sizes, strides, p.grad.storage_offset() + offset)
+
+
+def target_of(tensor: Tensor | None) -> Target | None:
+    """The parameter that a tensor is, or is a view of, if its gradient may be made later than that
+    of everything else: it is wanted, no hook waits for it, and no place of it is shown twice."""
+    if tensor is None or not tensor.requires_grad:
+        return None
+    base = tensor if tensor.is_leaf else tensor._base
+    if base is None or not isinstance(base, nn.Parameter) or not base.is_leaf:
+        return None
+    hooks = base._backward_hooks or getattr(base, "_post_accumulate_grad_hooks", None)
+    if hooks or base.layout is not torch.strided:
+        return None
+    if base is tensor:
+        return Target(base)
+    if type(tensor) is not Tensor or tensor.dtype != base.dtype or _overlaps(tensor):
+        return None
+    if not _dense(base):
+        return None
+    offset = int(tensor.storage_offset() - base.storage_offset())
+    return Target(base, (tuple(tensor.shape), tensor.stride(), offset))
+
+
+def _overlaps(x: Tensor) -> bool:
+    """Whether two elements of a view may lie in one place."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether zeros_like has the tensor's own strides: no gaps and no overlaps."""
+    return torch.empty_like(x, device="meta").stride() == x.stride()
