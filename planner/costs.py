@@ -20,7 +20,7 @@ from planner.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 from planner.cell import Cell
 from planner.cell_memory import CellMemory, edges
 from planner.cell_tails import CellTails
-from planner.chain_costs import ChainCosts, price_chain
+from planner.chain_costs import ChainCosts, crossings_of, kinds_to_tell, price_chain
 from planner.in_flight import in_flight
 from planner.interleaved_problem import InterleavedProblem, Ranges, most_per_stage
 from planner.memory_bound import least_longest_s
@@ -114,8 +114,13 @@ class SimulatorCosts:
             busiest_s=busiest,
             last_s=float(times[-1]),
             send_s=least.crossing_s,
-            fill_s=interleaved_fill_s(times, cell) if cell.schedule == "interleaved" else 0.0,
-            tail_s=least.tail_s,
+            # Blocks with branches may stand in another order, and another one first.
+            fill_s=(
+                interleaved_fill_s(times, cell)
+                if cell.schedule == "interleaved" and not graph.branches
+                else 0.0
+            ),
+            tail_s=least.any_tail_s if graph.branches else least.tail_s,
             any_tail_s=least.any_tail_s,
         )
 
@@ -127,9 +132,7 @@ class SimulatorCosts:
             single = np.diagonal(self.memory.parameters(cell.tp).count, offset=1)
             crossing = 0.0
             if cell.pp > 1:
-                inputs = self._chain(cell, 0).input_bytes
-                graph = self.traced.at(cell.micro_batch, cell.tp)
-                size = min(float(inputs[ref.kind]) for ref in graph.chain[1:])
+                size = crossings_of(self.traced.at(cell.micro_batch, cell.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
                 crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.pp + 1))
             self._leasts[key] = _Least(
@@ -194,8 +197,8 @@ class SimulatorCosts:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
         graph = self.traced.at(cell.micro_batch, cell.tp)
-        kinds = tuple(ref.kind for ref in graph.chain)
-        at = np.asarray(kinds)
+        kinds = kinds_to_tell(graph)
+        at = np.asarray([ref.kind for ref in graph.chain])
         places = self._places.distinct(cell)
         position = {self._places.of(cell, rank): index for index, rank in enumerate(places)}
         stages = cell.num_stages
@@ -204,7 +207,8 @@ class SimulatorCosts:
         # The last stage sends nothing on, so its forward peak may count for more.
         costs = [self._block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)]
         chain = self._chain(cell, 0)
-        arrives, leaves = chain.input_bytes[at], chain.output_bytes[at]
+        over = crossings_of(graph)
+        arrives, leaves = over.arrives, over.leaves
         sizes, where = np.unique(arrives, return_inverse=True)
         sends = np.asarray(
             [[self._send(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
@@ -243,6 +247,7 @@ class SimulatorCosts:
                 arrives,
                 leaves,
                 buffers_apart=self.stack.behaviour.receive_buffers_per_microbatch,
+                branched=chain.branched,
             ),
             send_forward_s=sends,
             send_backward_s=sends,
@@ -252,9 +257,10 @@ class SimulatorCosts:
     def interleaved(self, cell: Cell) -> InterleavedProblem:
         """The problem of an interleaved cell."""
         chain = self.problem(cell)
-        at = np.asarray(chain.kinds)
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
         held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
-        priced = self._chain(cell, 0)
+        over = crossings_of(graph)
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
@@ -281,8 +287,8 @@ class SimulatorCosts:
                 for rank in self._places.distinct(cell)
                 for _ in (0, 1)
             ),
-            received_bytes=priced.input_bytes[at],
-            sent_bytes=priced.output_bytes[at],
+            received_bytes=over.arrives,
+            sent_bytes=over.leaves,
             room_for_messages=message_counts(self.stack, cell.num_microbatches),
             holds_sent=habits.sent_tensors_held_until_end,
         )
@@ -290,9 +296,9 @@ class SimulatorCosts:
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell that splits the backward."""
         held = self.interleaved(cell)
-        at = np.asarray(held.chain.kinds)
         places = self._places.distinct(cell)
         graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
         weight_s = [
             np.asarray(
                 [
@@ -403,7 +409,9 @@ class SimulatorCosts:
         least = gathers.min(axis=1)
         parts = cell.schedule == "gpipe" or cell.splits_backward
         rest = gathers / 2 if parts else gathers - least[:, None] / 2
-        leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
+        leaving: float | Array = chain.output_bytes[:, None]  # among what is kept
+        if not chain.branched:
+            leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
         transient = np.maximum(
             chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
         )

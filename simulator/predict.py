@@ -9,11 +9,18 @@ from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import ActionOverhead, ReferencePoint
+from profiles.model.block_order import crossing_bytes, in_order
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
-from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
+from simulator.memory import (
+    StageBytes,
+    branched_stage_bytes,
+    rank_memory,
+    stage_bytes,
+    static_bytes,
+)
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
 from simulator.predicted_events import predicted_events
@@ -90,6 +97,8 @@ def predict(
     stack = stack or load_stack()
     graph = traced.at(plan.micro_batch, plan.tp)
     _check(plan, traced, graph, cluster)
+    if graph.branches:
+        graph = in_order(graph, plan.block_entries)
     schedule = build_schedule(
         plan.schedule,
         num_ranks=plan.pp,
@@ -104,7 +113,7 @@ def predict(
         )
         for s in range(len(plan.stages))
     ]
-    sends = _sends(plan, blocks, cluster)
+    sends = _sends(plan, graph, cluster)
     tails = [tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.pp)]
     timeline = simulate(schedule, _durations(costs, sends, "value"))
     step, critical = _step(plan, timeline, [t.total_s for t in tails])
@@ -270,16 +279,16 @@ def _total(parts: list[Interval], more_s: float) -> Interval:
     )
 
 
-def _sends(plan: Plan, blocks: list[list[BlockCost]], cluster: Cluster) -> list[CommCost | None]:
+def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | None]:
     """Cost of crossing the cut before each stage; None where both sides are one rank."""
     found: list[CommCost | None] = [None]
-    for stage in range(1, len(blocks)):
+    for stage in range(1, len(plan.stages)):
         source, target = plan.pp_rank_of(stage - 1), plan.pp_rank_of(stage)
         if source == target:
             found.append(None)
             continue
         devices = (plan.rank(source), plan.rank(target))
-        size = blocks[stage][0].input_bytes
+        size = crossing_bytes(graph, plan.stages[stage].first_block)
         found.append(price_collective("send", size, devices, cluster, sharing=plan.tp))
     return found
 
@@ -371,15 +380,9 @@ def _memory(
     stack: Stack,
 ) -> tuple[RankMemory, ...]:
     found = []
-    last = len(blocks) - 1
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
-            s: stage_bytes(
-                blocks[s],
-                is_first=s == 0,
-                is_last=s == last,
-                buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
-            )
+            s: _stage_bytes(graph, plan, s, blocks[s], stack)
             for s in plan.stages_of(rank)
         }
         refs = [
@@ -410,6 +413,22 @@ def _memory(
             )
         )
     return tuple(found)
+
+
+def _stage_bytes(
+    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
+) -> StageBytes:
+    apart = stack.behaviour.receive_buffers_per_microbatch
+    if not graph.branches:
+        last = stage == len(plan.stages) - 1
+        return stage_bytes(blocks, is_first=stage == 0, is_last=last, buffers_apart=apart)
+    cut = plan.stages[stage]
+    return branched_stage_bytes(
+        blocks,
+        received=crossing_bytes(graph, cut.first_block),
+        sent=crossing_bytes(graph, cut.last_block),
+        buffers_apart=apart,
+    )
 
 
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
