@@ -76,13 +76,14 @@ class SimulatorCosts:
         self.traced, self.cluster, self.workload = traced, cluster, workload
         self.stack, self.strategies, self.price = stack, strategies, price
         self.seed, self.workers = seed, workers
+        self.micro_batches = tuple(micro_batches)
         self.cluster_hash = content_hash(cluster)
         self._chains: dict[tuple[object, ...], ChainCosts] = {}
         self._sends: dict[tuple[object, ...], float] = {}
         self._gathered: dict[tuple[object, ...], Array] = {}
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
-        self._places = Places(cluster)
+        self.places = Places(cluster)
         self.memory = CellMemory(
             traced,
             cluster,
@@ -92,7 +93,7 @@ class SimulatorCosts:
             micro_batches=micro_batches,
         )
         self._tails = CellTails(
-            cluster, workload, stack=stack, places=self._places, parameters=self.memory.parameters
+            cluster, workload, stack=stack, places=self.places, parameters=self.memory.parameters
         )
         self.capacity_bytes = self.memory.capacity_bytes
 
@@ -128,13 +129,13 @@ class SimulatorCosts:
         """The least figures over the cluster's places, whatever the schedule."""
         key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
         if key not in self._leasts:
-            places = self._places.distinct(cell)
+            places = self.places.distinct(cell)
             single = np.diagonal(self.memory.parameters(cell.tp).count, offset=1)
             crossing = 0.0
             if cell.pp > 1:
                 size = crossings_of(self.traced.at(cell.micro_batch, cell.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
-                crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.pp + 1))
+                crossing = 2 * min(self.send_s(cell, s, size) for s in range(1, cell.pp + 1))
             self._leasts[key] = _Least(
                 seconds=np.min([self._seconds(cell, rank) for rank in places], axis=0),
                 crossing_s=crossing,
@@ -199,10 +200,10 @@ class SimulatorCosts:
         graph = self.traced.at(cell.micro_batch, cell.tp)
         kinds = kinds_to_tell(graph)
         at = np.asarray([ref.kind for ref in graph.chain])
-        places = self._places.distinct(cell)
-        position = {self._places.of(cell, rank): index for index, rank in enumerate(places)}
+        places = self.places.distinct(cell)
+        position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         stages = cell.num_stages
-        at_rank = [position[self._places.of(cell, cell.rank_of(s))] for s in range(stages)]
+        at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in range(stages)]
         kept = in_flight(cell)
         # The last stage sends nothing on, so its forward peak may count for more.
         costs = [self._block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)]
@@ -211,7 +212,7 @@ class SimulatorCosts:
         arrives, leaves = over.arrives, over.leaves
         sizes, where = np.unique(arrives, return_inverse=True)
         sends = np.asarray(
-            [[self._send(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
+            [[self.send_s(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
@@ -278,13 +279,13 @@ class SimulatorCosts:
             tail_s=tail_s,
             backward_transient_bytes=tuple(
                 self._chain(cell, rank).backward_transient_bytes[at]
-                for rank in self._places.distinct(cell)
+                for rank in self.places.distinct(cell)
                 for _ in (0, 1)
             ),
             longest_forward_s=tuple(
                 self._chain(cell, rank).forward_s[at]
                 + self._gathers(cell, rank).max(axis=1)[at] / 2
-                for rank in self._places.distinct(cell)
+                for rank in self.places.distinct(cell)
                 for _ in (0, 1)
             ),
             received_bytes=over.arrives,
@@ -296,7 +297,7 @@ class SimulatorCosts:
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell that splits the backward."""
         held = self.interleaved(cell)
-        places = self._places.distinct(cell)
+        places = self.places.distinct(cell)
         graph = self.traced.at(cell.micro_batch, cell.tp)
         at = np.asarray([ref.kind for ref in graph.chain])
         weight_s = [
@@ -354,12 +355,17 @@ class SimulatorCosts:
             solver_workers=self.workers,
         )
 
+    def first_bytes(self, cell: Cell) -> Array:
+        """[n] bytes while the backward of a stage runs that begins with a block, at least."""
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        return self._chain(cell, 0).first_bytes[[ref.kind for ref in graph.chain]]
+
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""
         return predict(plan, self.traced, self.cluster, stack=self.stack, price=self.price)
 
     def _chain(self, cell: Cell, rank: int) -> ChainCosts:
-        key = (cell.micro_batch, cell.tp, self._places.of(cell, rank)[:2])
+        key = (cell.micro_batch, cell.tp, self.places.of(cell, rank)[:2])
         if key not in self._chains:
             graph = self.traced.at(cell.micro_batch, cell.tp)
             group = tp_group(cell, rank)
@@ -374,7 +380,7 @@ class SimulatorCosts:
         group = dp_group(cell, rank)
         if cell.zero_stage < 2 or len(group) < 2:
             return np.zeros_like(chain.backward_s)
-        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
+        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self.places.of(cell, rank))
         if key not in self._gathered:
             self._gathered[key] = np.asarray(
                 [
@@ -422,7 +428,7 @@ class SimulatorCosts:
             transient_bytes=np.ceil(transient[at]),
         )
 
-    def _send(self, cell: Cell, stage: int, size_bytes: float) -> float:
+    def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:
         """Seconds over the cut before a virtual stage."""
         if stage == 0:
             return 0.0
