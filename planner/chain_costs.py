@@ -44,6 +44,13 @@ class ChainCosts:
     branched: bool = False
 
     @property
+    def forward_rise_bytes(self) -> Array:
+        """[K, S] highest bytes of the forward beyond kept_bytes; below 0 where the outputs, that
+        are among these, are the most of it."""
+        handed = self.output_bytes[:, None] if self.branched else 0.0
+        return np.asarray(self.forward_transient_bytes - handed)
+
+    @property
     def first_bytes(self) -> Array:
         """[K] while the backward of a block runs that stands first in its stage, with the strategy
         that needs least."""

@@ -117,8 +117,8 @@ class SimulatorCosts:
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
             fill_s=(
-                interleaved_fill_s(times, cell)
-                if cell.schedule == "interleaved" and not graph.branches
+                interleaved_fill_s(times, cell, any_order=bool(graph.branches))
+                if cell.schedule == "interleaved"
                 else 0.0
             ),
             tail_s=least.any_tail_s if graph.branches else least.tail_s,
@@ -292,6 +292,7 @@ class SimulatorCosts:
             sent_bytes=over.leaves,
             room_for_messages=message_counts(self.stack, cell.num_microbatches),
             holds_sent=habits.sent_tensors_held_until_end,
+            outputs_counted=bool(graph.branches),
         )
 
     def split(self, cell: Cell) -> SplitProblem:
@@ -321,7 +322,7 @@ class SimulatorCosts:
             # As the simulator counts: everything stays until W (simulator/memory.py).
             weight_bytes=tuple(costs.saved_bytes for costs in held.chain.costs),
             forward_transient_bytes=tuple(
-                self._chain(cell, rank).forward_transient_bytes[at]
+                self._chain(cell, rank).forward_rise_bytes[at]
                 for rank in places
                 for _ in (0, 1)
             ),
