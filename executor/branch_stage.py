@@ -70,7 +70,9 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
         )
     missing = sorted(set(range(len(entries))) - set(flow.reached))
     if missing:
-        raise MismatchError(f"the model never calls {entries[missing[0]]!r}, where the plan cuts it")
+        raise MismatchError(
+            f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
+        )
     return flow
 
 
@@ -88,7 +90,7 @@ class _WithQuiet(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override] # one output
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.shapes)
         return (gradient, *zeros)
 
@@ -159,9 +161,7 @@ class BranchStage(StageModule):
         modules = dict(self.model.named_modules())
         for path in self._layout.units:
             if path and not isinstance(modules[path], _Absent):
-                modules[path].register_forward_pre_hook(
-                    self._began, prepend=True, with_kwargs=True
-                )
+                modules[path].register_forward_pre_hook(self._began, prepend=True, with_kwargs=True)
                 modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
 
     def _began(self, module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from planner.block_lattice import BlockLattice, lattice_of
 from planner.branch_and_bound import Refinement
 from planner.cell import Cell
@@ -45,7 +43,9 @@ def cell_solver(
     if not graph.branches or len(graph.chain) < 2:
         return chain
     lattice = lattice_of(graph, MOST_IDEALS)
-    return chain if lattice is not None and lattice.is_chain else BranchSolver(chain, costs, lattice)
+    return (
+        chain if lattice is not None and lattice.is_chain else BranchSolver(chain, costs, lattice)
+    )
 
 
 class BranchSolver:

@@ -256,9 +256,7 @@ def _leaving(leaves: Array) -> Array:
     return np.concatenate([[0.0], leaves[:-1], [0.0]])
 
 
-def edges(
-    arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool = False
-) -> Array:
+def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool = False) -> Array:
     """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
     hands on is kept, and its own inputs lie in the receive buffer where the stack keeps those
     apart; the chain's first block receives nothing (simulator/memory.py, stage_bytes).

@@ -322,9 +322,7 @@ class SimulatorCosts:
             # As the simulator counts: everything stays until W (simulator/memory.py).
             weight_bytes=tuple(costs.saved_bytes for costs in held.chain.costs),
             forward_transient_bytes=tuple(
-                self._chain(cell, rank).forward_rise_bytes[at]
-                for rank in places
-                for _ in (0, 1)
+                self._chain(cell, rank).forward_rise_bytes[at] for rank in places for _ in (0, 1)
             ),
         )
 

@@ -113,9 +113,7 @@ class IdealCosts:
             statics, _ = self._memory.moments_at(
                 cell, in_flight(cell), arriving[:, None], over[None, :], first_bytes
             )
-            tails = tuple(
-                self._tails.of_ranges(cell, rank) for rank in costs.places.distinct(cell)
-            )
+            tails = tuple(self._tails.of_ranges(cell, rank) for rank in costs.places.distinct(cell))
         apart = costs.stack.behaviour.receive_buffers_per_microbatch
         sizes, where = np.unique(over, return_inverse=True)
         sends = np.asarray(

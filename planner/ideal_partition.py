@@ -7,6 +7,8 @@ cuts that a stage may lie between are others: ideals of which one holds the othe
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from planner.block_lattice import BlockLattice
@@ -24,7 +26,7 @@ def partition_ideals(problem: IdealProblem, *, below: float = np.inf) -> IdealPa
     if found is None:
         return None
     cuts = (*found.starts, problem.lattice.count - 1)
-    stages = [problem.lattice.blocks(i, j) for i, j in zip(cuts, cuts[1:], strict=False)]
+    stages = [problem.lattice.blocks(i, j) for i, j in pairwise(cuts)]
     left = list(found.strategies)
     strategies = []
     for blocks in stages:

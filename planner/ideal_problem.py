@@ -46,9 +46,7 @@ class IdealProblem:
             ("send_backward_s", (p, m)),
         ):
             if getattr(self, name).shape != shape:
-                raise InputError(
-                    f"{name} must have shape {shape}, has {getattr(self, name).shape}"
-                )
+                raise InputError(f"{name} must have shape {shape}, has {getattr(self, name).shape}")
         if any(array.shape != (m, m) for array in (*self.static_bytes, *self.tails_s)):
             raise InputError(f"static_bytes and tails_s must have shape {(m, m)} each")
         if len(self.kinds) != self.lattice.num_blocks:

@@ -37,7 +37,9 @@ def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell
 
 
 def explain_infeasible(
-    solver: CellSolver | BranchSolver, lacking: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
+    solver: CellSolver | BranchSolver,
+    lacking: Mapping[Cell, float],
+    relaxations: tuple[Relaxation, ...],
 ) -> Infeasibility:
     """The nearest of the cells' plans: the one that fits with the least memory more.
 

@@ -74,9 +74,7 @@ def solved(solver: PartitionSolver, below: float) -> Partition | None:
 class PartitionSolver:
     """Solves one problem; planner/ideal_partition.py puts ideals in the place of prefixes."""
 
-    def __init__(
-        self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]
-    ) -> None:
+    def __init__(self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]) -> None:
         self.problem, self.labels = problem, labels
         self.end = problem.num_blocks  # the cut behind all blocks
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]

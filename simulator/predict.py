@@ -9,7 +9,7 @@ from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import ActionOverhead, ReferencePoint
-from profiles.model.block_order import crossing_bytes, in_order
+from profiles.model.block_order import crossing, crossing_bytes, in_order
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
@@ -26,6 +26,7 @@ from simulator.plan import Plan
 from simulator.predicted_events import predicted_events
 from simulator.prediction import (
     Component,
+    CutTensor,
     Interval,
     Prediction,
     RankMemory,
@@ -136,7 +137,7 @@ def predict(
         usd_per_million_tokens=usd_per_million_tokens(tokens_per_s, plan.world_size, price),
         kwh_per_million_tokens=kwh_per_million_tokens(tokens_per_s, cluster),
         bubble_fraction=bubble,
-        stages=_stage_predictions(plan, costs, tails),
+        stages=_stage_predictions(plan, graph, costs, tails),
         ranks=ranks,
         events=predicted_events(plan, timeline, sends, tails),
         sources=_sources(plan, blocks, sends, tails),
@@ -382,8 +383,7 @@ def _memory(
     found = []
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
-            s: _stage_bytes(graph, plan, s, blocks[s], stack)
-            for s in plan.stages_of(rank)
+            s: _stage_bytes(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
         }
         refs = [
             ref
@@ -448,7 +448,7 @@ def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interv
 
 
 def _stage_predictions(
-    plan: Plan, costs: list[StageCost], tails: list[Tail]
+    plan: Plan, graph: ModelGraph, costs: list[StageCost], tails: list[Tail]
 ) -> tuple[StagePrediction, ...]:
     return tuple(
         StagePrediction(
@@ -459,8 +459,22 @@ def _stage_predictions(
             optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
             data_parallel_s=tails[plan.pp_rank_of(s)].data_parallel_s,
             runtime_s=cost.runtime_s,
+            receives=_receives(plan, s, graph),
         )
         for s, cost in enumerate(costs)
+    )
+
+
+def _receives(plan: Plan, stage: int, graph: ModelGraph) -> tuple[CutTensor, ...] | None:
+    if not graph.branches:
+        return None
+    return tuple(
+        CutTensor(
+            made_by=graph.chain[branch.producer].entry,
+            used_by=tuple(graph.chain[k].entry for k in branch.consumers),
+            memory_bytes=float(branch.spec.memory_bytes),
+        )
+        for branch in crossing(graph, plan.stages[stage].first_block)
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from profiles.errors import MismatchError
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import resolve_model
 from profiles.model.trace import rules_and_ties, trace_graph
@@ -55,7 +54,9 @@ def cut_anywhere(plan: Plan, rng: random.Random) -> Plan:
     n, count = len(plan.block_entries), len(plan.stages)
     cuts = [0, *sorted(rng.sample(range(1, n), count - 1)), n]
     kind = plan.stages[0].recompute[0]
-    stages = [Stage(first_block=a, last_block=b, recompute=(kind,) * (b - a)) for a, b in pairwise(cuts)]
+    stages = [
+        Stage(first_block=a, last_block=b, recompute=(kind,) * (b - a)) for a, b in pairwise(cuts)
+    ]
     return replace(plan, stages=tuple(stages))
 
 

@@ -68,7 +68,9 @@ class BranchModel:
             tokens = int(256 * (rng.integers(2, 12) if unlike or k in (0, n - 1) else 6))
             taken = [specs[p] for p in flows if k in flows[p]]
             block = _block(rng, tokens, tuple(taken), (specs[k],) if k < n - 1 else (), unlike)
-            chain.append(BlockRef(entry=f"b{k}" if k else "", kind=kinds.setdefault(block.kind, len(kinds))))
+            chain.append(
+                BlockRef(entry=f"b{k}" if k else "", kind=kinds.setdefault(block.kind, len(kinds)))
+            )
             if len(blocks) < len(kinds):
                 blocks.append(block)
         branches = tuple(

@@ -40,7 +40,7 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
     twice = schedule == "interleaved" or schedule in V_SCHEDULES
     pp = 2 if twice else int(rng.integers(2, 4))
     stages = 2 * pp if twice else pp
-    n = int(rng.integers(max(4, stages), 7 if not twice else 7))
+    n = int(rng.integers(max(4, stages), 7))
     micro = pp * int(rng.integers(1, 4)) if twice else int(rng.integers(1, 7))
     micro = max(micro, 2 * pp) if schedule == "dualpipev" else micro
     model = BranchModel(rng, shape, n, unlike=bool(rng.integers(0, 3)))
@@ -49,8 +49,7 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
     fills = [
         blocks
         for blocks in nested(model, stages)
-        if schedule != "interleaved"
-        or {len(b) for b in blocks} <= {n // stages, n // stages + 1}
+        if schedule != "interleaved" or {len(b) for b in blocks} <= {n // stages, n // stages + 1}
     ]
     if not fills:
         return None
@@ -75,7 +74,9 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
     answer = search(
         model,
         on,
-        plan_of(model, fills[0], (Recompute.NONE,) * n, pp=pp, micro=micro, schedule=schedule).workload,
+        plan_of(
+            model, fills[0], (Recompute.NONE,) * n, pp=pp, micro=micro, schedule=schedule
+        ).workload,
         space=Space(
             pp=(pp,),
             vpp=(stages // pp,),
@@ -85,9 +86,7 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
         ),
         stack=_STACK,
     )
-    in_order = [
-        t for blocks, t in fitting if [k for b in blocks for k in b] == list(range(n))
-    ]
+    in_order = [t for blocks, t in fitting if [k for b in blocks for k in b] == list(range(n))]
     return Case(min(t for _, t in fitting), min(in_order, default=np.inf), answer)
 
 
