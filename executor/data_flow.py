@@ -134,7 +134,7 @@ class _Recording(TorchFunctionMode):
         self._numbers: dict[int, tuple[Tensor, int]] = {}
 
     def enter(self, block: int, inputs: Sequence[Any]) -> None:
-        """From here on, the calls are this block's; these are the leaves that its entry is given."""
+        """From here on the calls are this block's; `inputs` are the leaves its entry is given."""
         self.block = block
         self.reached.append(block)
         known = [self._numbers.get(id(x)) for x in inputs]
