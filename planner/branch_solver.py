@@ -26,7 +26,12 @@ from planner.costs import SimulatorCosts
 from planner.ideal_costs import IdealCosts
 from planner.ideal_partition import partition_ideals
 from planner.ideal_problem import IdealPartition, IdealProblem
-from planner.near_even import near_even_fillings, path_bounds, timeline_seconds
+from planner.near_even import (
+    balanced_filling,
+    near_even_fillings,
+    path_bounds,
+    timeline_seconds,
+)
 from planner.ordered import Ordered
 from planner.problem import Array, Partition
 from planner.stage_labels import Index
@@ -233,7 +238,7 @@ class BranchSolver:
             if seconds[index] >= limit * (1 - _BETTER) or tried == MOST_PREDICTED:
                 bounds.append(float(seconds[index]))
                 break
-            made = self._at_its_fastest(cell, filled, filled.cuts[near[index]])
+            made = self._at_its_fastest(cell, filled.problem, filled.cuts[near[index]])
             assert made.prediction is not None  # made so
             if not made.prediction.fits:
                 bounds.append(float(seconds[index]))
@@ -242,10 +247,9 @@ class BranchSolver:
         bound = max(lower, min([*bounds, best.step_time_s]))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
-    def _at_its_fastest(self, cell: Cell, filled: _Filled, cuts: Index) -> Refinement:
+    def _at_its_fastest(self, cell: Cell, problem: IdealProblem, cuts: Index) -> Refinement:
         assert self.lattice is not None  # as there are fillings
         stages = [self.lattice.blocks(int(i), int(j)) for i, j in pairwise(cuts)]
-        problem = filled.problem
         strategies = tuple(
             int(problem.costs[slot.costs].backward_s[block].argmin())
             for slot, blocks in zip(problem.slots, stages, strict=True)
@@ -268,7 +272,15 @@ class BranchSolver:
         self, cell: Cell, traced: Refinement, below: float, lower: float
     ) -> Refinement:
         best, bounds = traced, [traced.bound_s]
-        for order in self._every or self._likely(cell):
+        if self._every is not None:
+            orders = self._every
+        elif cell.schedule == "interleaved":
+            made, orders = self._balanced(cell)
+            if made is not None and made.step_time_s < best.step_time_s * (1 - _BETTER):
+                best = made
+        else:
+            orders = self._likely(cell)
+        for order in orders:
             if order == tuple(range(len(order))):
                 continue
             limit = min(below, best.step_time_s * (1 - _BETTER))
@@ -279,6 +291,19 @@ class BranchSolver:
                 best = made
         bound = min(bounds) if self._every is not None else lower
         return replace(best, bound_s=min(bound, best.step_time_s))
+
+    def _balanced(self, cell: Cell) -> tuple[Refinement | None, tuple[tuple[int, ...], ...]]:
+        """The near-even filling whose slowest stage is fastest, if it fits, and its order."""
+        if self._ideals is None or self.lattice is None:
+            return None, ()
+        problem = self._ideals.problem(cell)
+        cuts = balanced_filling(problem)
+        if cuts is None:
+            return None, ()
+        made = self._at_its_fastest(cell, problem, cuts)
+        order = tuple(k for i, j in pairwise(cuts) for k in self.lattice.blocks(int(i), int(j)))
+        fits = made.prediction is not None and made.prediction.fits
+        return (made if fits else None), (order,)
 
     def _likely(self, cell: Cell) -> tuple[tuple[int, ...], ...]:
         """The order of the dynamic programme's stages, as many as the cell has."""

@@ -22,16 +22,7 @@ from simulator.timeline import simulate
 
 def near_even_fillings(lattice: BlockLattice, stages: int, limit: int) -> Index | None:
     """[fillings, stages + 1] ideals at which the stages are cut; None for more than `limit`."""
-    size = lattice.holds.sum(axis=1)
-    least = lattice.num_blocks // stages
-    holds, legal = lattice.holds, np.asarray(lattice.cuts)
-    legal[-1] = True
-    after: list[Index] = []
-    for ideal in range(lattice.count):
-        grown = size - size[ideal]
-        near = (grown == least) | (grown == least + 1)
-        near &= legal & ~(holds[ideal] & ~holds).any(axis=1)
-        after.append(np.flatnonzero(near))
+    after = _next_cuts(lattice, stages)
     # How many fillings of the stages from one on begin at an ideal, the last stage first.
     ways = np.zeros((stages + 1, lattice.count))
     ways[stages, -1] = 1
@@ -51,12 +42,53 @@ def near_even_fillings(lattice: BlockLattice, stages: int, limit: int) -> Index 
     return np.asarray(found, dtype=np.intp)
 
 
+def balanced_filling(problem: IdealProblem) -> Index | None:
+    """[stages + 1] ideals of the near-even filling whose slowest stage is fastest; None if none."""
+    lattice, stages = problem.lattice, problem.num_stages
+    after = _next_cuts(lattice, stages)
+    holds = lattice.holds.astype(float)
+    slowest = np.full((stages + 1, lattice.count), np.inf)
+    slowest[stages, -1] = 0.0
+    following = np.zeros((stages, lattice.count), dtype=np.intp)
+    for stage in range(stages - 1, -1, -1):
+        costs = problem.costs[problem.slots[stage].costs]
+        total = holds @ (costs.forward_s + costs.backward_s.min(axis=1))
+        for ideal in range(lattice.count):
+            ends = after[ideal]
+            if ends.size:
+                worst = np.maximum(total[ends] - total[ideal], slowest[stage + 1, ends])
+                best = int(worst.argmin())
+                slowest[stage, ideal] = worst[best]
+                following[stage, ideal] = ends[best]
+    if not np.isfinite(slowest[0, 0]):
+        return None
+    cuts = [0]
+    for stage in range(stages):
+        cuts.append(int(following[stage, cuts[-1]]))
+    return np.asarray(cuts, dtype=np.intp)
+
+
+def _next_cuts(lattice: BlockLattice, stages: int) -> list[Index]:
+    """Per ideal where a stage that begins there may end."""
+    size, holds = lattice.holds.sum(axis=1), lattice.holds
+    least = lattice.num_blocks // stages
+    legal = np.asarray(lattice.cuts)
+    legal[-1] = True
+    found = []
+    for ideal in range(lattice.count):
+        grown = size - size[ideal]
+        near = (grown == least) | (grown == least + 1)
+        near &= legal & ~(holds[ideal] & ~holds).any(axis=1)
+        found.append(np.flatnonzero(near))
+    return found
+
+
 def path_bounds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
     """[fillings] seconds that no timeline of each filling undercuts, tails left out.
 
     The paths of planner.bound.interleaved_fill_s, with the stages as they are.
     """
-    forward, backward = _seconds(problem, cuts)
+    forward, backward = stage_seconds(problem, cuts)
     times = forward + backward
     p, micro = cell.pp, cell.num_microbatches
     ranks = np.stack([times[:, rank::p].sum(axis=1) for rank in range(p)], axis=1)
@@ -75,7 +107,7 @@ def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
         num_microbatches=cell.num_microbatches,
         stages_per_rank=cell.vpp,
     )
-    forward, backward = _seconds(problem, cuts)
+    forward, backward = stage_seconds(problem, cuts)
     stages = np.arange(cell.num_stages)
     found = np.zeros(len(cuts))
     for row, ideals in enumerate(cuts):
@@ -91,7 +123,7 @@ def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
     return found
 
 
-def _seconds(problem: IdealProblem, cuts: Index) -> tuple[Array, Array]:
+def stage_seconds(problem: IdealProblem, cuts: Index) -> tuple[Array, Array]:
     """[fillings, stages] forward and least backward seconds per micro-batch."""
     holds = problem.lattice.holds.astype(float)
     forward, backward = np.zeros(cuts[:, 1:].shape), np.zeros(cuts[:, 1:].shape)
