@@ -20,8 +20,7 @@ _TOLERANCE = 1e-5  # as tests/executor/test_planned_models.py
 SETTINGS = {
     2: (
         {"pp": 2, "schedule": "1f1b"},
-        {"pp": 2, "schedule": "gpipe", "recompute": Recompute.FULL},
-        {"pp": 2, "vpp": 2, "schedule": "interleaved"},
+        {"pp": 2, "vpp": 2, "schedule": "interleaved", "recompute": Recompute.FULL},
         {"pp": 2, "schedule": "1f1b", "precision": "bf16"},
     ),
     4: (
