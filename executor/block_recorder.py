@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from executor.recorder import Recorder
@@ -142,7 +143,9 @@ class BlockRecorder(Recorder):
                 return None  # another call of a module that is used more than once
             if index > stage.first:
                 passed.ends[index - 1] = self._clock.read()
-            cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+            # A replay that knows the model's calls by their number must not meet these.
+            with torch._C.DisableTorchFunction():
+                cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
             if stage.split is not None:
                 stage.split.label = index
             passed.begins[index] = self._clock.read()
@@ -178,7 +181,10 @@ class BlockRecorder(Recorder):
         # From the last block to the first; where no gradient crosses a cut nothing runs before it.
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
-            ended = passed.backward.get(block, end)
+            # A tower's first block is given nothing that has a gradient: what runs backward until
+            # the next stamp is counted as its own (as profiles/hardware/probe_chain.py does).
+            stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
+            ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, reached, ended)
             reached = ended
 

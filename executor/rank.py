@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from executor.branch_stage import BranchStage, boundary_of, flow_of
+from executor.data_flow import DataFlow
 from executor.mesh import Mesh
 from executor.parallelize import (
     apply_fully_sharded,
@@ -66,7 +69,18 @@ class Rank:
             "seed": plan.seed,
         }
         probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
-        layout = layout_of(probe, plan.block_entries)
+        cuts = [stage.first_block for stage in plan.stages[1:]]
+        layout = flow = None
+        boundaries: Mapping[int, Boundary] = {}
+        if cuts:
+            flow = flow_of(probe, plan.block_entries)
+            probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
+        if flow is not None and not flow.is_chain(cuts):
+            boundaries = {cut: boundary_of(flow, cut) for cut in (0, *cuts)}
+        else:
+            flow = None
+            layout = layout_of(probe, plan.block_entries)
+            boundaries = layout.boundaries
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build_meta(spec, micro_batch=plan.workload.global_batch, **settings)  # type: ignore[arg-type] # plain keywords
         self.args = tuple(self._slice(x) for x in data.args)
@@ -76,10 +90,10 @@ class Rank:
                 f"{type(data.targets).__name__}"
             )
         self.targets = self._slice(data.targets) if isinstance(data.targets, Tensor) else None
-        self.stages = self._build_stages(spec, layout, settings)
+        self.stages = self._build_stages(spec, layout, flow, settings)
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
-        self.pipeline = self._make_pipeline(layout) if plan.pp > 1 else None
+        self.pipeline = self._make_pipeline(boundaries) if plan.pp > 1 else None
 
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.dp
@@ -89,7 +103,11 @@ class Rank:
     # --- building -----------------------------------------------------------------------------
 
     def _build_stages(
-        self, spec: ModelSpec, layout: Layout, settings: dict[str, Any]
+        self,
+        spec: ModelSpec,
+        layout: Layout | None,
+        flow: DataFlow | None,
+        settings: dict[str, Any],
     ) -> dict[int, StageModule]:
         stages = {}
         self.names: dict[str, nn.Parameter] = {}
@@ -98,7 +116,13 @@ class Rank:
             built = build_meta(spec, micro_batch=self.plan.micro_batch, **settings)
             names = parameter_names(built.module)
             split = SplitBackward() if self.plan.schedule in SPLIT_SCHEDULES else None
-            stage = StageModule(built, layout, cut.first_block, cut.last_block, split=split)
+            if flow is not None:
+                stage: StageModule = BranchStage(
+                    built, flow, cut.first_block, cut.last_block, split=split
+                )
+            else:
+                assert layout is not None  # one of the two is there
+                stage = StageModule(built, layout, cut.first_block, cut.last_block, split=split)
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
@@ -107,9 +131,9 @@ class Rank:
             stages[index] = stage
         return stages
 
-    def _make_pipeline(self, layout: Layout) -> Pipeline:
+    def _make_pipeline(self, at_block: Mapping[int, Boundary]) -> Pipeline:
         boundaries: dict[int, Boundary] = {
-            i: layout.boundaries[stage.first_block] for i, stage in enumerate(self.plan.stages)
+            i: at_block[stage.first_block] for i, stage in enumerate(self.plan.stages)
         }
         schedule = build_schedule(
             self.plan.schedule,

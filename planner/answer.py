@@ -19,6 +19,7 @@ import numpy as np
 
 from planner.bound import lower_bounds
 from planner.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
+from planner.branch_solver import BranchSolver, cell_solver
 from planner.cell import Cell
 from planner.cell_costs import CellCosts, CellSolver
 from planner.explain import why_not_first
@@ -72,7 +73,7 @@ def search_setting(
     """
     start = options.clock()
     cells = legal_cells(space, setting.ground)
-    solver = CellSolver(
+    solver = cell_solver(
         setting.costs, solver=options.solver, seed=options.seed, workers=SOLVER_WORKERS
     )
     missing, bounds = _price(setting.costs, cells)
@@ -110,7 +111,7 @@ def _price(costs: CellCosts, cells: tuple[Cell, ...]) -> tuple[list[float], np.n
 
 
 def _run(
-    solver: CellSolver,
+    solver: CellSolver | BranchSolver,
     cells: tuple[Cell, ...],
     bounds: np.ndarray,
     options: SearchOptions,
@@ -146,7 +147,7 @@ def _answer(
     space: Space,
     cells: tuple[Cell, ...],
     outcome: Outcome,
-    solver: CellSolver,
+    solver: CellSolver | BranchSolver,
     options: SearchOptions,
     start: float,
 ) -> PlanFile:
@@ -228,7 +229,7 @@ def _solve_candidates(
             cells = legal_cells(candidate.space, setting.ground)
         except InputError:
             continue
-        solver = CellSolver(setting.costs, solver="dp", seed=options.seed, workers=SOLVER_WORKERS)
+        solver = cell_solver(setting.costs, solver="dp", seed=options.seed, workers=SOLVER_WORKERS)
         _, bounds = _price(setting.costs, cells)
         quiet = SearchOptions(seed=options.seed, clock=options.clock)
         outcome = _run(solver, cells, bounds, quiet, 0, first_only=True)

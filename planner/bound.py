@@ -99,10 +99,11 @@ def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
     )
 
 
-def interleaved_fill_s(times: Array, cell: Cell) -> float:
+def interleaved_fill_s(times: Array, cell: Cell, *, any_order: bool = False) -> float:
     """Seconds beyond M W / p that an interleaved step takes at least.
 
     times  [n] of the blocks at their fastest; every stage holds n // stages of them or one more
+    any_order  the blocks before the last may stand in any order: stages hold the fastest of them
 
     Two kinds of paths run through any interleaved timeline (T_s of virtual stage s, R_r of rank r):
         rank r < p - 1    T_0 + ... + T_{r-1} + M R_r: down to the rank, all its work, and up
@@ -115,6 +116,11 @@ def interleaved_fill_s(times: Array, cell: Cell) -> float:
     least = len(times) // stages
     last_rank = m / ((p - 1) * (m - p) + m)
     other_rank = last_rank * (m - p) / m
+    if any_order:
+        fastest = np.concatenate([[0.0], np.cumsum(np.sort(times[:-1]))])
+        before = sum(float(fastest[rank * least]) for rank in range(1, p - 1))
+        last_s = float(times[-1] + fastest[least - 1])
+        return last_rank * (p - 1) * last_s + other_rank * before
     total = np.concatenate([[0.0], np.cumsum(times)])
     windows = total[least:] - total[:-least]
     # Stage s begins somewhere between s x least and s x (least + 1) blocks.

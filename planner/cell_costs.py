@@ -170,6 +170,10 @@ class CellSolver:
             splitter = Splitter(splitter.problem.with_capacity(-_over(prediction)))
         return Refinement(cell=cell, bound_s=bound)
 
+    def refine_by_timeline(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """As `refine`, by the solver that knows the timeline of every schedule but interleaved."""
+        return self._refine_split(cell, below, lower)
+
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
         if cell.schedule == "interleaved":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.cell import Cell
-from planner.chain_costs import HeldParameters, held_in_ranges, price_chain
+from planner.chain_costs import HeldParameters, crossings_of, held_in_ranges, price_chain
 from planner.placement import sides
 from planner.problem import Array, Load
 from planner.traced import Traced
@@ -112,14 +112,31 @@ class CellMemory:
                                                 when gradients come; the second backward
             always                              the last backward; the end
         """
+        return self.moments_at(
+            cell,
+            kept,
+            np.concatenate([[0.0], arrives[1:]])[:, None],
+            _leaving(leaves)[None, :],
+            first_bytes[:, None],
+        )
+
+    def moments_at(
+        self,
+        cell: Cell,
+        kept: tuple[int, ...],
+        arriving: Array,
+        leaving: Array,
+        first_bytes: Array,
+    ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
+        """The same of stages between any two cuts: what crosses the cut before (a column) and
+        behind them (a row), and what their first block needs."""
         micro = cell.num_microbatches
-        arriving = np.concatenate([[0.0], arrives[1:]])[:, None]
-        crossing = arriving + _leaving(leaves)[None, :]
+        crossing = arriving + leaving
         habits, piped = self._stack.behaviour, cell.pp > 1
         fixed, gradients = self._state_ranges(cell)
         if piped:
             incoming, outgoing = message_counts(self._stack, micro)
-            fixed = fixed + incoming * arriving + outgoing * _leaving(leaves)[None, :]
+            fixed = fixed + incoming * arriving + outgoing * leaving
         own = 0.0 if habits.receive_buffers_per_microbatch else arriving
         sent = crossing * (piped and habits.sent_tensors_held_until_end)
         statics: list[Array] = []
@@ -129,7 +146,7 @@ class CellMemory:
             if (name, number) not in known:
                 extra = {
                     "before": np.zeros_like(fixed),
-                    "first": gradients + own + first_bytes[:, None],
+                    "first": gradients + own + first_bytes,
                     "after": gradients + number * sent,
                 }[name]
                 known[name, number] = len(statics)
@@ -174,10 +191,7 @@ class CellMemory:
         key = (cell.tp, micro_batch)
         if key not in self._cuts:
             graph = self._traced.at(micro_batch, cell.tp)
-            self._cuts[key] = min(
-                float(sum(spec.memory_bytes for spec in graph.kinds[ref.kind].inputs))
-                for ref in graph.chain[1:]
-            )
+            self._cuts[key] = crossings_of(graph).least
         habits = self._stack.behaviour
         messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
         return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
@@ -241,10 +255,16 @@ def _leaving(leaves: Array) -> Array:
     return np.concatenate([[0.0], leaves[:-1], [0.0]])
 
 
-def edges(arrives: Array, leaves: Array, *, buffers_apart: bool) -> Array:
+def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool = False) -> Array:
     """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
     hands on is kept, and its own inputs lie in the receive buffer where the stack keeps those
-    apart; the chain's first block receives nothing (simulator/memory.py, stage_bytes)."""
+    apart; the chain's first block receives nothing (simulator/memory.py, stage_bytes).
+
+    branched  blocks are counted with their outputs: what is beyond them is what the stage receives
+    """
+    if branched:
+        received = np.zeros_like(arrives) if buffers_apart else np.concatenate([[0.0], arrives[1:]])
+        return np.asarray(np.broadcast_to(received[:, None], (len(leaves), len(leaves) + 1)))
     apart = arrives.copy() if buffers_apart else np.zeros_like(arrives)
     apart[0] = arrives[0]
     return np.asarray(np.ceil(_leaving(leaves)[None, :] - apart[:, None]))

@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.problem import Array
 from profiles.hardware.cluster import Cluster
+from profiles.model.block_order import crossing_bytes
 from profiles.model.graph import ModelGraph
 from simulator.block_cost import BlockCost, price_block
 from simulator.plan import Recompute
@@ -28,6 +29,9 @@ class ChainCosts:
     kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
     weight_bytes  [K, S] kept from I to W where the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
+    branched      of a graph with branches kept_bytes are a block's outputs and what it saved, and
+                  input_bytes are 0: what a block takes is kept by the block that made it, or came
+                  over the cut before the stage (simulator.memory.branched_stage_bytes)
     """
 
     blocks: tuple[tuple[BlockCost, ...], ...]
@@ -39,6 +43,14 @@ class ChainCosts:
     output_bytes: Array
     forward_transient_bytes: Array
     backward_transient_bytes: Array
+    branched: bool = False
+
+    @property
+    def forward_rise_bytes(self) -> Array:
+        """[K, S] highest bytes of the forward beyond kept_bytes; below 0 where the outputs, that
+        are among these, are the most of it."""
+        handed = self.output_bytes[:, None] if self.branched else 0.0
+        return np.asarray(self.forward_transient_bytes - handed)
 
     @property
     def first_bytes(self) -> Array:
@@ -66,16 +78,62 @@ def price_chain(
     def table(figure: Callable[[BlockCost], float]) -> Array:
         return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
 
+    branched = bool(graph.branches)
+    inputs = table(lambda b: b.input_bytes)[:, 0]
     return ChainCosts(
         blocks=blocks,
         forward_s=table(lambda b: b.forward.value + b.tp_forward_s)[:, 0],
         backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
-        kept_bytes=table(lambda b: b.kept_bytes),
+        kept_bytes=table(lambda b: b.saved_bytes + (b.output_bytes if branched else b.input_bytes)),
         weight_bytes=table(lambda b: b.weight_bytes),
-        input_bytes=table(lambda b: b.input_bytes)[:, 0],
+        input_bytes=np.zeros_like(inputs) if branched else inputs,
         output_bytes=table(lambda b: b.output_bytes)[:, 0],
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
+        branched=branched,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossings:
+    """Bytes per micro-batch over the cuts of a chain.
+
+    arrives, leaves  [n] over the cut before and behind each block, as a stage that begins or ends
+                     there receives and sends; what the chain's ends have is not read
+    least            over any cut of any order of the blocks, at least
+    """
+
+    arrives: Array
+    leaves: Array
+    least: float
+
+
+def crossings_of(graph: ModelGraph) -> Crossings:
+    """What crosses the cuts of a graph's chain."""
+    n = len(graph.chain)
+    over = np.asarray([crossing_bytes(graph, cut) for cut in range(n + 1)])
+    if graph.branches:
+        least = float(min(branch.spec.memory_bytes for branch in graph.branches))
+    else:
+        least = float(over[1:-1].min(initial=np.inf))
+    return Crossings(arrives=over[:-1], leaves=over[1:], least=least)
+
+
+def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
+    """[n] numbers of which blocks are alike in everything that a stage's price depends on.
+
+    Of a plain chain the blocks' kinds; with branches also what crosses the cuts beside them.
+    """
+    kinds = tuple(ref.kind for ref in graph.chain)
+    if not graph.branches:
+        return kinds
+    over = crossings_of(graph)
+    numbers: dict[tuple[float, ...], int] = {}
+    return tuple(
+        numbers.setdefault((kind, arrives, leaves), len(numbers))
+        for kind, arrives, leaves in zip(
+            kinds, over.arrives.tolist(), over.leaves.tolist(), strict=True
+        )
     )
 
 

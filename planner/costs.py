@@ -20,7 +20,7 @@ from planner.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 from planner.cell import Cell
 from planner.cell_memory import CellMemory, edges
 from planner.cell_tails import CellTails
-from planner.chain_costs import ChainCosts, price_chain
+from planner.chain_costs import ChainCosts, crossings_of, kinds_to_tell, price_chain
 from planner.in_flight import in_flight
 from planner.interleaved_problem import InterleavedProblem, Ranges, most_per_stage
 from planner.memory_bound import least_longest_s
@@ -76,13 +76,14 @@ class SimulatorCosts:
         self.traced, self.cluster, self.workload = traced, cluster, workload
         self.stack, self.strategies, self.price = stack, strategies, price
         self.seed, self.workers = seed, workers
+        self.micro_batches = tuple(micro_batches)
         self.cluster_hash = content_hash(cluster)
         self._chains: dict[tuple[object, ...], ChainCosts] = {}
         self._sends: dict[tuple[object, ...], float] = {}
         self._gathered: dict[tuple[object, ...], Array] = {}
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
-        self._places = Places(cluster)
+        self.places = Places(cluster)
         self.memory = CellMemory(
             traced,
             cluster,
@@ -92,7 +93,7 @@ class SimulatorCosts:
             micro_batches=micro_batches,
         )
         self._tails = CellTails(
-            cluster, workload, stack=stack, places=self._places, parameters=self.memory.parameters
+            cluster, workload, stack=stack, places=self.places, parameters=self.memory.parameters
         )
         self.capacity_bytes = self.memory.capacity_bytes
 
@@ -114,8 +115,13 @@ class SimulatorCosts:
             busiest_s=busiest,
             last_s=float(times[-1]),
             send_s=least.crossing_s,
-            fill_s=interleaved_fill_s(times, cell) if cell.schedule == "interleaved" else 0.0,
-            tail_s=least.tail_s,
+            # Blocks with branches may stand in another order, and another one first.
+            fill_s=(
+                interleaved_fill_s(times, cell, any_order=bool(graph.branches))
+                if cell.schedule == "interleaved"
+                else 0.0
+            ),
+            tail_s=least.any_tail_s if graph.branches else least.tail_s,
             any_tail_s=least.any_tail_s,
         )
 
@@ -123,15 +129,13 @@ class SimulatorCosts:
         """The least figures over the cluster's places, whatever the schedule."""
         key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
         if key not in self._leasts:
-            places = self._places.distinct(cell)
+            places = self.places.distinct(cell)
             single = np.diagonal(self.memory.parameters(cell.tp).count, offset=1)
             crossing = 0.0
             if cell.pp > 1:
-                inputs = self._chain(cell, 0).input_bytes
-                graph = self.traced.at(cell.micro_batch, cell.tp)
-                size = min(float(inputs[ref.kind]) for ref in graph.chain[1:])
+                size = crossings_of(self.traced.at(cell.micro_batch, cell.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
-                crossing = 2 * min(self._send(cell, s, size) for s in range(1, cell.pp + 1))
+                crossing = 2 * min(self.send_s(cell, s, size) for s in range(1, cell.pp + 1))
             self._leasts[key] = _Least(
                 seconds=np.min([self._seconds(cell, rank) for rank in places], axis=0),
                 crossing_s=crossing,
@@ -194,20 +198,21 @@ class SimulatorCosts:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
         graph = self.traced.at(cell.micro_batch, cell.tp)
-        kinds = tuple(ref.kind for ref in graph.chain)
-        at = np.asarray(kinds)
-        places = self._places.distinct(cell)
-        position = {self._places.of(cell, rank): index for index, rank in enumerate(places)}
+        kinds = kinds_to_tell(graph)
+        at = np.asarray([ref.kind for ref in graph.chain])
+        places = self.places.distinct(cell)
+        position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         stages = cell.num_stages
-        at_rank = [position[self._places.of(cell, cell.rank_of(s))] for s in range(stages)]
+        at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in range(stages)]
         kept = in_flight(cell)
         # The last stage sends nothing on, so its forward peak may count for more.
         costs = [self._block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)]
         chain = self._chain(cell, 0)
-        arrives, leaves = chain.input_bytes[at], chain.output_bytes[at]
+        over = crossings_of(graph)
+        arrives, leaves = over.arrives, over.leaves
         sizes, where = np.unique(arrives, return_inverse=True)
         sends = np.asarray(
-            [[self._send(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
+            [[self.send_s(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
@@ -243,6 +248,7 @@ class SimulatorCosts:
                 arrives,
                 leaves,
                 buffers_apart=self.stack.behaviour.receive_buffers_per_microbatch,
+                branched=chain.branched,
             ),
             send_forward_s=sends,
             send_backward_s=sends,
@@ -252,9 +258,10 @@ class SimulatorCosts:
     def interleaved(self, cell: Cell) -> InterleavedProblem:
         """The problem of an interleaved cell."""
         chain = self.problem(cell)
-        at = np.asarray(chain.kinds)
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
         held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
-        priced = self._chain(cell, 0)
+        over = crossings_of(graph)
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
@@ -272,27 +279,28 @@ class SimulatorCosts:
             tail_s=tail_s,
             backward_transient_bytes=tuple(
                 self._chain(cell, rank).backward_transient_bytes[at]
-                for rank in self._places.distinct(cell)
+                for rank in self.places.distinct(cell)
                 for _ in (0, 1)
             ),
             longest_forward_s=tuple(
                 self._chain(cell, rank).forward_s[at]
                 + self._gathers(cell, rank).max(axis=1)[at] / 2
-                for rank in self._places.distinct(cell)
+                for rank in self.places.distinct(cell)
                 for _ in (0, 1)
             ),
-            received_bytes=priced.input_bytes[at],
-            sent_bytes=priced.output_bytes[at],
+            received_bytes=over.arrives,
+            sent_bytes=over.leaves,
             room_for_messages=message_counts(self.stack, cell.num_microbatches),
             holds_sent=habits.sent_tensors_held_until_end,
+            outputs_counted=bool(graph.branches),
         )
 
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell that splits the backward."""
         held = self.interleaved(cell)
-        at = np.asarray(held.chain.kinds)
-        places = self._places.distinct(cell)
+        places = self.places.distinct(cell)
         graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
         weight_s = [
             np.asarray(
                 [
@@ -315,9 +323,7 @@ class SimulatorCosts:
                 self._chain(cell, rank).weight_bytes[at] for rank in places for _ in (0, 1)
             ),
             forward_transient_bytes=tuple(
-                self._chain(cell, rank).forward_transient_bytes[at]
-                for rank in places
-                for _ in (0, 1)
+                self._chain(cell, rank).forward_rise_bytes[at] for rank in places for _ in (0, 1)
             ),
         )
 
@@ -349,12 +355,17 @@ class SimulatorCosts:
             solver_workers=self.workers,
         )
 
+    def first_bytes(self, cell: Cell) -> Array:
+        """[n] bytes while the backward of a stage runs that begins with a block, at least."""
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        return self._chain(cell, 0).first_bytes[[ref.kind for ref in graph.chain]]
+
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""
         return predict(plan, self.traced, self.cluster, stack=self.stack, price=self.price)
 
     def _chain(self, cell: Cell, rank: int) -> ChainCosts:
-        key = (cell.micro_batch, cell.tp, self._places.of(cell, rank)[:2])
+        key = (cell.micro_batch, cell.tp, self.places.of(cell, rank)[:2])
         if key not in self._chains:
             graph = self.traced.at(cell.micro_batch, cell.tp)
             group = tp_group(cell, rank)
@@ -369,7 +380,7 @@ class SimulatorCosts:
         group = dp_group(cell, rank)
         if cell.zero_stage < 2 or len(group) < 2:
             return np.zeros_like(chain.backward_s)
-        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
+        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self.places.of(cell, rank))
         if key not in self._gathered:
             self._gathered[key] = np.asarray(
                 [
@@ -404,7 +415,9 @@ class SimulatorCosts:
         least = gathers.min(axis=1)
         parts = cell.schedule == "gpipe" or cell.splits_backward
         rest = gathers / 2 if parts else gathers - least[:, None] / 2
-        leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
+        leaving: float | Array = chain.output_bytes[:, None]  # among what is kept
+        if not chain.branched:
+            leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
         transient = np.maximum(
             chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
         )
@@ -415,7 +428,7 @@ class SimulatorCosts:
             transient_bytes=np.ceil(transient[at]),
         )
 
-    def _send(self, cell: Cell, stage: int, size_bytes: float) -> float:
+    def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:
         """Seconds over the cut before a virtual stage."""
         if stage == 0:
             return 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from planner.branch_solver import BranchSolver
 from planner.cell import Cell
 from planner.cell_costs import CellSolver
 from planner.problem import Partition
@@ -36,7 +37,9 @@ def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell
 
 
 def explain_infeasible(
-    solver: CellSolver, lacking: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
+    solver: CellSolver | BranchSolver,
+    lacking: Mapping[Cell, float],
+    relaxations: tuple[Relaxation, ...],
 ) -> Infeasibility:
     """The nearest of the cells' plans: the one that fits with the least memory more.
 
@@ -75,7 +78,7 @@ def _pipeline_rank(tight: RankMemory, ranks: Sequence[RankMemory]) -> int:
 
 
 def _least_more(
-    solver: CellSolver, cell: Cell, least: float, limit: float
+    solver: CellSolver | BranchSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
     """The least memory more with which the cell has a plan, and that plan; None above `limit`.
 

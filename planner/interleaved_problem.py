@@ -33,6 +33,7 @@ class InterleavedProblem:
     received_bytes, sent_bytes   [n] over the cut before and behind each block
     room_for_messages   messages (of the received, of the sent size) that a stage has room for
     holds_sent    messages of a micro-batch that is done stay to the end of the step
+    outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
     """
 
     chain: PartitionProblem
@@ -45,6 +46,7 @@ class InterleavedProblem:
     sent_bytes: Array
     room_for_messages: tuple[int, int]
     holds_sent: bool
+    outputs_counted: bool = False
 
     @property
     def per_rank(self) -> int:
@@ -82,6 +84,10 @@ class InterleavedProblem:
         received = float(self.received_bytes[i]) if stage else 0.0
         last = stage == self.chain.num_stages - 1
         return received, 0.0 if last else float(self.sent_bytes[j - 1])
+
+    def handed_on_late(self, stage: int, i: int, j: int) -> float:
+        """Bytes of the edge of a stage of blocks [i, j) that are there only behind its blocks."""
+        return 0.0 if self.outputs_counted else self.crossing(stage, i, j)[1]
 
 
 def most_per_stage(num_blocks: int, num_stages: int) -> int:

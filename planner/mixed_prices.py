@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.cell_memory import CellMemory, edges
-from planner.chain_costs import ChainCosts, price_chain
+from planner.chain_costs import ChainCosts, crossings_of, price_chain
 from planner.mixed_stages import StageTables, ranged
 from planner.problem import Array, Load
 from planner.traced import Traced
@@ -238,10 +238,12 @@ class MixedPrices:
         saved = np.ceil(chain.kept_bytes[at])
         outputs = chain.output_bytes[kinds]
         backward, forward = chain.backward_transient_bytes[at], chain.forward_transient_bytes[at]
-        # The last stage sends nothing on, so its forward peak may count for more.
-        least = float(outputs[:-1].min(initial=0.0))
+        # The last stage sends nothing on, so its forward peak may count for more. With branches a
+        # block's outputs are among what it keeps.
+        least = outputs if chain.branched else float(outputs[:-1].min(initial=0.0))
         risen = _rises(saved, np.ceil(np.maximum(backward, forward - least)))
-        risen[:, -1] = _rises(saved, np.ceil(np.maximum(backward, forward)))[:, -1]
+        if not chain.branched:
+            risen[:, -1] = _rises(saved, np.ceil(np.maximum(backward, forward)))[:, -1]
         return _Work(
             seconds=ranged(chain.forward_s[kinds] + chain.backward_s[at]),
             saved_bytes=ranged(saved),
@@ -250,7 +252,8 @@ class MixedPrices:
 
     def _moments(self, key: MixedKey, chain: ChainCosts, in_flight: int) -> _Moments:
         kinds = self._kinds(key.micro_batch, key.tp)
-        arrives, leaves = chain.input_bytes[kinds], chain.output_bytes[kinds]
+        over = crossings_of(self.traced.at(key.micro_batch, key.tp))
+        arrives, leaves = over.arrives, over.leaves
         cell = _cell(key, in_flight)
         statics, (loads,) = self._memory.moments(
             cell, (in_flight,), arrives, leaves, chain.first_bytes[kinds]
@@ -259,7 +262,12 @@ class MixedPrices:
         return _Moments(
             statics=statics,
             loads=loads,
-            edge_bytes=edges(arrives, leaves, buffers_apart=habits.receive_buffers_per_microbatch),
+            edge_bytes=edges(
+                arrives,
+                leaves,
+                buffers_apart=habits.receive_buffers_per_microbatch,
+                branched=chain.branched,
+            ),
         )
 
     # Messages and tails.
@@ -271,7 +279,7 @@ class MixedPrices:
         if reach is Reach.NONE or len(groups) < 2:
             return np.zeros(len(kinds) + 1)
         ends = (groups[0], groups[-1 if reach is Reach.FAR else 1])
-        sizes = self._chain(key.tp, key.micro_batch, self.types(key.tp)[0]).input_bytes[kinds]
+        sizes = crossings_of(self.traced.at(key.micro_batch, key.tp)).arrives
         one_way = {
             size: price_collective("send", size, ends, self.cluster, sharing=key.tp).time_s
             for size in set(sizes[1:].tolist())

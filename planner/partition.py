@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.dominance import undominated
+from planner.ideal_problem import IdealProblem
 from planner.problem import Array, Partition, PartitionProblem, step_time
 from planner.stage_labels import Index, LabelSet, StageLabels
 
@@ -54,7 +55,12 @@ def partition(
 
     labels   of a problem that differs in nothing but the capacities, to save growing them again
     """
-    solver = _Solver(problem, labels_of(problem) if labels is None else labels)
+    return solved(PartitionSolver(problem, labels_of(problem) if labels is None else labels), below)
+
+
+def solved(solver: PartitionSolver, below: float) -> Partition | None:
+    """What a solver finds under `below`: with stages a little over the mean first, and wider as
+    far as that does not prove the rest superfluous."""
     limit = _FIRST_LIMIT * solver.mean_stage_time()
     while True:
         narrow = limit < solver.largest_stage_time()
@@ -66,14 +72,21 @@ def partition(
         limit = needed if np.isfinite(needed) else 2 * limit
 
 
-class _Solver:
-    def __init__(self, problem: PartitionProblem, labels: list[StageLabels]) -> None:
+class PartitionSolver:
+    """Solves one problem; planner/ideal_partition.py puts ideals in the place of prefixes."""
+
+    def __init__(self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]) -> None:
         self.problem, self.labels = problem, labels
-        self.sequence = range_numbers(problem.kinds)
-        self.forward = [_ranges(costs.forward_s) for costs in problem.costs]
+        self.end = problem.num_blocks  # the cut behind all blocks
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]
+        self._sum_up([costs.forward_s for costs in problem.costs], least)
+
+    def _sum_up(self, forward: list[Array], least: list[Array]) -> None:
+        """Sums over stages and over what lies before a cut, from each block's seconds."""
+        self.sequence = range_numbers(self.problem.kinds)
+        self.forward = [_ranges(f) for f in forward]
         self.backward = [_ranges(b) for b in least]
-        fastest = np.min([c.forward_s for c in problem.costs], axis=0)
+        fastest = np.min(forward, axis=0)
         self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
         self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
         self.time_before = self.forward_before + self.backward_before
@@ -134,7 +147,7 @@ class _Solver:
         for index, (i, j) in enumerate(
             zip(start[first].tolist(), end[first].tolist(), strict=True)
         ):
-            node = self.labels[slot.costs].of(i, j)
+            node = self._node(stage, i, j)
             label = self._label(stage, node, i, j)
             if label >= 0:
                 fastest_fitting[index] = node.backward_s[label]
@@ -143,8 +156,15 @@ class _Solver:
         start, end = start[ok], end[ok]
         return start, end, self.forward[slot.costs][start, end], backward[ok]
 
+    def _node(self, stage: int, i: int, j: int) -> LabelSet:
+        """The labels of the blocks between two cuts."""
+        return self.labels[self.problem.slots[stage].costs].of(i, j)
+
+    def _edge(self, i: int, j: int) -> float:
+        return float(self.problem.edge_bytes[i, j])
+
     def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
-        slot, edge = self.problem.slots[stage], self.problem.edge_bytes[i, j]
+        slot, edge = self.problem.slots[stage], self._edge(i, j)
         budgets = [
             (
                 load,
@@ -159,14 +179,14 @@ class _Solver:
     def _cut(
         self, tables: list[tuple[Index, Index, Array, Array]], upper: float, beam: int | None
     ) -> Partition | None:
-        problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
+        problem, p = self.problem, self.problem.num_stages
         grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
         bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
         width = 4 if problem.schedule == "1f1b" else 5
         columns = np.zeros((1, width))
         columns[0, -1] = -np.inf
         none = np.zeros(1, dtype=np.intp)
-        frontier = _Frontier(start=np.full(1, n), columns=columns, behind=none, end=none)
+        frontier = _Frontier(start=np.full(1, self.end), columns=columns, behind=none, end=none)
         history = [frontier]
         for stage in range(p - 1, -1, -1):
             start, end, forward, backward = tables[stage]
@@ -206,17 +226,20 @@ class _Solver:
         problem = self.problem
         last = history[-1]
         total = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        label = int(np.argmin(total(last.columns, last.start, 0)))
+        least = total(last.columns, last.start, 0)
+        label = int(np.argmin(least))
+        time_s = float(least[label])
         starts: list[int] = []
         strategies: list[int] = []
         for stage, frontier in enumerate(reversed(history[1:])):
             i, j = int(frontier.start[label]), int(frontier.end[label])
-            node = self.labels[problem.slots[stage].costs].of(i, j)
+            node = self._node(stage, i, j)
             starts.append(i)
             strategies.extend(node.strategies(self._label(stage, node, i, j)))
             label = int(frontier.behind[label])
         firsts, chosen = tuple(starts), tuple(strategies)
-        time_s = step_time(problem, firsts, chosen)
+        if isinstance(problem, PartitionProblem):
+            time_s = step_time(problem, firsts, chosen)
         return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)
 
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
@@ -242,7 +265,7 @@ class _Solver:
 
 
 def _grow_1f1b(
-    problem: PartitionProblem,
+    problem: PartitionProblem | IdealProblem,
     stage: int,
     columns: Array,
     forward: Array,
@@ -267,7 +290,7 @@ def _grow_1f1b(
 
 
 def _grow_gpipe(
-    problem: PartitionProblem,
+    problem: PartitionProblem | IdealProblem,
     stage: int,
     columns: Array,
     forward: Array,

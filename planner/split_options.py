@@ -108,7 +108,7 @@ class SplitOptions:
     def _figures(self, stage: int, blocks: tuple[int, int], columns: Array) -> StageFigures:
         i, j = blocks
         edge = float(self.problem.chain.edge_bytes[i, j])
-        _, sent = self.problem.held.crossing(stage, i, j)
+        sent = self.problem.held.handed_on_late(stage, i, j)
         return StageFigures(
             kept_bytes=columns[:, _SAVED] + edge,
             half_bytes=columns[:, _HALF],

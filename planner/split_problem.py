@@ -155,7 +155,7 @@ def stage_figures(
         np.concatenate([np.cumsum(figures[::-1])[::-1][1:], [0.0]]) for figures in (saved, weights)
     )
     edge = float(chain.edge_bytes[start, end])
-    _, sent = problem.held.crossing(stage, start, end)
+    sent = problem.held.handed_on_late(stage, start, end)
     back = problem.held.backward_transient_bytes[index][at]
     # The edge is what is handed on, less an input that lies in a buffer of its own.
     return StageFigures(

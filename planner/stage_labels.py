@@ -88,8 +88,12 @@ class StageLabels:
 
     def of(self, start: int, end: int) -> LabelSet:
         """The labels of blocks [start, end)."""
+        return self.of_kinds(self._kinds[start:end])
+
+    def of_kinds(self, kinds: Sequence[int]) -> LabelSet:
+        """The labels of blocks of these kinds, one behind the other."""
         node = self._root
-        for kind in self._kinds[start:end]:
+        for kind in kinds:
             known = node.longer.get(kind)
             if known is None:
                 known = node.longer[kind] = self._grow(node, self._position[kind])

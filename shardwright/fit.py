@@ -82,7 +82,7 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
         for kind, entries in counts.items()
     )
     blocks = graph.blocks
-    inputs = sum(spec.memory_bytes for block in blocks for spec in block.inputs)
+    inputs = sum(spec.memory_bytes for block in blocks for spec in block.outputs)
     transient = max(max(b.forward_peak_bytes, b.backward_peak_bytes) for b in blocks)
     kept = sum(b.saved_bytes for b in blocks) + inputs
     again = inputs + max(b.saved_bytes for b in blocks)

@@ -130,6 +130,50 @@ def stage_bytes(
     )
 
 
+def branched_stage_bytes(
+    blocks: Sequence[BlockCost],
+    *,
+    received: float,
+    sent: float,
+    buffers_apart: bool,
+    splits_backward: bool = False,
+) -> StageBytes:
+    """The bytes of a stage of a graph with branches, its blocks in the order in which they run.
+
+    received, sent  bytes over the cuts before and behind the stage (profiles/model/block_order.py)
+
+    A tensor between blocks is there from its forward, or its receipt, to the end of the
+    micro-batch's backward, once however many blocks use it and however many stages hand it on: a
+    stage that relays a tensor sends the very tensor that it received. splits_backward as in
+    `stage_bytes`.
+    """
+    held = 0.0 if buffers_apart else received
+    first = held
+    forward_peak = backward_peak = 0.0
+    weights = [block.weight_bytes * splits_backward for block in blocks]
+    aside = sum(weights)
+    for block, weight in zip(blocks, weights, strict=True):
+        before = held + block.saved_bytes
+        forward_peak = max(forward_peak, before + block.forward_transient_bytes)
+        held = before + block.output_bytes
+        aside -= weight
+        backward_peak = max(backward_peak, held + block.backward_transient_bytes + aside)
+    opening = blocks[0]
+    return StageBytes(
+        kept_bytes=held,
+        forward_peak_bytes=max(forward_peak, held),
+        backward_peak_bytes=backward_peak,
+        received_bytes=received,
+        sent_bytes=sent,
+        first_transient_bytes=first
+        + opening.saved_bytes
+        + opening.output_bytes
+        + opening.backward_transient_bytes
+        + sum(weights[1:]),
+        weight_bytes=sum(weights),
+    )
+
+
 def message_counts(stack: Stack, num_microbatches: int) -> tuple[int, int]:
     """Messages that a pipeline stage has room for whatever is in flight, of the size of what it
     receives forward and of what it sends forward.

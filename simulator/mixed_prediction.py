@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from profiles.hardware.cluster import Cluster
+from profiles.model.block_order import crossing_bytes
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
 from simulator.durations import Durations
-from simulator.memory import rank_memory, stage_bytes, static_bytes
+from simulator.memory import branched_stage_bytes, rank_memory, stage_bytes, static_bytes
 from simulator.mixed_plan import MixedPlan
 from simulator.mixed_replicas import MixedStep, Replica, mixed_step
 from simulator.predict import Traced
@@ -164,7 +166,7 @@ def _step(
     for number, pipeline in enumerate(plan.pipelines):
         replicas.append(
             Replica(
-                durations=_durations(plan, number, blocks[number], cluster, end),
+                durations=_durations(plan, number, graph, blocks[number], cluster, end),
                 num_microbatches=pipeline.num_microbatches,
                 first_parts=tuple(cuts.index(stage.first_block) for stage in pipeline.stages),
                 update_s=tuple(
@@ -182,13 +184,19 @@ def _step(
 
 
 def _durations(
-    plan: MixedPlan, number: int, blocks: list[list[BlockCost]], cluster: Cluster, end: str
+    plan: MixedPlan,
+    number: int,
+    graph: ModelGraph,
+    blocks: list[list[BlockCost]],
+    cluster: Cluster,
+    end: str,
 ) -> Durations:
     stages = plan.pipelines[number].stages
     crossing = [0.0]
-    for before, after, held in zip(stages, stages[1:], blocks[1:], strict=False):
+    for before, after in pairwise(stages):
         pair = (before.devices[0], after.devices[0])
-        cost = price_collective("send", held[0].input_bytes, pair, cluster, sharing=plan.tp)
+        size = crossing_bytes(graph, after.first_block)
+        cost = price_collective("send", size, pair, cluster, sharing=plan.tp)
         crossing.append(_of(cost, end))
     more = _COMM_ENDS[end]
     return Durations(
@@ -278,7 +286,7 @@ def _stages(
 ) -> tuple[MixedStagePrediction, ...]:
     """Times and memory of a replica's stages, as simulator.predict counts them."""
     replica = plan.replica(number)
-    durations = _durations(plan, number, blocks, cluster, "value")
+    durations = _durations(plan, number, graph, blocks, cluster, "value")
     schedule = build_schedule(
         replica.schedule, num_ranks=replica.pp, num_microbatches=replica.num_microbatches
     )
@@ -296,12 +304,18 @@ def _stages(
             # Parameters stay whole between micro-batches, as under a pipeline.
             pp=max(2, replica.pp),
         )
-        held = stage_bytes(
-            blocks[s],
-            is_first=s == 0,
-            is_last=s == replica.pp - 1,
-            buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
-        )
+        apart = stack.behaviour.receive_buffers_per_microbatch
+        if graph.branches:
+            held = branched_stage_bytes(
+                blocks[s],
+                received=crossing_bytes(graph, stage.first_block),
+                sent=crossing_bytes(graph, stage.last_block),
+                buffers_apart=apart,
+            )
+        else:
+            held = stage_bytes(
+                blocks[s], is_first=s == 0, is_last=s == replica.pp - 1, buffers_apart=apart
+            )
         memory = rank_memory(
             replica,
             s,

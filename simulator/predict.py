@@ -9,17 +9,25 @@ from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import ActionOverhead, ReferencePoint
+from profiles.model.block_order import crossing, crossing_bytes, in_order
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
 from simulator.in_step import exposed_seconds
-from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
+from simulator.memory import (
+    StageBytes,
+    branched_stage_bytes,
+    rank_memory,
+    stage_bytes,
+    static_bytes,
+)
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
 from simulator.predicted_events import predicted_events
 from simulator.prediction import (
     Component,
+    CutTensor,
     Interval,
     Prediction,
     RankMemory,
@@ -92,6 +100,8 @@ def predict(
     stack = stack or load_stack()
     graph = traced.at(plan.micro_batch, plan.tp)
     _check(plan, traced, graph, cluster)
+    if graph.branches:
+        graph = in_order(graph, plan.block_entries)
     schedule = build_schedule(
         plan.schedule,
         num_ranks=plan.pp,
@@ -106,7 +116,7 @@ def predict(
         )
         for s in range(len(plan.stages))
     ]
-    sends = _sends(plan, blocks, cluster)
+    sends = _sends(plan, graph, cluster)
     tails = [tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.pp)]
     timeline = simulate(schedule, _durations(costs, sends, "value"))
     step, critical = _step(plan, timeline, [t.total_s for t in tails])
@@ -129,7 +139,7 @@ def predict(
         usd_per_million_tokens=usd_per_million_tokens(tokens_per_s, plan.world_size, price),
         kwh_per_million_tokens=kwh_per_million_tokens(tokens_per_s, cluster),
         bubble_fraction=bubble,
-        stages=_stage_predictions(plan, costs, tails),
+        stages=_stage_predictions(plan, graph, costs, tails),
         ranks=ranks,
         events=predicted_events(plan, timeline, sends, tails),
         sources=_sources(plan, blocks, sends, tails),
@@ -283,16 +293,16 @@ def _total(parts: list[Interval], more_s: float) -> Interval:
     )
 
 
-def _sends(plan: Plan, blocks: list[list[BlockCost]], cluster: Cluster) -> list[CommCost | None]:
+def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | None]:
     """Cost of crossing the cut before each stage; None where both sides are one rank."""
     found: list[CommCost | None] = [None]
-    for stage in range(1, len(blocks)):
+    for stage in range(1, len(plan.stages)):
         source, target = plan.pp_rank_of(stage - 1), plan.pp_rank_of(stage)
         if source == target:
             found.append(None)
             continue
         devices = (plan.rank(source), plan.rank(target))
-        size = blocks[stage][0].input_bytes
+        size = crossing_bytes(graph, plan.stages[stage].first_block)
         found.append(price_collective("send", size, devices, cluster, sharing=plan.tp))
     return found
 
@@ -384,17 +394,9 @@ def _memory(
     stack: Stack,
 ) -> tuple[RankMemory, ...]:
     found = []
-    last = len(blocks) - 1
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
-            s: stage_bytes(
-                blocks[s],
-                is_first=s == 0,
-                is_last=s == last,
-                buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
-                splits_backward=plan.schedule in SPLIT_SCHEDULES,
-            )
-            for s in plan.stages_of(rank)
+            s: _stage_bytes(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
         }
         refs = [
             ref
@@ -425,6 +427,29 @@ def _memory(
     return tuple(found)
 
 
+def _stage_bytes(
+    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
+) -> StageBytes:
+    apart = stack.behaviour.receive_buffers_per_microbatch
+    if not graph.branches:
+        last = stage == len(plan.stages) - 1
+        return stage_bytes(
+            blocks,
+            is_first=stage == 0,
+            is_last=last,
+            buffers_apart=apart,
+            splits_backward=plan.schedule in SPLIT_SCHEDULES,
+        )
+    cut = plan.stages[stage]
+    return branched_stage_bytes(
+        blocks,
+        received=crossing_bytes(graph, cut.first_block),
+        sent=crossing_bytes(graph, cut.last_block),
+        buffers_apart=apart,
+        splits_backward=plan.schedule in SPLIT_SCHEDULES,
+    )
+
+
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
     whole = traced.at(plan.micro_batch, 1)
     flop = (whole.forward_flop + whole.backward_flop) * plan.num_microbatches * plan.dp
@@ -442,7 +467,7 @@ def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interv
 
 
 def _stage_predictions(
-    plan: Plan, costs: list[StageCost], tails: list[Tail]
+    plan: Plan, graph: ModelGraph, costs: list[StageCost], tails: list[Tail]
 ) -> tuple[StagePrediction, ...]:
     return tuple(
         StagePrediction(
@@ -453,8 +478,22 @@ def _stage_predictions(
             optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
             data_parallel_s=tails[plan.pp_rank_of(s)].data_parallel_s,
             runtime_s=cost.runtime_s,
+            receives=_receives(plan, s, graph),
         )
         for s, cost in enumerate(costs)
+    )
+
+
+def _receives(plan: Plan, stage: int, graph: ModelGraph) -> tuple[CutTensor, ...] | None:
+    if not graph.branches:
+        return None
+    return tuple(
+        CutTensor(
+            made_by=graph.chain[branch.producer].entry,
+            used_by=tuple(graph.chain[k].entry for k in branch.consumers),
+            memory_bytes=float(branch.spec.memory_bytes),
+        )
+        for branch in crossing(graph, plan.stages[stage].first_block)
     )
 
 

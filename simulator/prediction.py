@@ -117,11 +117,22 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutTensor:
+    """A tensor that crosses a cut, by the entries of the blocks that make and use it; bytes per
+    micro-batch."""
+
+    made_by: str
+    used_by: tuple[str, ...]
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagePrediction:
     """Predicted times of one virtual stage per micro-batch, and of its rank per step.
 
     runtime_s  part of forward and backward that is no work of the stage's own: the pipeline
                runtime between actions, waiting for a core that message threads hold
+    receives   what crosses the cut before the stage; None where the blocks are a plain chain
     """
 
     stage: int
@@ -131,6 +142,7 @@ class StagePrediction:
     optimizer_s: float
     data_parallel_s: float
     runtime_s: float = 0.0
+    receives: tuple[CutTensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

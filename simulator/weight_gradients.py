@@ -18,7 +18,7 @@ from collections import Counter
 from profiles.hardware.cluster import Cluster
 from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
 from simulator.block_cost import measured_block, price_block
-from simulator.op_cost import price_op
+from simulator.in_step import price_in_step
 from simulator.plan import Plan, Recompute
 from simulator.schedule_shape import SPLIT_SCHEDULES
 
@@ -55,7 +55,7 @@ def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluste
     point = measured_block(device, block)
     if point is not None and point.weight_share is not None:
         return point.weight_share * whole.backward.value
-    times = [price_op(op, device).time_s for op in block.backward_ops]
+    times = [price_in_step(op, device).time_s for op in block.backward_ops]
     total_s = sum(times)
     if total_s <= 0.0:
         return 0.0

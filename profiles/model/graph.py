@@ -165,7 +165,7 @@ class Block:
 
     kind              content hash: equal kinds have equal traces
     label             human name of the kind (`LlamaDecoderLayer`)
-    inputs, outputs   tensors that cross the cut before and after it, in call order
+    inputs, outputs   tensors that it takes from blocks before it, and hands to blocks behind it
     saved             storages kept for backward without recomputation (its inputs left out)
     attention_module  path of the submodule that recompute = attention checkpoints, or ""
     attention_input_bytes   bytes of that submodule's inputs, kept when it is recomputed
@@ -240,10 +240,32 @@ class BlockRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A tensor that some block takes from another than the one before it: a skip, what a tower
+    gives, an encoder's output.
+
+    producer   position in the chain of the block that makes it
+    consumers  positions of the blocks that use it, rising
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    spec: TensorSpec
+
+    def __post_init__(self) -> None:
+        if not self.consumers or self.producer >= self.consumers[0]:
+            raise InputError(
+                f"a tensor of block {self.producer} is said to be used by blocks {self.consumers}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGraph:
     """A traced model for one micro-batch size, sequence length, precision and tp degree.
 
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
+    branches  every tensor between blocks, where some block takes one from another than the block
+              before it; empty where the blocks are a plain chain
     cuttable  False where the forward pass is no chain of blocks: then the chain has one block
     why_not_cuttable, why_not_tensor_parallel   the reason, or ""
     source    what was loaded: file, shipped name or `package.module:factory`, with content hash
@@ -259,12 +281,15 @@ class ModelGraph:
     chain: tuple[BlockRef, ...]
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
+    branches: tuple[Branch, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.chain:
             raise InputError(f"the model graph of {self.name} has no blocks")
         if any(not 0 <= ref.kind < len(self.kinds) for ref in self.chain):
             raise InputError(f"the model graph of {self.name} refers to a block that is not there")
+        if any(branch.consumers[-1] >= len(self.chain) for branch in self.branches):
+            raise InputError(f"a tensor in {self.name} is used by a block that is not there")
 
     @property
     def cuttable(self) -> bool:

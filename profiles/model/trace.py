@@ -3,8 +3,8 @@
 Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
 and backward passes really run, op by op, under a recorder. Repeated blocks are found by structure;
 the first, the second and the last of each group are traced and must agree, and the others are
-skipped. A cut between blocks is kept only if what crosses it goes through the call that opens
-the next block.
+skipped. What one block makes and a later one uses is found by storage, whether it goes through the
+call that opens the next block or beside it: blocks form a chain, or a graph with branches.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from profiles.model.build import BuiltModel, build_model
 from profiles.model.graph import (
     Block,
     BlockRef,
+    Branch,
     Collective,
     ModelGraph,
     OpKind,
@@ -94,32 +95,25 @@ def trace_built(
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated(built.module, candidates, trusted=trusted)
-    forbidden: set[str] = set()
-    reason = ""
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = _make_fake(built, skipped)
         while True:
-            run = _Run(built, candidates, members, skipped, forbidden, sharding, trusted)
+            run = _Run(built, candidates, members, skipped, sharding, trusted)
             try:
                 run.trace(fakes, target)
-                wrong, why = run.invalid_cuts()
-                blocks = None if wrong else run.blocks()
+                blocks = run.blocks()
             except _NotRepeated:
-                wrong, blocks = set(), None
-            if wrong:
-                forbidden |= wrong
-                reason = reason or why
-            elif blocks is None:
-                skipped = {}
-                fakes = _make_fake(built, skipped)
-            else:
+                blocks = None
+            if blocks is not None:
                 break
+            skipped = {}
+            fakes = _make_fake(built, skipped)
     kinds: dict[str, int] = {}
     chain = []
     for entry, block in zip(run.entries, blocks, strict=True):
         chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
     distinct = {block.kind: block for block in reversed(blocks)}
-    lone = "" if len(chain) > 1 else reason or "it has no sequence of parameter-holding modules"
+    lone = "" if len(chain) > 1 else "it has no sequence of parameter-holding modules"
     return ModelGraph(
         name=name,
         source=source,
@@ -131,6 +125,7 @@ def trace_built(
         chain=tuple(chain),
         why_not_cuttable=lone,
         why_not_tensor_parallel=why_not_tp if tp == 1 else "",
+        branches=run.branches(),
     )
 
 
@@ -276,14 +271,13 @@ class _Cut:
 
     entry: str
     specs: tuple[TensorSpec, ...] = ()
-    numbers: frozenset[int] = frozenset()
-    gradients: set[int] = field(default_factory=set)
+    numbers: tuple[int, ...] = ()
     labels: list[str] = field(default_factory=list)
     stub_of: str = ""
 
 
 class _Run:
-    """One traced forward and backward pass with a given set of allowed cuts."""
+    """One traced forward and backward pass."""
 
     def __init__(
         self,
@@ -291,7 +285,6 @@ class _Run:
         candidates: tuple[str, ...],
         members: frozenset[str],
         skipped: dict[str, str],
-        forbidden: set[str],
         sharding: Sharding,
         trusted: bool,
     ) -> None:
@@ -299,7 +292,6 @@ class _Run:
         self.candidates = frozenset(candidates)
         self.members = members
         self.skipped = skipped
-        self.forbidden = forbidden
         self.sharding = sharding
         self.trusted = trusted
         self.cuts: list[_Cut] = [_Cut(entry="")]
@@ -309,6 +301,8 @@ class _Run:
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
         self.owners: dict[int, int] = {}
+        # Storage number of a tensor between blocks -> those of its gradient.
+        self.gradients: dict[int, set[int]] = {}
 
     @property
     def entries(self) -> list[str]:
@@ -318,7 +312,7 @@ class _Run:
 
     def trace(self, fakes: _Fakes, target: str) -> None:
         self.fakes = fakes
-        self.recorder = Recorder(fakes.keys)
+        self.recorder = Recorder(fakes.keys, self._watch_gradient)
         with ExitStack() as stack:
             self._hook(stack)
             if target == "gpu":
@@ -402,21 +396,25 @@ class _Run:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             first = path not in seen
             seen.add(path)
-            if first and self._cut_here(path):
+            if first and self._cut_here(path, args, kwargs):
                 self._cut(path, args, kwargs)
             if first:
                 self.cuts[-1].labels.append(label)
 
         return hook
 
-    def _cut_here(self, path: str) -> bool:
+    def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
         begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
-        if path in self.forbidden or not begun:
+        if not begun:
             return False
         if path in self.members or not self.members:
             return True
-        # Beside the lists (stem, final norm, head): a new block only where a list has just ended.
-        return self.cuts[-1].entry in self.members
+        # Beside the lists (stem, final norm, head): a new block only where a list has just ended,
+        # or where another tower begins that takes nothing from the blocks before it.
+        if self.cuts[-1].entry in self.members:
+            return True
+        second = any(cut.entry in self.members for cut in self.cuts)
+        return second and bool(self.cuts[-1].numbers) and not _takes_any(args, kwargs)
 
     def _cut(self, path: str, args: Any, kwargs: Any) -> None:
         cut = _Cut(entry=path)
@@ -429,19 +427,24 @@ class _Run:
                 continue
             numbers.append(record.number)
             specs.append(TensorSpec(shape=tuple(x.shape), dtype=dtype_name(x.dtype)))
-            x.register_hook(self._gradient_hook(cut))
-        cut.specs, cut.numbers = tuple(specs), frozenset(numbers)
+            self._watch_gradient(record.number, x)
+        cut.specs, cut.numbers = tuple(specs), tuple(numbers)
         self.cuts.append(cut)
         self.collectives.append([])
         self.recorder.cut()
 
-    def _gradient_hook(self, cut: _Cut) -> Any:
+    def _watch_gradient(self, number: int, x: Tensor) -> None:
+        """Note the storage of the gradient of a tensor between blocks when it comes."""
+        if number in self.gradients:
+            return
+        found = self.gradients[number] = set()
+
         def hook(gradient: Tensor) -> None:
             record = self.recorder.storage_of(gradient)
             if record is not None:
-                cut.gradients.add(record.number)
+                found.add(record.number)
 
-        return hook
+        x.register_hook(hook)
 
     def _enter(self, path: str) -> Any:
         rule = self.sharding.rule_of(path)
@@ -493,7 +496,7 @@ class _Run:
         return _relative(path, self.cuts[-1].entry)
 
     def _note_saved(self) -> None:
-        boundary = {number for cut in self.cuts for number in cut.numbers}
+        boundary = set(self._consumers())
         self.saved = [[] for _ in self.cuts]
         for record in self.recorder.storages:
             if record.alive:
@@ -506,21 +509,34 @@ class _Run:
 
     # --- reading what was recorded ------------------------------------------------------------
 
-    def invalid_cuts(self) -> tuple[set[str], str]:
-        """Entries whose cut some tensor passes by another way than the call, and why."""
-        wrong: set[str] = set()
-        why = ""
-        for producer, consumer, number in sorted(self.recorder.crossings):
-            for index in range(producer + 1, consumer + 1):
-                cut = self.cuts[index]
-                if number not in cut.numbers:
-                    wrong.add(cut.entry)
-                    record = self.recorder.storages[number]
-                    why = why or (
-                        f"a tensor made in {record.module or 'the model itself'} is used after "
-                        f"{cut.entry} without passing through its call"
-                    )
-        return wrong, why
+    def _consumers(self) -> dict[int, tuple[int, ...]]:
+        """Storage number of every tensor between blocks -> the blocks that use it, rising."""
+        found: dict[int, set[int]] = {}
+        for index, cut in enumerate(self.cuts):
+            for number in cut.numbers:
+                found.setdefault(number, set()).add(index)
+        for _, consumer, number in self.recorder.crossings:
+            found.setdefault(number, set()).add(consumer)
+        return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+    def _spec(self, number: int) -> TensorSpec:
+        for cut in self.cuts:
+            if number in cut.numbers:
+                return cut.specs[cut.numbers.index(number)]
+        return self.recorder.crossing[number]
+
+    def branches(self) -> tuple[Branch, ...]:
+        """Every tensor between blocks, or none where each goes to the next block alone."""
+        found = tuple(
+            Branch(
+                producer=self.recorder.storages[number].segment,
+                consumers=consumers,
+                spec=self._spec(number),
+            )
+            for number, consumers in self._consumers().items()
+        )
+        plain = all(branch.consumers == (branch.producer + 1,) for branch in found)
+        return () if plain else found
 
     def blocks(self) -> list[Block] | None:
         """The block of every segment, or None where a skipped block may not equal its model."""
@@ -558,7 +574,7 @@ class _Run:
             and op.module != model_path
             and not op.module.startswith(inside)
         ]
-        return glue == own and self.cuts[index].specs == model.inputs
+        return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
     def _last_agrees(self, last_stub: int, model: Block) -> bool:
         if last_stub + 1 >= len(self.cuts):
@@ -582,20 +598,24 @@ class _Run:
     def _block(self, index: int, owners: dict[int, int]) -> Block:
         cut = self.cuts[index]
         segment = self.recorder.segments[index]
-        after = self.cuts[index + 1] if index + 1 < len(self.cuts) else _Cut(entry="")
-        crossing = {n for other in self.cuts for n in other.numbers}
-        boundary = crossing | {n for other in self.cuts for n in other.gradients}
+        consumers = self._consumers()
+        crossing = set(consumers)
+        boundary = crossing | {n for found in self.gradients.values() for n in found}
+        following = self.cuts[index + 1].numbers if index + 1 < len(self.cuts) else ()
+        made = [n for n in crossing if self.recorder.storages[n].segment == index]
+        made.sort(key=lambda n: (following.index(n) if n in following else len(following), n))
+        beside = [n for n, users in consumers.items() if index in users and n not in cut.numbers]
         ops = [op_relative(op, cut.entry) for op in segment.ops]
         attention, attention_bytes = self._attention(index, boundary)
         forward = changes(segment.forward_events, boundary)
-        backward = changes(self._arriving(index, after) + segment.backward_events, crossing)
+        backward = changes(self._arriving(index, made) + segment.backward_events, crossing)
         used = set(segment.parameters) | {p for p, owner in owners.items() if owner == index}
         return with_kind(
             Block(
                 kind="",
                 label="+".join(dict.fromkeys(cut.labels)) or type(self.built.module).__name__,
-                inputs=cut.specs,
-                outputs=after.specs,
+                inputs=(*cut.specs, *(self._spec(n) for n in beside)),
+                outputs=tuple(self._spec(n) for n in made),
                 forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
                 backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),
                 parameters=tuple(
@@ -617,9 +637,10 @@ class _Run:
             )
         )
 
-    def _arriving(self, index: int, after: _Cut) -> list[tuple[int, int]]:
+    def _arriving(self, index: int, made: list[int]) -> list[tuple[int, int]]:
         """The gradients that a block's backward begins with: those of its outputs."""
-        records = [self.recorder.storages[n] for n in sorted(after.gradients)]
+        numbers = {g for n in made for g in self.gradients.get(n, ())}
+        records = [self.recorder.storages[n] for n in sorted(numbers)]
         return [(r.number, r.memory_bytes) for r in records if r.segment != index]
 
     def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
@@ -647,6 +668,11 @@ class _Run:
                 size = sum(self.recorder.storages[n].memory_bytes for n in numbers)
                 return _relative(path, entry), size
         return "", 0
+
+
+def _takes_any(args: Any, kwargs: Any) -> bool:
+    """Whether a call is given any tensor that needs a gradient."""
+    return any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((args, kwargs)))
 
 
 def op_relative(op: Any, entry: str) -> Any:

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
-from profiles.model.graph import Op, OpKind, Phase
-from profiles.model.trace_ops import describe_op
+from profiles.model.graph import Op, OpKind, Phase, TensorSpec
+from profiles.model.trace_ops import describe_op, dtype_name
 
 
 @dataclass(slots=True)
@@ -58,13 +58,19 @@ class Recorder(TorchDispatchMode):
     parameters  storage key -> index of the parameter
     crossings   (producing segment, consuming segment, storage number) of every tensor that needs
                 a gradient and is read in a later segment
+    crossing    storage number -> the tensor's shape and type where it was first read so
+    on_crossing called with such a storage's number and the tensor when it is first read so
     """
 
-    def __init__(self, parameters: dict[int, int]) -> None:
+    def __init__(
+        self, parameters: dict[int, int], on_crossing: Callable[[int, Tensor], None] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self._on_crossing = on_crossing
         self.parameters = parameters
         self.segments = [Segment()]
         self.crossings: set[tuple[int, int, int]] = set()
+        self.crossing: dict[int, TensorSpec] = {}
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
         self.paused = False
@@ -167,6 +173,12 @@ class Recorder(TorchDispatchMode):
                 and x.requires_grad
             ):
                 self.crossings.add((record.segment, segment, record.number))
+                if record.number not in self.crossing:
+                    self.crossing[record.number] = TensorSpec(
+                        shape=tuple(x.shape), dtype=dtype_name(x.dtype)
+                    )
+                    if self._on_crossing is not None:
+                        self._on_crossing(record.number, x)
 
     def _note_product(self, op: Op, args: Any, kwargs: Any, segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":

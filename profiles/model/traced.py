@@ -230,7 +230,10 @@ def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGra
         if block is None:
             return None
         kinds.append(with_kind(_with_peaks(block)))
-    return replace(low, micro_batch=micro_batch, kinds=tuple(kinds))
+    branches = _affine(low.branches, high.branches, low.micro_batch, span, micro_batch)
+    if branches is None:
+        return None
+    return replace(low, micro_batch=micro_batch, kinds=tuple(kinds), branches=branches)
 
 
 def _with_peaks(block: Block) -> Block:

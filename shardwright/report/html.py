@@ -13,6 +13,7 @@ from typing import Any
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.compare import Comparison, compare_run
+from shardwright.report.branch_stages import branch_rows
 from shardwright.report.breakdown import RankParts, measured_parts, predicted_parts
 from shardwright.report.markdown import quantity, signed_percent, verdict
 from shardwright.report.memory_picture import memory_picture
@@ -70,6 +71,7 @@ def report_html(
             answer=answer,
             plan_title=plan_title(plan),
             stages=stages_line(plan),
+            branch_rows=branch_rows(plan, prediction),
             facts=_facts(answer, prediction, measured),
             verdict=verdict(comparison) if comparison else "",
             rows=_rows(comparison),

@@ -8,6 +8,7 @@ from profiles.document import content_hash
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
+from profiles.model.block_order import in_order
 from shardwright.report.breakdown import critical_rank
 from shardwright.report.roofline import Roofline, roofline
 from simulator.measurement import Measurement
@@ -68,5 +69,5 @@ def _traced(
             missing=f"the plan was made for another {plan.model!r}: its hash is {plan.model_hash}, "
             f"that of the model of this name is {traced.content_hash}"
         )
-    graph = traced.at(plan.micro_batch, plan.tp)
+    graph = in_order(traced.at(plan.micro_batch, plan.tp), plan.block_entries)
     return roofline(plan, graph, cluster, measured, rank=critical_rank(prediction))

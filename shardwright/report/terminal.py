@@ -25,6 +25,7 @@ from profiles.units import (
     format_usd,
 )
 from shardwright.compare import Comparison
+from shardwright.report.branch_stages import branch_rows
 from shardwright.report.markdown import cells, verdict
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
@@ -123,6 +124,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
         rows,
         Text(""),
         Text(f"Stages: {stages_line(plan)}"),
+        *branch_table(plan, prediction),
         Text(f"Limit:  {prediction.limit}"),
         Text(f"Data:   {sources_line(prediction)}"),
         *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
@@ -146,6 +148,17 @@ def stages_line(plan: Plan) -> str:
             kinds[kind.value] = kinds.get(kind.value, 0) + 1
     again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     return f"{counts} blocks; recompute: {again} blocks"
+
+
+def branch_table(plan: Plan, prediction: Prediction) -> list[RenderableType]:
+    """Per stage its blocks and what it receives, where blocks branch; else nothing."""
+    rows = branch_rows(plan, prediction)
+    if not rows:
+        return []
+    made = table(("stage", "right"), ("blocks", "left"), ("receives", "left"))
+    for row in rows:
+        made.add_row(*row)
+    return [made, Text("")]
 
 
 def sources_line(prediction: Prediction) -> str:
@@ -239,6 +252,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
         memory,
         Text(""),
         Text(f"Stages: {stages_line(plan)}"),
+        *branch_table(plan, prediction),
         Text(f"Limit:  {prediction.limit}"),
     ]
     if explain:

@@ -120,15 +120,17 @@ def test_saved_bytes_equal_what_real_tensors_hold(name: str, tmp_path: Path) -> 
             p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
         loss.backward()
     graph = traced(name, tmp_path)
-    boundaries = sum(s.memory_bytes for block in graph.blocks for s in block.inputs)
+    # What one block makes and several use is kept once.
+    boundaries = sum(s.memory_bytes for block in graph.blocks for s in block.outputs)
     mine = sum(block.saved_bytes for block in graph.blocks) + boundaries
     assert mine == pytest.approx(kept, rel=0.01)
     # Peak of the backward: what is kept up to a block, and the most that it adds. Autograd holds
     # the gradient of a tied weight from its last use to its first.
-    held_bytes, peak = 0, 0
+    held_bytes, peak, before = 0, 0, graph.blocks[-1]
     tied = [sum(p.spec.memory_bytes for p in b.parameters if p.tied_to) for b in graph.blocks]
     for position, block in enumerate(graph.blocks):
-        held_bytes += block.saved_bytes + sum(s.memory_bytes for s in block.inputs)
+        held_bytes += block.saved_bytes + sum(s.memory_bytes for s in before.outputs)
+        before = block
         waiting = sum(tied[position + 1 :])
         peak = max(peak, held_bytes + waiting + block.backward_peak_bytes)
     assert peak == pytest.approx(counter.peak, rel=0.01)
@@ -282,13 +284,41 @@ def test_unusual_modules_trace_as_one_block_or_more() -> None:
     assert graph.full_parameter_count == 50 * 16 + (2 * 64 * 16 + 2 * 64) + 3 * 272 + 51
 
 
-def test_a_unet_is_cut_only_where_its_skips_allow() -> None:
+def test_a_unet_is_cut_everywhere_and_its_skips_are_branches() -> None:
     graph = trace_graph(
         resolve_model("examples.unet:build"), micro_batch=2, sequence_length=1, dtype="float32"
     )
-    # The first skip is made at the end of down.0, the last one joins before up.0: between them a
-    # skip passes every cut by another way than the call.
-    assert [ref.entry for ref in graph.chain] == ["", "down.0.2", "up.0.0", "up.0.2", "head"]
+    entries = [ref.entry for ref in graph.chain]
+    # Two convolutions per level down (5) and up (4), an upsampling per level, and the head.
+    assert len(entries) == 5 * 2 + 4 * 3 + 1
+    # Every level's features, made by its second convolution, are joined behind the upsampling.
+    skips = {
+        (entries[b.producer], entries[b.consumers[-1]]): b.spec.shape
+        for b in graph.branches
+        if b.consumers[-1] > b.producer + 1
+    }
+    assert skips == {
+        (f"down.{level}.2", f"grow.{level}"): (2, 32 * 2**level, 64 // 2**level, 64 // 2**level)
+        for level in range(4)
+    }
+
+
+def test_towers_are_branches_and_a_plain_chain_has_none(tmp_path: Path) -> None:
+    graph = trace_graph(
+        resolve_model("examples.two_tower:build"),
+        micro_batch=2,
+        sequence_length=1,
+        dtype="float32",
+    )
+    entries = [ref.entry for ref in graph.chain]
+    into = {k: {b.producer for b in graph.branches if k in b.consumers} for k in range(12)}
+    # The text tower takes nothing from the image tower; the head of both takes the image's vector.
+    assert into[entries.index("text.embedding")] == set()
+    assert {entries[k] for k in into[entries.index("text.head")]} == {
+        "image.head",
+        "text.layers.3",
+    }
+    assert traced("llama", tmp_path).branches == ()
 
 
 def test_resnet50_has_the_published_number_of_parameters() -> None:

@@ -1,0 +1,303 @@
+"""A stage that is any set of a model's blocks: half of one tower and half of another, or the way
+down of a UNet whose features skip over the stages between.
+
+The model's own forward is replayed, as in executor/stages.py. Here every call that depends on
+weights is known by its number (executor/data_flow.py): the stage's own calls run on what stands for
+their inputs, all others give placeholders back. What a later stage takes goes through every stage
+between: a stage that only hands a tensor on sends the one that it received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import (
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+    tree_unflatten,
+)
+
+from executor.data_flow import Call, DataFlow, data_flow
+from executor.split_backward import SplitBackward
+from executor.stages import (
+    Boundary,
+    Layout,
+    StageModule,
+    _Absent,
+    _fake_state,
+    _StopReplay,
+    units_of,
+)
+from profiles.errors import MismatchError, RunError
+from profiles.model.build import BuiltModel
+
+
+def boundary_of(flow: DataFlow, cut: int) -> Boundary:
+    """What crosses the cut before block `cut`; positions are numbers of values."""
+    numbers = flow.crossing(cut) if cut else ()
+    shapes = tuple((flow.values[n].shape, flow.values[n].dtype) for n in numbers)
+    return Boundary(numbers, shapes)
+
+
+def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
+    """The data flow of a model whose blocks open at `entries`; the built model is used up by it.
+
+    Raises MismatchError where the model has no module of an entry's name, or never calls it.
+    """
+    modules = dict(built.module.named_modules())
+    opening = tuple(entry for entry in entries if entry)
+    for entry in opening:
+        if entry not in modules:
+            raise MismatchError(
+                f"the plan cuts the model at {entry!r}, but the model has no such module: the plan "
+                "is for another model; plan again for this one"
+            )
+    units = units_of(built.module, ("", *opening))
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        _fake_state(built.module, fake)
+        args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
+        flow = data_flow(
+            built.module,
+            lambda: built.loss_fn(built.call(built.module, *args), targets),
+            entries=entries,
+            units=units,
+        )
+    missing = sorted(set(range(len(entries))) - set(flow.reached))
+    if missing:
+        raise MismatchError(
+            f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
+        )
+    return flow
+
+
+class _WithQuiet(torch.autograd.Function):
+    """A tensor as it is; its backward gives zeros to the others, which have no gradient.
+
+    Torch's pipeline expects a gradient for everything that a stage received. What has none in the
+    model (a mask that a block made) must not get one from its uses either: attention with a mask
+    that needs a gradient runs on another kernel.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in quiet]
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.shapes)
+        return (gradient, *zeros)
+
+
+class _Replay(TorchFunctionMode):
+    """Around a replay: every torch function between units goes to the stage."""
+
+    def __init__(self, stage: BranchStage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self._stage.between(func, args, kwargs or {})
+
+
+class BranchStage(StageModule):
+    """Blocks [first, last) of a plan's order as a module; see StageModule."""
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        flow: DataFlow,
+        first: int,
+        last: int,
+        *,
+        split: SplitBackward | None = None,
+    ) -> None:
+        self._flow = flow
+        self._entering = boundary_of(flow, first).positions if first else ()
+        self._leaving = boundary_of(flow, last).positions if last < len(flow.entries) else ()
+        own = [n for n, call in enumerate(flow.calls) if first <= call.block < last]
+        self._final = max(own)
+        self._number = self._depth = 0
+        self._standing: dict[int, tuple[Tensor, int]] = {}
+        self._real: dict[int, Tensor] = {}
+        super().__init__(built, Layout(flow.entries, flow.units, {}, {}), first, last, split=split)
+
+    # --- set-up -------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        modules = dict(self.model.named_modules())
+        called: dict[str, set[int]] = {path: set() for path in self._layout.units}
+        for call in self._flow.calls:
+            if isinstance(call.function, str):
+                called[call.function].add(call.block)
+        for path, blocks in called.items():
+            if path and not any(self._own(block) for block in blocks):
+                self._replace(path, _Absent(self, path, modules[path]))
+            elif any(not self._own(block) for block in blocks):
+                self._guard(path, modules[path])
+
+    def _own(self, block: int) -> bool:
+        return self.first <= block < self.last
+
+    def _guard(self, path: str, module: nn.Module) -> None:
+        """A unit that other stages call, too: placeholders where the call is theirs."""
+        original = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._own(self._flow.calls[self._number].block):
+                return original(*args, **kwargs)
+            return self.placeholder(path, args, kwargs)
+
+        module.forward = forward
+
+    def unit_paths(self, block: int) -> list[str]:
+        """Units of this stage that a block calls, in the order of the layout."""
+        called = {call.function for call in self._flow.calls if call.block == block}
+        return [path for path in self._flow.units if path in called]
+
+    def watch_entries(self) -> None:
+        """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
+        tensor objects, and placeholders are known by identity."""
+        modules = dict(self.model.named_modules())
+        for path in self._layout.units:
+            if path and not isinstance(modules[path], _Absent):
+                modules[path].register_forward_pre_hook(self._began, prepend=True, with_kwargs=True)
+                modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
+
+    def _began(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._depth += 1
+        if self._depth > 1 or not self._own(self._flow.calls[self._number].block):
+            return None
+        return tuple(tree_map(self._stands_for, args)), tree_map(self._stands_for, kwargs)
+
+    def _ended(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            self._depth -= 1
+            call = self._flow.calls[self._number] if self._depth == 0 else None
+            if call is not None and self._own(call.block):
+                self._expect(path)
+                self._made(call, output)
+
+        return hook
+
+    # --- replay -------------------------------------------------------------------------------
+
+    def forward(self, *received: Tensor, **model_args: Any) -> Any:
+        self._number = self._depth = 0
+        self._real = self._taken_in(received if self.first else ())
+        self._standing = {id(x): (x, number) for number, x in self._real.items()}
+        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        try:
+            # Of two modes the one entered last is asked first: the replay goes before products.
+            with self.split.watching() if self.split else nullcontext(), _Replay(self):
+                output = self._built.call(self.model, *args)
+                loss = self._built.loss_fn(output, model_args.get("targets"))
+        except _StopReplay as stop:
+            return stop.tensors
+        finally:
+            self._standing, self._real = {}, {}
+        return loss.reshape(1)
+
+    def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
+        """What was received, by the numbers of the values; without gradient what has none."""
+        real = dict(zip(self._entering, received, strict=True))
+        has = [n for n in self._entering if self._flow.values[n].requires_grad]
+        quiet = [n for n in self._entering if n not in has]
+        if quiet:
+            real[has[0]] = _WithQuiet.apply(real[has[0]], *(real[n] for n in quiet))  # type: ignore[no-untyped-call] # torch's
+            real |= {n: real[n].detach() for n in quiet}
+        return real
+
+    def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A torch function of the code between units."""
+        if self._depth or self._number >= len(self._flow.calls):
+            return func(*args, **kwargs)
+        call = self._flow.calls[self._number]
+        inputs = tree_leaves((args, kwargs))
+        known = [self._standing[id(x)][1] for x in inputs if id(x) in self._standing]
+        depends = self._depends(inputs)
+        if call.function != func or tuple(known) != call.takes or not depends:
+            # Data that depends on no weight, or a question about a shape.
+            out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+            if depends and any(isinstance(x, Tensor) for x in tree_leaves(out)):
+                raise RunError(
+                    f"the model calls {getattr(func, '__name__', func)!r} where it called "
+                    f"{getattr(call.function, '__name__', call.function)!r} when its blocks were "
+                    "looked at: it runs differently from one call to the next; pin --pp 1"
+                )
+            return out
+        if not self._own(call.block):
+            return self._stand_in(call, inputs)
+        for leaf in call.leaves:
+            if leaf.source >= 0:
+                self._may_be_written(inputs[leaf.source])
+        out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+        # What is written in place is the tensor that stood for the first input.
+        self._made(call, self._stands_for(inputs[0]) if call.writes else out)
+        return out
+
+    def _may_be_written(self, x: Any) -> None:
+        """What was received is a leaf of autograd, which must not be written to: a copy may."""
+        found = self._standing.get(id(x))
+        real = None if found is None else self._real.get(found[1])
+        if found is not None and real is not None and real.is_leaf and real.requires_grad:
+            self._real[found[1]] = real.clone()
+
+    def _depends(self, inputs: list[Any]) -> bool:
+        return any(
+            isinstance(x, Tensor) and (x.requires_grad or id(x) in self._standing) for x in inputs
+        )
+
+    def _stands_for(self, x: Any) -> Any:
+        found = self._standing.get(id(x)) if isinstance(x, Tensor) else None
+        return x if found is None else self._real.get(found[1], x)
+
+    def _expect(self, path: str) -> None:
+        expected = self._flow.calls[self._number].function
+        if expected != path:
+            raise RunError(
+                f"the model calls {path!r} where it called {expected!r} when its blocks were "
+                "looked at: it runs differently from one call to the next; pin --pp 1"
+            )
+
+    def _made(self, call: Call, out: Any) -> None:
+        """An own call has given `out` back."""
+        for leaf, x in zip(call.leaves, tree_flatten(out)[0], strict=True):
+            number = max(leaf.value, leaf.handed)
+            if number >= 0:
+                self._real[number] = x
+                self._standing[id(x)] = (x, number)
+        if self._number == self._final and self._leaving:
+            raise _StopReplay(tuple(self._real[n] for n in self._leaving))
+        self._number += 1
+
+    def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
+        """Outputs of a unit's call that is another stage's: no memory, right shapes."""
+        self._expect(path)
+        return self._stand_in(self._flow.calls[self._number], tree_leaves((args, kwargs)))
+
+    def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
+        device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
+        made: list[Any] = []
+        for leaf in call.leaves:
+            if leaf.source >= 0:
+                x = inputs[leaf.source]
+            elif leaf.dtype is not None:
+                x = torch.zeros((), dtype=leaf.dtype, device=device).expand(leaf.shape)
+            else:
+                x = leaf.plain
+            if leaf.value >= 0:
+                self._standing[id(x)] = (x, leaf.value)
+            made.append(x)
+        self._number += 1
+        return None if call.writes else tree_unflatten(made, call.spec)

@@ -1,0 +1,250 @@
+"""What flows between the blocks of a model, call by call, from one run on shapes alone.
+
+A model's forward is a sequence of calls: of its units (weight-holding modules without a block
+boundary inside) and of torch functions in the code between them. Calls that depend on no weight
+(masks, positions) are every stage's own business and are not looked at. Every other call belongs to
+the block in whose part of the forward it runs, and makes values that later calls take. That is all
+a stage needs to know to run any set of blocks: which calls are its own, what it receives, and what
+others take from it.
+
+In the replay of a stage (executor/branch_stage.py) the same calls come by in the same order, so
+that a call is known by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from profiles.errors import MismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of what a call gave back.
+
+    value   number of the value that the leaf is from now on, or -1 where the call made none
+    source  position among the call's input leaves of the very tensor that comes back, or -1
+    handed  number of the value that a unit hands on as it is, or -1
+    plain   what it is where it is no tensor
+    """
+
+    value: int
+    source: int
+    handed: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    plain: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that depends on weights: of a unit (`function` is its path) or of a torch function.
+
+    takes   numbers of the values among its inputs;  writes  it changes its first input in place
+    """
+
+    block: int
+    function: Any
+    takes: tuple[int, ...]
+    spec: Any
+    leaves: tuple[Leaf, ...]
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor that a call made: in which block, its shape and type, and who takes it (blocks)."""
+
+    block: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    taken_by: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFlow:
+    """All calls in their order, and the values that they made; blocks as the plan numbers them.
+
+    entries  of the blocks;  units  paths of the modules that run as a whole
+    reached  blocks in the order in which the forward reaches them
+    opening  block -> numbers of the values that the call of its entry is given
+    """
+
+    entries: tuple[str, ...]
+    units: tuple[str, ...]
+    calls: tuple[Call, ...]
+    values: tuple[Value, ...]
+    reached: tuple[int, ...]
+    opening: Mapping[int, frozenset[int]]
+
+    def over(self, cut: int) -> tuple[int, ...]:
+        """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
+        return tuple(
+            number
+            for number, value in enumerate(self.values)
+            if value.block < cut and any(block >= cut for block in value.taken_by)
+        )
+
+    def is_chain(self, cuts: Sequence[int]) -> bool:
+        """Whether the blocks run in the plan's order and all that crosses these cuts and has a
+        gradient is given to the call that opens the block behind."""
+        given = all(
+            number in self.opening[cut]
+            for cut in cuts
+            for number in self.over(cut)
+            if self.values[number].requires_grad
+        )
+        return given and list(self.reached) == sorted(self.reached)
+
+    def crossing(self, cut: int) -> tuple[int, ...]:
+        """As `over`. Raises MismatchError where nothing that crosses has a gradient to send back,
+        or a tensor crosses that is of whole numbers and cannot stand among those that have."""
+        found = self.over(cut)
+        kinds = [self.values[number] for number in found]
+        whole = [value for value in kinds if not value.dtype.is_floating_point]
+        if whole or not any(value.requires_grad for value in kinds):
+            what = f"a tensor of {whole[0].dtype}" if whole else "nothing with a gradient"
+            raise MismatchError(
+                f"{what} crosses the cut before block {cut} ({self.entries[cut]!r}), and the "
+                "pipeline sends only what gradients come back for; pin --pp 1"
+            )
+        return found
+
+
+class _Recording(TorchFunctionMode):
+    """Around a run of the whole model: the calls in `calls`; hooks tell it where the run is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = 0
+        self.depth = 0  # of units that are running
+        self.calls: list[Call] = []
+        self.made: list[tuple[int, Tensor]] = []
+        self.taken: list[set[int]] = []
+        self.reached: list[int] = []
+        self.opening: dict[int, frozenset[int]] = {}
+        self._numbers: dict[int, tuple[Tensor, int]] = {}
+
+    def enter(self, block: int, inputs: Sequence[Any]) -> None:
+        """From here on the calls are this block's; `inputs` are the leaves its entry is given."""
+        self.block = block
+        self.reached.append(block)
+        known = [self._numbers.get(id(x)) for x in inputs]
+        self.opening[block] = frozenset(found[1] for found in known if found is not None)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self.depth == 0:
+            inputs = tree_leaves((args, kwargs))
+            if any(self._depends(x) for x in inputs):
+                writes = getattr(func, "__name__", "") == "__setitem__"
+                self.note(func, inputs, inputs[0] if writes else out, writes=writes)
+        return out
+
+    def _depends(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
+
+    def note(self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False) -> None:
+        """A call with these input leaves gave `out` back."""
+        leaves, spec = tree_flatten(out)
+        if not any(isinstance(x, Tensor) for x in leaves):
+            return
+        takes = []
+        for x in inputs:
+            if isinstance(x, Tensor) and id(x) in self._numbers:
+                takes.append(self._numbers[id(x)][1])
+                self.taken[takes[-1]].add(self.block)
+        unit = isinstance(function, str)
+        found = [self._leaf(x, inputs, passes=unit) for x in leaves]
+        self.calls.append(Call(self.block, function, tuple(takes), spec, tuple(found), writes))
+
+    def _leaf(self, x: Any, inputs: Sequence[Any], *, passes: bool) -> Leaf:
+        if not isinstance(x, Tensor):
+            return Leaf(-1, -1, -1, (), None, x)
+        source = next((i for i, y in enumerate(inputs) if y is x), -1)
+        if source >= 0 and passes:
+            # A unit that hands an input on; a function that gives its input back has changed it.
+            handed = self._numbers[id(x)][1] if id(x) in self._numbers else -1
+            return Leaf(-1, source, handed, (), None, None)
+        number = len(self.made)
+        self.made.append((self.block, x))
+        self.taken.append(set())
+        # Kept alive, or its id could be that of another tensor later.
+        self._numbers[id(x)] = (x, number)
+        return Leaf(number, source, -1, tuple(x.shape), x.dtype, None)
+
+    def flow(self, entries: tuple[str, ...], units: tuple[str, ...]) -> DataFlow:
+        """What was recorded."""
+        values = [
+            Value(block, tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken))
+            for (block, x), taken in zip(self.made, self.taken, strict=True)
+        ]
+        return DataFlow(
+            entries, units, tuple(self.calls), tuple(values), tuple(self.reached), self.opening
+        )
+
+
+def data_flow(
+    module: nn.Module,
+    run: Callable[[], Any],
+    *,
+    entries: tuple[str, ...],
+    units: tuple[str, ...],
+) -> DataFlow:
+    """The flow of one run of the model, which stands on shapes alone (fake tensors).
+
+    run      calls the model and its loss
+    entries  of the blocks, in the plan's order; "" is the block that begins with the forward
+    units    paths of the modules that run as a whole
+    """
+    modules = dict(module.named_modules())
+    recording = _Recording()
+    recording.enter(entries.index(""), ())
+    seen: set[str] = set()
+    handles = []
+
+    def entering(path: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            if path not in seen:
+                seen.add(path)
+                recording.enter(entries.index(path), tree_leaves((args, kwargs)))
+
+        return hook
+
+    def began(_: nn.Module, args: Any, kwargs: Any) -> None:
+        recording.depth += 1
+
+    def ended(path: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            recording.depth -= 1
+            if recording.depth == 0:
+                recording.note(path, tree_leaves((args, kwargs)), output)
+
+        return hook
+
+    for path in entries:
+        if path:
+            handles.append(
+                modules[path].register_forward_pre_hook(entering(path), with_kwargs=True)
+            )
+    for path in units:
+        handles.append(modules[path].register_forward_pre_hook(began, with_kwargs=True))
+        handles.append(modules[path].register_forward_hook(ended(path), with_kwargs=True))
+    try:
+        with recording:
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return recording.flow(entries, units)

@@ -1,0 +1,114 @@
+"""The sets of blocks that may stand before a cut: the ideals of a model's data flow.
+
+A set of blocks is an ideal if it holds, with a block, every block whose tensors that one takes. The
+stages of a pipeline are the differences of nested ideals. A chain of n blocks has n + 1 ideals, its
+prefixes; two towers of a and b blocks have some a x b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from profiles.errors import InputError
+from profiles.model.graph import ModelGraph
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+class BlockLattice:
+    """The ideals of `num_blocks` blocks, the empty one first and the full one last, by size.
+
+    before   per block the set (bits) of blocks whose tensors it takes
+    members  per ideal its blocks (bits)
+    cuts     [m] whether anything crosses there: a pipeline cannot be cut where nothing does
+    """
+
+    num_blocks: int
+    before: tuple[int, ...]
+    members: tuple[int, ...]
+    cuts: tuple[bool, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the blocks have one order only."""
+        return self.count == self.num_blocks + 1
+
+    @cached_property
+    def holds(self) -> Bools:
+        """[m, n]: whether an ideal holds a block."""
+        bits = np.asarray([[m >> k & 1 for k in range(self.num_blocks)] for m in self.members])
+        return bits.astype(bool)
+
+    def blocks(self, smaller: int, larger: int) -> tuple[int, ...]:
+        """The blocks of one ideal without those of another, in the traced order."""
+        bits = self.members[larger] & ~self.members[smaller]
+        return tuple(k for k in range(self.num_blocks) if bits >> k & 1)
+
+    def orders(self, limit: int) -> tuple[tuple[int, ...], ...] | None:
+        """Every order of the blocks in which each stands behind those that it takes from, the
+        traced one first; None where there are more than `limit`."""
+        found: list[tuple[int, ...]] = []
+        for order in self._orders(0, ()):
+            if len(found) == limit:
+                return None
+            found.append(order)
+        return tuple(found)
+
+    def _orders(self, done: int, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(order) == self.num_blocks:
+            yield order
+        for k in range(self.num_blocks):
+            if not done >> k & 1 and not self.before[k] & ~done:
+                yield from self._orders(done | 1 << k, (*order, k))
+
+
+def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice | None:
+    """The lattice of a graph's blocks; None where it has more than `limit` ideals.
+
+    The last block holds the loss, and stands behind all others.
+    """
+    n = len(graph.chain)
+    flows = [(b.producer, k) for b in graph.branches for k in b.consumers]
+    if not graph.branches:
+        flows = [(k, k + 1) for k in range(n - 1)]
+    return lattice_of_flows(n, flows, limit)
+
+
+def lattice_of_flows(
+    num_blocks: int, flows: list[tuple[int, int]], limit: int
+) -> BlockLattice | None:
+    """The lattice of blocks in a traced order, and of pairs (block, one that takes its tensors)."""
+    before = [0] * num_blocks
+    for producer, consumer in flows:
+        if not 0 <= producer < consumer < num_blocks:
+            raise InputError(f"block {consumer} cannot take a tensor of block {producer}")
+        before[consumer] |= 1 << producer
+    before[-1] = (1 << (num_blocks - 1)) - 1
+    layer, members = {0}, [0]
+    while layer:
+        larger: set[int] = set()
+        for ideal in layer:
+            for k in range(num_blocks):
+                if not ideal >> k & 1 and not before[k] & ~ideal:
+                    larger.add(ideal | 1 << k)
+            if len(larger) + len(members) > limit:
+                return None
+        members.extend(sorted(larger))
+        layer = larger
+    cuts = tuple(
+        any(m >> producer & 1 and not m >> consumer & 1 for producer, consumer in flows)
+        for m in members
+    )
+    return BlockLattice(
+        num_blocks=num_blocks, before=tuple(before), members=tuple(members), cuts=cuts
+    )

@@ -1,0 +1,204 @@
+"""Blocks that branch: ideals, orders, fillings, and the programme over ideals."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner import branch_solver
+from planner.block_lattice import lattice_of, lattice_of_flows
+from planner.branch_solver import BranchSolver, cell_solver, in_traced_stages
+from planner.cell_costs import CellSolver
+from planner.costs import SimulatorCosts
+from planner.ideal_costs import IdealCosts
+from planner.ideal_partition import nested_pairs, partition_ideals
+from planner.near_even import (
+    balanced_filling,
+    near_even_fillings,
+    path_bounds,
+    stage_seconds,
+    timeline_seconds,
+)
+from planner.ordered import Ordered
+from planner.partition import partition
+from planner.problem import Partition, stage_memory_bytes, step_time
+from planner.search import search
+from planner.space import Ground, Space, legal_cells
+from profiles.errors import InputError
+from simulator.plan import Recompute
+from simulator.stack import load_stack
+from simulator.workload import Workload
+from tests.oracles.random_branches import SHAPES, BranchModel, nested
+from tests.simulator.hand_made import cluster, device, link
+
+TOWERS = [(0, 1), (1, 4), (2, 3), (3, 4)]  # two towers of two blocks, and what joins them
+
+
+def costs_of(model, *, pp=2, memory_bytes=2.0**40, micro=4):
+    return SimulatorCosts(
+        model,
+        cluster(1, pp, of=device(memory_bytes=memory_bytes), inner=link(bandwidth=5e9)),
+        Workload(global_batch=micro, sequence_length=1, precision="bf16"),
+        stack=load_stack(),
+        strategies=(Recompute.NONE, Recompute.FULL),
+        micro_batches=(1,),
+    )
+
+
+def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
+    ground = Ground(
+        num_devices=pp,
+        node_devices=pp,
+        num_blocks=len(costs.traced.at(1, 1).chain),
+        tp_degrees=(1,),
+        global_batch=micro,
+    )
+    space = Space(pp=(pp,), vpp=(vpp,), schedule=(schedule,), micro_batch=(1,))
+    return legal_cells(space, ground)[0]
+
+
+def test_ideals_and_orders_of_two_towers():
+    lattice = lattice_of_flows(5, TOWERS, 100)
+    # Any of 0 to 2 blocks of each tower, and all five blocks.
+    assert lattice.count == 3 * 3 + 1
+    assert len(lattice.orders(100)) == math.comb(4, 2)
+    assert lattice.orders(100)[0] == (0, 1, 2, 3, 4)
+    assert lattice.orders(5) is None
+    assert lattice_of_flows(5, TOWERS, 9) is None
+    assert lattice.blocks(0, lattice.count - 1) == (0, 1, 2, 3, 4)
+    assert not lattice.is_chain
+    chain = lattice_of_flows(4, [(0, 1), (1, 2), (2, 3), (0, 3)], 100)
+    assert chain.is_chain
+    assert len(nested_pairs(chain)[0]) == 4 * 5 // 2
+
+
+def test_no_cut_where_nothing_crosses():
+    # Block 1 has no user: between {0, ...} there is always the tensor of 0 but not behind {1}.
+    lattice = lattice_of_flows(3, [(0, 2)], 100)
+    legal = {lattice.blocks(0, k) for k in range(lattice.count) if lattice.cuts[k]}
+    assert legal == {(0,), (0, 1)}
+    with pytest.raises(InputError, match="block 1 cannot take a tensor of block 2"):
+        lattice_of_flows(3, [(2, 1)], 100)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_programme_over_ideals_prices_as_the_chain_of_its_order_does(shape, schedule):
+    for number in range(4):
+        rng = np.random.default_rng([7, SHAPES.index(shape), number])
+        model = BranchModel(rng, shape, 6, unlike=True)
+        if not model.graph.branches:
+            continue
+        roomy = costs_of(model)
+        cell = cell_of(roomy, schedule)
+        lattice = lattice_of(model.graph, 1000)
+        need = max(r.peak_bytes for r in roomy.predict(some_plan(roomy, cell)).ranks)
+        costs = costs_of(model, memory_bytes=need)
+        problem = IdealCosts(costs, lattice).problem(cell)
+        found = partition_ideals(problem)
+        assert found is not None
+        entries = tuple(model.graph.chain[k].entry for k in found.order)
+        ordered = costs_of(Ordered(model, entries), memory_bytes=need)
+        chain = ordered.problem(cell)
+        strategies = tuple(s for stage in found.strategies for s in stage)
+        assert step_time(chain, found.starts, strategies) == pytest.approx(
+            found.step_time_s, rel=1e-12
+        )
+        ends = (*found.starts[1:], 6)
+        plan = ordered.plan(
+            cell, Partition(starts=found.starts, strategies=strategies, step_time_s=0.0)
+        )
+        prediction = ordered.predict(plan)
+        assert found.step_time_s <= prediction.step_time_s.value * (1 + 1e-12)
+        for stage, (i, j) in enumerate(zip(found.starts, ends, strict=True)):
+            counted = stage_memory_bytes(chain, stage, i, strategies[i:j])
+            assert counted <= need
+            assert counted == pytest.approx(prediction.ranks[stage].peak_bytes, abs=64)
+        # The best of any order, each solved as a chain.
+        for order in lattice.orders(1000):
+            names = tuple(model.graph.chain[k].entry for k in order)
+            one = partition(costs_of(Ordered(model, names), memory_bytes=need).problem(cell))
+            assert one is None or found.step_time_s <= one.step_time_s * (1 + 1e-12)
+
+
+def some_plan(costs, cell):
+    found = partition(costs.problem(cell))
+    return costs.plan(cell, found)
+
+
+def test_fillings_are_all_and_bounded_by_their_timelines():
+    rng = np.random.default_rng(3)
+    model = BranchModel(rng, "towers", 7, unlike=True)
+    costs = costs_of(model)
+    cell = cell_of(costs, "interleaved", vpp=2)
+    lattice = lattice_of(model.graph, 1000)
+    cuts = near_even_fillings(lattice, 4, 1000)
+    mine = {
+        tuple(lattice.blocks(int(i), int(j)) for i, j in itertools.pairwise(row)) for row in cuts
+    }
+    assert mine == {f for f in nested(model, 4) if {len(b) for b in f} <= {1, 2}}
+    assert near_even_fillings(lattice, 4, len(cuts) - 1) is None
+    problem = IdealCosts(costs, lattice).problem(cell)
+    bounds, seconds = path_bounds(problem, cell, cuts), timeline_seconds(problem, cell, cuts)
+    assert (bounds <= seconds * (1 + 1e-12)).all()
+    assert (bounds > 0.3 * seconds).all()  # sends, which the paths leave out, take long here
+    # The filling whose slowest stage is fastest.
+    filling = balanced_filling(problem)
+    forward, backward = stage_seconds(problem, cuts)
+    slowest = (forward + backward).max(axis=1)
+    assert tuple(filling) in {tuple(row) for row in cuts[slowest <= slowest.min() * (1 + 1e-12)]}
+
+
+def test_two_equal_towers_are_cut_across():
+    """Two towers of two equal blocks: with the blocks of one tower before those of the other, a
+    stage boundary after two and a half blocks' work lies in the middle of a block only by luck."""
+    rng = np.random.default_rng(0)
+    model = BranchModel(rng, "towers", 6, unlike=False)
+    answer = search(
+        model,
+        cluster(1, 2, inner=link(bandwidth=1e12)),
+        Workload(global_batch=8, sequence_length=1, precision="bf16"),
+        space=Space(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
+        stack=load_stack(),
+    )
+    assert answer.status == "optimal"
+    assert answer.prediction.stages[1].receives  # says what crosses
+    assert sorted(answer.plan.block_entries) == sorted(r.entry for r in model.graph.chain)
+
+
+def test_a_lattice_that_is_too_large_keeps_the_traced_order_and_says_what_is_proved(monkeypatch):
+    rng = np.random.default_rng(5)
+    model = BranchModel(rng, "towers", 7, unlike=True)
+    work = Workload(global_batch=8, sequence_length=1, precision="bf16")
+    asked = {
+        "space": Space(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
+        "stack": load_stack(),
+    }
+    exact = search(model, cluster(1, 2), work, **asked)
+    monkeypatch.setattr(branch_solver, "MOST_IDEALS", 5)
+    kept = search(model, cluster(1, 2), work, **asked)
+    assert kept.plan.block_entries == tuple(ref.entry for ref in model.graph.chain)
+    assert kept.bound <= exact.step_time_s * (1 + 1e-12)
+    assert kept.step_time_s >= exact.step_time_s * (1 - 1e-12)
+
+
+def test_a_plain_chain_is_solved_by_the_chains_solver():
+    drawn = (BranchModel(np.random.default_rng(k), "skips", 3, unlike=True) for k in range(99))
+    plain = next(model for model in drawn if not model.graph.branches)
+    solver = cell_solver(costs_of(plain), solver="auto", seed=0, workers=1)
+    assert isinstance(solver, CellSolver)
+    towers = BranchModel(np.random.default_rng(1), "towers", 6, unlike=True)
+    assert isinstance(cell_solver(costs_of(towers), solver="auto", seed=0, workers=1), BranchSolver)
+
+
+def test_stages_run_their_blocks_in_the_traced_order():
+    model = BranchModel(np.random.default_rng(2), "towers", 6, unlike=True)
+    costs = costs_of(model)
+    plan = some_plan(costs, cell_of(costs, "1f1b"))
+    entries = [ref.entry for ref in model.graph.chain]
+    assert in_traced_stages(plan, entries) == plan
+    first = plan.stages[0].last_block
+    turned = (*reversed(plan.block_entries[:first]), *plan.block_entries[first:])
+    assert in_traced_stages(replace(plan, block_entries=turned), entries) == plan
