@@ -75,8 +75,10 @@ def price_strategy(
         if kernel.kind is not OpKind.VIEW
     )
     inner = sum(
-        mesh.collective_s(operation, _held_by_one(operation, size, mesh.sizes[axis]), axis)
-        for axis, operation, size in strategy.exchanged
+        mesh.collective_s(
+            x.operation, _held_by_one(x.operation, x.memory_bytes, mesh.sizes[axis]), axis
+        )
+        for axis, x in strategy.exchanged
     )
     sync, weight = 0.0, 0.0
     for number, layout in zip(op.inputs, strategy.inputs, strict=True):
