@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from planner.intra_op.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.mesh import Mesh
-from planner.op_sharding.op_seconds import OpPrice, Training, local_bytes, price_strategy
+from planner.op_sharding.op_seconds import (
+    OpPrice,
+    Training,
+    local_bytes,
+    price_strategy,
+    weight_sync_s,
+)
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
 from planner.op_sharding.uses import MOST_FORMS, Uses, layouts_read, uses_of
@@ -75,7 +81,7 @@ def build_problem(
         )
     uses = uses_of(graph, strategies, MOST_FORMS[len(mesh.sizes)])
     resharding = Resharding(mesh)
-    builder = _Builder(graph, mesh, tuple(strategies), tuple(prices), uses, resharding)
+    builder = _Builder(graph, mesh, training, tuple(strategies), tuple(prices), uses, resharding)
     return BlockProblem(
         graph=graph,
         mesh=mesh,
@@ -95,13 +101,19 @@ class _Builder:
         self,
         graph: OpGraph,
         mesh: Mesh,
+        training: Training,
         strategies: tuple[tuple[Strategy, ...], ...],
         prices: tuple[tuple[OpPrice, ...], ...],
         uses: tuple[Uses, ...],
         resharding: Resharding,
     ) -> None:
-        self.graph, self.mesh, self.strategies = graph, mesh, strategies
-        self.prices, self.uses, self.resharding = prices, uses, resharding
+        self.graph, self.mesh, self.training = graph, mesh, training
+        self.strategies, self.prices, self.uses, self.resharding = (
+            strategies,
+            prices,
+            uses,
+            resharding,
+        )
         self.edges: list[tuple[int, int]] = []
         self.tables: list[NDArray[np.int64]] = []
 
@@ -154,7 +166,10 @@ class _Builder:
         return (op, end - op)
 
     def _tie_weights(self) -> None:
-        """Ops that read the same weight hold it alike."""
+        """Ops that read the same weight hold it alike; one sum of gradients serves all of them.
+
+        The first one's price has that sum where its own gradient is partial.
+        """
         first: dict[int, int] = {}
         for op, call in enumerate(self.graph.ops):
             for t in dict.fromkeys(call.inputs):
@@ -164,11 +179,19 @@ class _Builder:
                 if other != op:
                     mine = [self._held(op, s, t) for s in self.strategies[op]]
                     theirs = [self._held(other, s, t) for s in self.strategies[other]]
-                    table = [[0 if a == b else FORBIDDEN for b in mine] for a in theirs]
+                    repeats = self._repeats(other)
+                    table = [[self._tie_cost(t, a, b, repeats) for b in mine] for a in theirs]
                     self._add(other, op, np.array(table, dtype=np.int64))
 
-    def _held(self, op: int, strategy: Strategy, t: int) -> tuple[str, ...]:
-        return forward_of(strategy.inputs[self.graph.ops[op].inputs.index(t)])
+    def _held(self, op: int, strategy: Strategy, t: int) -> Layout:
+        return strategy.inputs[self.graph.ops[op].inputs.index(t)]
+
+    def _tie_cost(self, t: int, first: Layout, other: Layout, repeats: int) -> int:
+        if forward_of(first) != forward_of(other):
+            return FORBIDDEN
+        own = weight_sync_s(self.graph.tensors[t], first, (), self.mesh, self.training)
+        both = weight_sync_s(self.graph.tensors[t], first, (other,), self.mesh, self.training)
+        return round(repeats * (both - own) / NANOSECOND_S)
 
     # --- uses ---------------------------------------------------------------------------------
 

@@ -97,7 +97,9 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
         )
     if inputs and passes_partial(op, graph.tensors):
         # A weight is held whole or cut, never as summands; its gradient may be.
-        flows = () if any(x.parameter for x in inputs) else (SUMMANDS,)
+        # Summands of whole numbers or flags are of no use.
+        plain = any(x.parameter or not x.dtype.startswith(("float", "bfloat")) for x in inputs)
+        flows = () if plain else (SUMMANDS,)
         for flow in (*flows, SHARED) if trains else flows:
             found.append(
                 _Choice(inputs=(flow,) * len(inputs), outputs=(flow,) * len(outputs), loop=None)

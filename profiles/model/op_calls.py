@@ -56,6 +56,7 @@ class Program:
     steps   op numbers and repeats in order of execution
     spans   path of a held block -> its first op and the one after its last
     origins tensor that no op makes -> (`parameter`, `buffer`, `argument` or `target`, its name)
+    outputs the tensors that the model returns, -1 for one that no op made
     """
 
     graph: OpGraph
@@ -63,3 +64,4 @@ class Program:
     steps: tuple[int | Repeat, ...]
     spans: Mapping[str, tuple[int, int]]
     origins: Mapping[int, tuple[str, str]]
+    outputs: tuple[int, ...]

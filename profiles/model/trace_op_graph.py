@@ -60,7 +60,8 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(tracer)
         try:
-            loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+            output = built.call(built.module, *built.args)
+            loss = built.loss_fn(output, built.targets)
             del loss
         except ShardwrightError:
             raise
@@ -69,7 +70,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
                 f"meta tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
             ) from error
-    return tracer.program(name)
+    return tracer.program(name, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
 
 
 class _Kernels(TorchDispatchMode):
@@ -307,6 +308,7 @@ class _Tracer(TorchFunctionMode):
         return self._add(x) if found is None else found
 
     def _add(self, x: Tensor, *, producer: int | None = None, stands_for: int | None = None) -> int:
+        self.pauses += 1  # a module's hook is under the mode: these reads are none of the model's
         number = len(self.tensors)
         key = x.untyped_storage()._cdata
         storage = self._storages.setdefault(key, number)
@@ -325,6 +327,7 @@ class _Tracer(TorchFunctionMode):
         self._known[id(x)] = number
         self._first.setdefault(id(x), number)
         self._alive += [x, x.untyped_storage()]
+        self.pauses -= 1
         return number
 
     def _saved(self, kept: list[Tensor], own: list[int]) -> tuple[tuple[int, ...], float]:
@@ -342,7 +345,7 @@ class _Tracer(TorchFunctionMode):
                 inner[key] = float(x.untyped_storage().nbytes())
         return tuple(saved), sum(inner.values())
 
-    def program(self, name: str) -> Program:
+    def program(self, name: str, outputs: list[Tensor]) -> Program:
         """All of it."""
         origins = {
             number: self._origins[key]
@@ -358,6 +361,7 @@ class _Tracer(TorchFunctionMode):
             steps=tuple(self.steps),
             spans=self.spans,
             origins=origins,
+            outputs=tuple(self._known.get(id(x), -1) for x in outputs),
         )
 
     def graph(self, name: str) -> OpGraph:
