@@ -138,8 +138,10 @@ class OpShardingFile:
 
     block        the block that was asked for, "" for the whole model: ops elsewhere run whole on
                  every device, and the cost is the block's
+    block_repeats  how often the model has the block
     calls, conversions, messages   of the whole model, so that it can be run
     hand_plan    Megatron's layout on the same cost model, where it can be laid out; why not, else
+    fits_with    where nothing fits: changes that do, each solved, with their memory
     sources      what each kind of number rests on
     Raises InputError for a mesh without axes and for placements of another number of axes.
     """
@@ -161,6 +163,8 @@ class OpShardingFile:
     memory_limit_bytes: float | None = None
     hand_plan: ShardingCost | None = None
     hand_plan_missing: str = ""
+    block_repeats: int = 1
+    fits_with: tuple[str, ...] = ()
     calls: tuple[PlacedCall, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     messages: tuple[Message, ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from planner.op_sharding.conversions import Between, conversions_of, messages_of, placed
+from planner.op_sharding.conversions import Between, conversions_of, placed
 from planner.op_sharding.mesh import Mesh
+from planner.op_sharding.messages import messages_of
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.rules import placement_rules
 from planner.op_sharding.solve_block import OpSharding

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.op_sharding.flow import Layout, backward_of, forward_of, shards
-from planner.op_sharding.resharding import Resharding, operation_between
+from planner.op_sharding.flow import Layout, backward_of, forward_of
+from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy
 from planner.op_sharding.uses import layouts_read, makers_of, readers_of
 from profiles.model.op_graph import GraphTensor, OpGraph
-from simulator.op_sharding_file import Change, Conversion, Message, PlacedTensor, Placements
+from simulator.op_sharding_file import Change, Conversion, PlacedTensor, Placements
 
 Between = Mapping[tuple[int, int], tuple[Layout, ...]]
 """Layouts for (block, tensor) that a tensor is brought into, its readers' and steps on the way."""
@@ -97,69 +97,6 @@ def _sent(changes: tuple[Change, ...], arriving: set[Placements]) -> tuple[Chang
             kept.append(change)
             there.add(change.target)
     return tuple(kept)
-
-
-def messages_of(
-    graph: OpGraph,
-    strategies: Sequence[Strategy],
-    conversions: Sequence[Conversion],
-    sizes: tuple[int, ...],
-) -> tuple[Message, ...]:
-    """All collectives of one micro-batch, and of the weights' gradients once."""
-    found: dict[tuple[str, str, int, int, str, str], int] = {}
-
-    def add(
-        phase: str, operation: str, axis: int, elements: int, dtype: str, what: str, n: int
-    ) -> None:
-        key = (phase, operation, axis, elements, dtype, what)
-        found[key] = found.get(key, 0) + n
-
-    for conversion in conversions:
-        tensor = graph.tensors[conversion.tensor]
-        op = graph.ops[conversion.maker]
-        for phase in ("forward", "backward"):
-            for change in getattr(conversion, phase):
-                before = change.source
-                for after in change.steps:
-                    (axis,) = (
-                        i
-                        for i, pair in enumerate(zip(before, after, strict=True))
-                        if pair[0] != pair[1]
-                    )
-                    operation = operation_between(before[axis], after[axis])
-                    if operation is not None:
-                        others = tuple("R" if i == axis else p for i, p in enumerate(before))
-                        elements = tensor.num_elements // shards(others, sizes)
-                        what = f"{op.module or graph.name} {op.name}"
-                        add(phase, operation, axis, elements, tensor.dtype, what, conversion.runs)
-                    before = after
-    for op, strategy in zip(graph.ops, strategies, strict=True):
-        for axis, x in strategy.exchanged:
-            what = f"inside {op.module or graph.name} {op.name}"
-            runs = graph.blocks[op.block].repeats
-            add(x.phase, x.operation, axis, x.elements, x.dtype, what, runs)
-    for t, layouts in weight_layouts(graph, strategies).items():
-        tensor = graph.tensors[t]
-        elements = tensor.num_elements // shards(forward_of(layouts[0]), sizes)
-        partial = {
-            axis for layout in layouts for axis, flow in enumerate(layout) if flow.backward == "P"
-        }
-        block = next(op.block for op in graph.ops if t in op.inputs)
-        for axis in sorted(partial):
-            runs = graph.blocks[block].repeats
-            add("weights", "all_reduce", axis, elements, "float32", tensor.parameter, runs)
-    return tuple(
-        Message(
-            phase=phase,
-            operation=operation,
-            axis=axis,
-            elements=elements,
-            dtype=dtype,
-            count=count,
-            what=what,
-        )
-        for (phase, operation, axis, elements, dtype, what), count in found.items()
-    )
 
 
 def weight_layouts(graph: OpGraph, strategies: Sequence[Strategy]) -> dict[int, tuple[Layout, ...]]:

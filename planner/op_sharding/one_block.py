@@ -31,15 +31,23 @@ def block_number(graph: OpGraph, name: str, *, where: str = "--block") -> int:
 
 
 def block_graph(graph: OpGraph, number: int) -> OpGraph:
-    """The ops of one block with all its repeats; what enters the first has no maker."""
+    """The ops of one run of a block; what enters it is what the equal block before it made.
+
+    What enters from elsewhere has no maker: it is there in any form, at no cost.
+    """
+    carried = dict(graph.blocks[number].carried)
     chosen = [i for i, op in enumerate(graph.ops) if op.block == number]
     own = {old: new for new, old in enumerate(chosen)}
     return OpGraph(
         name=f"{graph.name} {graph.blocks[number].label}",
         tensors=tuple(
-            replace(x, producer=own.get(x.producer) if x.producer is not None else None)
-            for x in graph.tensors
+            replace(
+                x,
+                producer=own.get(x.producer) if x.producer is not None else None,
+                stands_for=carried.get(t, x.stands_for),
+            )
+            for t, x in enumerate(graph.tensors)
         ),
         ops=tuple(replace(graph.ops[i], block=0) for i in chosen),
-        blocks=(graph.blocks[number],),
+        blocks=(replace(graph.blocks[number], entries=graph.blocks[number].entries[:1]),),
     )

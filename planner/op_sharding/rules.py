@@ -36,7 +36,7 @@ def placement_rules(answer: OpSharding, graph: OpGraph) -> tuple[PlacementRule, 
         if any(graph.tensors[t].parameter for t in placed.op.inputs):
             rules.append(
                 PlacementRule(
-                    pattern=_pattern(placed, graph),
+                    pattern=graph.path_pattern(placed.op.module, placed.op.block),
                     kind=_kind(placed, graph),
                     text=_text(placed, graph),
                 )
@@ -56,21 +56,14 @@ def tensor_parallel_rules(answer: OpSharding, graph: OpGraph) -> tuple[tuple[str
             "use placement_rules"
         )
     linear = {p.op.module for p in answer.ops if p.op.name == "linear"}
-    patterns = {_pattern(p, graph) for p in answer.ops if p.op.module in linear}
+    patterns = {
+        graph.path_pattern(p.op.module, p.op.block) for p in answer.ops if p.op.module in linear
+    }
     return tuple(
         (rule.pattern, rule.kind)
         for rule in placement_rules(answer, graph)
         if rule.kind in ("column", "row") and rule.pattern in patterns
     )
-
-
-def _pattern(placed: PlacedOp, graph: OpGraph) -> str:
-    block = graph.blocks[placed.op.block]
-    entry = block.entries[0]
-    if block.repeats == 1 or not entry:
-        return placed.op.module
-    container = entry.rpartition(".")[0]
-    return f"{container}.*{placed.op.module.removeprefix(entry)}"
 
 
 def _kind(placed: PlacedOp, graph: OpGraph) -> str:
