@@ -68,7 +68,8 @@ def cost_of(answer: OpSharding) -> ShardingCost:
         work_s=answer.work_s,
         reshard_s=reshards,
         inner_s=inner,
-        weight_sync_s=max(0.0, answer.communication_s - inner - reshards),
+        weight_sync_s=sum(p.repeats * p.price.weight_sync_s for p in answer.ops)
+        + answer.tied_sync_s,
         lower_bound_s=answer.lower_bound_s,
         memory_bytes=answer.memory_bytes,
     )

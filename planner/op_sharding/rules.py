@@ -19,8 +19,8 @@ class PlacementRule:
     pattern   module path, `*` where the number of the repeat stands
     kind      `column` or `row` (a linear layer by its outputs or inputs), `vocabulary` (a table by
               its rows), `experts` (a stack of weights by its first dim), `weight` (another dim of
-              one), `sequence` (activations are split, weights whole), `hidden` (a weight of one
-              dim, or a table, along its last), `replicated`
+              one), `batch` and `sequence` (activations are split along dim 0 or another, weights
+              whole), `hidden` (a weight of one dim, or a table, along its last), `replicated`
     text      inputs, weights and outputs as DTensor placements, one list per tensor
     """
 
@@ -80,7 +80,7 @@ def _kind(placed: PlacedOp, graph: OpGraph) -> str:
     if dims:
         return "hidden"
     out = {split_dim(p) for p in forward_of(strategy.outputs[0])} - {None}
-    return "sequence" if out else "replicated"
+    return "batch" if out == {0} else "sequence" if out else "replicated"
 
 
 def _text(placed: PlacedOp, graph: OpGraph) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,11 @@ from planner.op_sharding.solve_block import OpSharding, shard_ops
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.model.op_graph import OpGraph
-from profiles.units import format_bytes
+from profiles.units import format_bytes, format_time
 from simulator.op_sharding_file import OpShardingFile, ShardingCost
 
-_RELAXED_S = 4.0
+_RELAXED_S, _HALVINGS = 3.0, 5
+GIB = 2.0**30
 _SOURCES = {
     "kernels": "simulator/op_cost.py on the shapes that a rank holds: roofline of the device's "
     "data (shardwright catalog show DEVICE) over measured utilisation",
@@ -124,8 +126,9 @@ def shard_model(question: ShardQuestion) -> OpShardingFile:
             named,
             reason=_what_binds(least, limit),
             fits_with=tuple(
-                f"{text}: {format_bytes(fitting.memory_bytes)}"
-                for text, fitting in _relaxations(question, graph, limit, training)
+                f"{text}: {format_bytes(fitting.memory_bytes)} a device, "
+                f"{format_time(fitting.seconds)} per micro-batch"
+                for text, fitting in _relaxations(question, graph, least, limit, training)
             ),
         )
     else:
@@ -191,21 +194,26 @@ def _what_binds(free: OpSharding, limit: float) -> str:
 
 
 def _relaxations(
-    question: ShardQuestion, graph: OpGraph, limit: float, training: Training
+    question: ShardQuestion,
+    graph: OpGraph,
+    free: OpSharding,
+    limit: float,
+    training: Training,
 ) -> Iterator[tuple[str, OpSharding]]:
     sizes = question.mesh_sizes
     here = Mesh(cluster=question.cluster, names=axis_names(sizes), sizes=sizes)
-    for factor in (1.25, 1.5, 2.0, 3.0, 4.0):
+    low, high, fitting = limit, free.memory_bytes, free
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
         answer = shard_ops(
-            graph,
-            here,
-            training=training,
-            memory_limit_bytes=factor * limit,
-            time_limit_s=_RELAXED_S,
+            graph, here, training=training, memory_limit_bytes=middle, time_limit_s=_RELAXED_S
         )
         if answer.ops:
-            yield f"--memory {format_bytes(factor * limit).replace(' ', '')}", answer
-            break
+            high, fitting = answer.memory_bytes, answer
+        else:
+            low = middle
+    wanted = math.ceil(fitting.memory_bytes / GIB * 10) / 10
+    yield f"--memory {wanted:.1f}GiB", fitting
     for times in (2, 4, 8):
         wider = (*sizes[:-1], sizes[-1] * times)
         devices = here.devices * times

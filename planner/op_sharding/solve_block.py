@@ -77,6 +77,7 @@ class OpSharding:
     seconds        forward and backward of one micro-batch, summed over ops and messages: nothing
                    overlaps;  lower_bound_s  no placements of this space take less
     memory_bytes   highest at any moment, on each device
+    tied_sync_s    part of `seconds`: sums of gradients that only a weight's second reader needs
     """
 
     status: Status
@@ -86,6 +87,7 @@ class OpSharding:
     lower_bound_s: float
     memory_bytes: float
     reason: str
+    tied_sync_s: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -226,7 +228,8 @@ def _answer(
     )
     seconds = sum(placed.repeats * placed.price.total_s for placed in ops)
     seconds += sum(r.count * (r.forward_s + r.backward_s) for r in reshards)
-    seconds += _tied_sync_s(problem, ops)
+    tied = _tied_sync_s(problem, ops)
+    seconds += tied
     # Nanoseconds are rounded per node and edge; a proven optimum is its own bound.
     bound_s = seconds if status is Status.OPTIMAL else min(bound * NANOSECOND_S, seconds)
     return OpSharding(
@@ -237,6 +240,7 @@ def _answer(
         lower_bound_s=bound_s,
         memory_bytes=float(usage_over_time(problem.abstract, strategies).max()),
         reason=reason,
+        tied_sync_s=tied,
     )
 
 
