@@ -69,11 +69,11 @@ def megatron_kinds(graph: OpGraph) -> dict[str, str]:
         for t in op.inputs:
             readers.setdefault(t, []).append(number)
     kinds: dict[str, str] = {}
-    for op in graph.ops:
+    for number, op in enumerate(graph.ops):
         weighted = any(graph.tensors[t].parameter for t in op.inputs)
         name = op.module.rpartition(".")[2]
         if op.name in ("linear", "addmm") and weighted:
-            ends = _ends(graph, op.outputs[0], readers)
+            ends = _ends(graph, op.outputs[0], readers, number)
             if ends & {"softmax", "topk", "sigmoid"}:
                 kinds[name] = "replicated"
             else:
@@ -90,16 +90,19 @@ _LAYERS = ("linear", "addmm", "embedding", *_GROUPED)
 _PASSED = ("to", "float", "dropout", "view", "reshape", "contiguous", "__getitem__")
 
 
-def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]]) -> set[str]:
-    """What first works on a tensor, shapes and casts aside."""
+def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: int) -> set[str]:
+    """What first works on a layer's output, shapes and casts aside; `residual` for a sum with what
+    was there before the layer."""
     found: set[str] = set()
     for number in readers.get(tensor, ()):
         op = graph.ops[number]
         shapes = [graph.tensors[t].shape for t in op.inputs]
         if op.name in _PASSED or op.strides:
-            found |= _ends(graph, op.outputs[0], readers)
+            found |= _ends(graph, op.outputs[0], readers, layer)
         elif op.name == "add" and len(shapes) == 2 and shapes[0] == shapes[1]:
-            found.add("residual" if len(shapes[0]) == 3 else "add")
+            makers = [graph.tensors[t].producer for t in op.inputs]
+            earlier = any(maker is None or maker < layer for maker in makers)
+            found.add("residual" if earlier else "add")
         else:
             found.add(op.name)
     return found

@@ -25,7 +25,7 @@ from profiles.model.op_graph import OpGraph
 from profiles.units import format_bytes, format_time
 from simulator.op_sharding_file import OpShardingFile, ShardingCost
 
-_RELAXED_S, _HALVINGS = 3.0, 5
+_RELAXED_S, _HALVINGS = 1.5, 4
 GIB = 2.0**30
 _SOURCES = {
     "kernels": "simulator/op_cost.py on the shapes that a rank holds: roofline of the device's "

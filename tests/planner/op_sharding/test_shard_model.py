@@ -61,7 +61,8 @@ def test_the_file_holds_the_block_and_its_messages(llama: OpGraph, tmp_path: Pat
     (Korthikanti et al., arXiv 2205.05198, section 4.2.2), and sums of two norms' gradients."""
     answer = shard_model(question(llama))
     assert (answer.status, answer.block_repeats) == ("optimal", 3)
-    assert answer.cost is not None and answer.hand_plan is not None
+    assert answer.cost is not None
+    assert answer.hand_plan is not None
     assert answer.cost.seconds <= answer.hand_plan.seconds * (1 + 1e-9)
     assert answer.cost.gap == 0.0
     assert len(answer.calls) == len(llama.ops)
@@ -110,7 +111,8 @@ def test_too_little_memory_says_what_binds_and_what_fits(llama: OpGraph) -> None
     (more,) = (text for text in tight.fits_with if text.startswith("--memory"))
     gib = float(more.removeprefix("--memory ").partition("GiB")[0])
     again = shard_model(question(llama, mesh_sizes=(2,), memory_limit_bytes=gib * 2**30))
-    assert again.cost is not None and again.cost.memory_bytes <= gib * 2**30
+    assert again.cost is not None
+    assert again.cost.memory_bytes <= gib * 2**30
 
 
 def test_megatrons_kinds_are_told_from_the_graph(llama: OpGraph) -> None:
