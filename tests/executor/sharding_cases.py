@@ -115,8 +115,11 @@ def as_file(
     )
 
 
-def random_placements(path: str, sizes: tuple[int, ...], seed: int) -> OpShardingFile:
-    """A strategy for every op at random, whole ones now and then."""
+def random_placements(
+    path: str, sizes: tuple[int, ...], seed: int, *, exchange: bool = False
+) -> OpShardingFile:
+    """A strategy for every op at random, whole ones now and then; with `exchange` those that have
+    collectives inside the op wherever there are any."""
     length, batch = SIZES.get(Path(path).stem, (16, 2))
     graph = graph_of(path, length, batch, "float32")
     mesh = Mesh(cluster=get_cluster("8xh100-sxm"), names=axis_names(sizes), sizes=sizes)
@@ -132,6 +135,7 @@ def random_placements(path: str, sizes: tuple[int, ...], seed: int) -> OpShardin
                 for t, layout in zip(op.inputs, s.inputs, strict=True)
             )
         ]
+        own = [s for s in own if s.exchanged] or own if exchange else own
         strategy = own[0] if rng.random() < 0.3 else rng.choice(own)
         for t, layout in zip(op.inputs, strategy.inputs, strict=True):
             if graph.tensors[t].parameter:

@@ -47,6 +47,8 @@ def test_two_processes_do_what_was_planned(tmp_path: Path) -> None:
     cases |= {"llama_block": solved(paths["llama"], (2,), block="LlamaDecoderLayer")}
     # Planned in bf16 as for an accelerator, run in fp32.
     cases |= {"llama_bf16": solved(paths["llama"], (2,), dtype="bfloat16")}
+    moved = random_placements(paths["mixtral"], (2,), 7, exchange=True)
+    cases |= {"mixtral_exchanged": moved}
     right = cases["llama_random"]
     cases["llama_random_less"] = replace(right, messages=right.messages[1:])
     found = run_job(cases, 2, tmp_path)
@@ -55,7 +57,7 @@ def test_two_processes_do_what_was_planned(tmp_path: Path) -> None:
         assert result["passed"], (name, result)
         assert sum(messages(result).values()) > 10, name
     kinds = {operation for result in found.values() for _, operation in messages(result)}
-    assert kinds >= {"all_gather", "reduce_scatter", "all_reduce"}
+    assert kinds == {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 2)])
