@@ -108,9 +108,9 @@ def run_plan(
             device=device,
             errors=errors,
         )
-        code, text = _start(command, threads, progress)
+        code, text = start_torchrun(command, threads, progress)
         if code != 0:
-            raise RunError(first_failure(_error_files(Path(errors)), text, code))
+            raise RunError(first_failure(error_files(Path(errors)), text, code))
     return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
 
 
@@ -130,9 +130,10 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
         )
 
 
-def _start(
-    command: list[str], threads: int, progress: Callable[[int, int], None] | None
+def start_torchrun(
+    command: list[str], threads: int, progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, str]:
+    """Exit status and output of a torchrun command, its steps told as they come."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     # The ranks import what this process can: the current folder for a user's model code.
@@ -161,7 +162,8 @@ def _start(
     return code, "".join(lines)
 
 
-def _error_files(folder: Path) -> list[dict[str, Any]]:
+def error_files(folder: Path) -> list[dict[str, Any]]:
+    """What ranks reported before they ended."""
     found = []
     for path in sorted(folder.glob("rank*.json")):
         found.append(json.loads(path.read_text(encoding="utf-8")))

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import sys
-import time
-import traceback
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,8 +22,9 @@ from executor.check import combined, compare_gradients, reference_gradients
 from executor.memory import peak_bytes
 from executor.mesh import Mesh, make_mesh
 from executor.rank import Rank
+from executor.rank_errors import report_error
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
-from profiles.document import content_hash, write_document, write_text
+from profiles.document import content_hash, write_document
 from profiles.errors import MismatchError, ShardwrightError
 from profiles.hardware.cpu_clock import DELAY_LIMIT
 from profiles.hardware.device import ReferencePoint
@@ -64,7 +61,7 @@ def main() -> None:
             dist.barrier()
     except BaseException as error:
         code = error.exit_code if isinstance(error, ShardwrightError) else 1
-        _report(options.errors, rank, error)
+        report_error(options.errors, rank, error)
     sys.stdout.flush()
     sys.stderr.flush()
     # A plain exit may abort in gloo's threads after DTensor was used.
@@ -84,21 +81,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a rank may wait")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     return parser.parse_args(arguments)
-
-
-def _report(folder: str, rank: int, error: BaseException) -> None:
-    text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr, flush=True)
-    if folder:
-        entry = {
-            "rank": rank,
-            "time_s": time.time(),
-            "kind": type(error).__name__,
-            "message": str(error) or type(error).__name__,
-            "ours": isinstance(error, ShardwrightError),
-            "traceback": text,
-        }
-        write_text(Path(folder) / f"rank{rank}.json", json.dumps(entry))
 
 
 def _run(options: argparse.Namespace) -> None:

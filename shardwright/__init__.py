@@ -26,9 +26,12 @@ __all__ = [
     "cluster",
     "compare",
     "load_plan",
+    "load_sharding",
     "plan",
     "predict",
     "run",
+    "run_sharding",
+    "shard",
     "trace",
 ]
 

@@ -16,6 +16,7 @@ from profiles.sourced import Sourced
 from shardwright.compare import Comparison, compare_run
 from shardwright.places import local_profile, trace_cache
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
 from simulator.plan import PLAN_SCHEMA, Plan
 from simulator.plan_file import PlanFile
 from simulator.predict import predict as _predict
@@ -78,6 +79,47 @@ def plan(model: TracedModel, on: Cluster, work: Workload, **options: object) -> 
     return search(model, on, work, stack=load_stack(), **given)  # type: ignore[arg-type] # options of search
 
 
+def shard(
+    model: str,
+    on: Cluster,
+    mesh: tuple[int, ...],
+    *,
+    sequence_length: int,
+    block: str = "",
+    micro_batch: int = 1,
+    micro_batches: int = 1,
+    precision: str = "bf16",
+    memory_limit_bytes: float | None = None,
+    time_limit_s: float = 20.0,
+    assumptions: tuple[str, ...] = (),
+) -> OpShardingFile:
+    """One strategy per op of a model, or of one of its blocks, on a mesh of devices."""
+    from planner.op_sharding.shard_model import ShardQuestion, shard_model
+    from profiles.model.build import build_model
+    from profiles.model.trace_op_graph import trace_op_graph
+
+    spec = resolve_model(model)
+    work = Workload(global_batch=1, sequence_length=sequence_length, precision=precision)
+    dtype = work.compute_dtype
+    built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
+    question = ShardQuestion(
+        graph=trace_op_graph(built, name=spec.name),
+        model=spec.source,
+        model_hash=spec.content_hash,
+        block=block,
+        cluster=on,
+        mesh_sizes=mesh,
+        sequence_length=sequence_length,
+        micro_batch=micro_batch,
+        dtype=dtype,
+        micro_batches=micro_batches,
+        memory_limit_bytes=memory_limit_bytes,
+        time_limit_s=time_limit_s,
+        assumptions=assumptions,
+    )
+    return shard_model(question)
+
+
 def predict(chosen: Plan, model: TracedModel, on: Cluster) -> Prediction:
     """What a plan would do."""
     return _predict(chosen, model, on, stack=load_stack(), price=price_for(on))
@@ -101,6 +143,18 @@ def run(
     from executor.launch import run_plan
 
     return run_plan(path, steps=steps, check=check, output=output)
+
+
+def run_sharding(path: str | Path, *, steps: int = 3, output: str = "run.json") -> ShardedRun:
+    """Run the placements in a file on this machine, beside one process."""
+    from executor.launch_sharding import run_sharding as _run
+
+    return _run(path, steps=steps, output=output)
+
+
+def load_sharding(path: str | Path) -> OpShardingFile:
+    """The file of `shard` at `path`."""
+    return read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)
 
 
 def compare(plan_path: str | Path, run_path: str | Path) -> Comparison:

@@ -366,7 +366,9 @@ def profile(
     )
 )
 def run(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
+    plan_file: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="a plan file, or a sharding file of `shard`")
+    ],
     model: Annotated[str, typer.Option("--model", help="where it is not the plan's own name")] = "",
     steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
     check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
@@ -381,7 +383,8 @@ def run(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a plan through torchrun on this machine and measure it."""
+    """Run a plan through torchrun on this machine and measure it; of a sharding file compare
+    values, gradients and collectives with what was planned."""
     from shardwright.commands.run import run as command
 
     command(
@@ -395,6 +398,57 @@ def run(
         timeout=timeout,
         any_machine=any_machine,
         quiet=quiet,
+    )
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n  shardwright shard llama-3.1-70b --block LlamaDecoderLayer --on 8xh100-sxm "
+        "--mesh 8 --seq 8192\n\n  shardwright shard ./config.json --on 8xh100-sxm --mesh 2x4 "
+        "--micro-batch 2 --memory 40GiB -o sharding.json"
+    )
+)
+def shard(
+    model: Model,
+    on: Annotated[str, typer.Option("--on", help="8xh100-sxm, a cluster file, or local")],
+    mesh: Annotated[str, typer.Option("--mesh", help="8, or 2x4: devices of one or two axes")],
+    block: Annotated[
+        str, typer.Option("--block", help="class or path of one block [the whole model]")
+    ] = "",
+    seq: Seq = None,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
+    micro_batches: Annotated[
+        int, typer.Option("--micro-batches", min=1, help="that share one sum of weight gradients")
+    ] = 1,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="of a device, 40GiB [what it has]")
+    ] = None,
+    precision: Precision = Precision.BF16,
+    time_limit: Annotated[str, typer.Option("--time-limit", help="where memory binds")] = "20s",
+    output: Annotated[Path | None, typer.Option("-o", help="write the sharding file here")] = None,
+    json_output: Json = False,
+    explain: Annotated[bool, typer.Option("--explain", help="every op, message, source")] = False,
+    local: Local = None,
+) -> None:
+    """How every op of a model, or of one block, is best split over a mesh of devices: DTensor
+    placements with a bound, beside Megatron's layout. `run` applies the file."""
+    from shardwright.commands.shard import shard as command
+
+    command(
+        model,
+        on,
+        mesh,
+        block=block,
+        seq=seq,
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        memory=memory,
+        precision=precision.value,
+        time_limit=time_limit,
+        output=output,
+        json_output=json_output,
+        explain=explain,
+        local=local,
     )
 
 

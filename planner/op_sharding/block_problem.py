@@ -12,9 +12,7 @@ Time is op i forward at i and backward at 2 n - 1 - i. Gradients of activations 
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,34 +21,19 @@ from numpy.typing import NDArray
 from planner.intra_op.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.mesh import Mesh
-from planner.op_sharding.op_seconds import OpPrice, Training, local_bytes, price_strategy
+from planner.op_sharding.op_seconds import (
+    OpPrice,
+    Training,
+    local_bytes,
+    price_strategy,
+    weight_sync_s,
+)
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
+from planner.op_sharding.uses import MOST_FORMS, Uses, layouts_read, uses_of
 from profiles.model.op_graph import OpGraph
 
 NANOSECOND_S = 1e-9
-# The most layouts that one tensor is brought into, by the number of mesh axes. Rounding to fewer
-# would forbid answers; with more axes the sets are too many, and two already let a tensor be kept
-# sliced for one reader and gathered for all others.
-MOST_FORMS = {1: 4, 2: 2}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uses:
-    """A tensor as the ops of one block read it.
-
-    made    (op that makes it, which of its outputs, how often per step) for each maker; the first
-            repeat of a block may read another op's output than the ones after it
-    readers ops;  states  the sets of layouts to choose from
-    is_kept whether the backward needs it (of tensors in one storage only the first counts)
-    """
-
-    tensor: int
-    block: int
-    made: tuple[tuple[int, int, int], ...]
-    readers: tuple[int, ...]
-    states: tuple[tuple[Layout, ...], ...]
-    is_kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +79,9 @@ def build_problem(
         prices.append(
             tuple(price_strategy(op, graph, s, mesh, training, owned=owned) for s in choices)
         )
-    uses = _uses(graph, strategies, MOST_FORMS[len(mesh.sizes)])
+    uses = uses_of(graph, strategies, MOST_FORMS[len(mesh.sizes)])
     resharding = Resharding(mesh)
-    builder = _Builder(graph, mesh, tuple(strategies), tuple(prices), uses, resharding)
+    builder = _Builder(graph, mesh, training, tuple(strategies), tuple(prices), uses, resharding)
     return BlockProblem(
         graph=graph,
         mesh=mesh,
@@ -111,93 +94,6 @@ def build_problem(
     )
 
 
-def _uses(
-    graph: OpGraph, strategies: Sequence[tuple[Strategy, ...]], most: int
-) -> tuple[Uses, ...]:
-    """Every tensor that is read, per block that reads it; inputs that any rank can load, left out.
-
-    Tokens, and whatever else has no maker and no gradient, are there in every form at no cost.
-    """
-    readers: dict[tuple[int, int], dict[int, None]] = {}
-    for number, op in enumerate(graph.ops):
-        for t in op.inputs:
-            if not graph.tensors[t].parameter:
-                readers.setdefault((op.block, t), {})[number] = None
-    kept_storages: set[tuple[int, int]] = set()
-    found = []
-    for (block, t), reading in readers.items():
-        tensor = graph.tensors[t]
-        made = _makers(graph, block, t)
-        if not made and not tensor.needs_gradient:
-            continue
-        storage = (block, tensor.storage)
-        keeps = any(t in graph.ops[r].saved for r in reading) or any(
-            graph.ops[m].block == block and t in graph.ops[m].saved for m, _, _ in made
-        )
-        is_kept = keeps and storage not in kept_storages
-        if is_kept:
-            kept_storages.add(storage)
-        found.append(
-            Uses(
-                tensor=t,
-                block=block,
-                made=made,
-                readers=tuple(reading),
-                states=_states(graph, strategies, t, tuple(reading), made, most),
-                is_kept=is_kept,
-            )
-        )
-    return tuple(found)
-
-
-def _makers(graph: OpGraph, block: int, t: int) -> tuple[tuple[int, int, int], ...]:
-    repeats = graph.blocks[block].repeats
-    carried = dict(graph.blocks[block].carried)
-    tensor = graph.tensors[t]
-    first = tensor.stands_for if tensor.stands_for is not None else t
-    sources = [(first, repeats)]
-    if t in carried and repeats > 1:
-        sources = [(first, 1), (carried[t], repeats - 1)]
-    made = []
-    for source, count in sources:
-        maker = graph.tensors[source].producer
-        if maker is not None:
-            made.append((maker, graph.ops[maker].outputs.index(source), count))
-    return tuple(made)
-
-
-def _layouts_read(graph: OpGraph, op: int, strategy: Strategy, t: int) -> tuple[Layout, ...]:
-    """The layouts in which a strategy reads a tensor (twice where an op reads it twice)."""
-    numbers = graph.ops[op].inputs
-    return tuple(
-        dict.fromkeys(layout for n, layout in zip(numbers, strategy.inputs, strict=True) if n == t)
-    )
-
-
-def _states(
-    graph: OpGraph,
-    strategies: Sequence[tuple[Strategy, ...]],
-    t: int,
-    readers: tuple[int, ...],
-    made: tuple[tuple[int, int, int], ...],
-    most: int,
-) -> tuple[tuple[Layout, ...], ...]:
-    options = [{frozenset(_layouts_read(graph, r, s, t)) for s in strategies[r]} for r in readers]
-    own = [
-        {s.outputs[output] for s in strategies[m]}
-        for m, output, _ in made
-        if t in graph.ops[m].saved
-    ]
-    layouts = sorted(set().union(*(x for option in options for x in option), *own), key=str)
-    most = min(most, len(own) + sum(max(map(len, option)) for option in options))
-    return tuple(
-        chosen
-        for size in range(1, most + 1)
-        for chosen in itertools.combinations(layouts, size)
-        if all(any(x <= set(chosen) for x in option) for option in options)
-    )
-
-
 class _Builder:
     """Puts nodes, tables, usages and intervals together."""
 
@@ -205,13 +101,19 @@ class _Builder:
         self,
         graph: OpGraph,
         mesh: Mesh,
+        training: Training,
         strategies: tuple[tuple[Strategy, ...], ...],
         prices: tuple[tuple[OpPrice, ...], ...],
         uses: tuple[Uses, ...],
         resharding: Resharding,
     ) -> None:
-        self.graph, self.mesh, self.strategies = graph, mesh, strategies
-        self.prices, self.uses, self.resharding = prices, uses, resharding
+        self.graph, self.mesh, self.training = graph, mesh, training
+        self.strategies, self.prices, self.uses, self.resharding = (
+            strategies,
+            prices,
+            uses,
+            resharding,
+        )
         self.edges: list[tuple[int, int]] = []
         self.tables: list[NDArray[np.int64]] = []
 
@@ -264,7 +166,10 @@ class _Builder:
         return (op, end - op)
 
     def _tie_weights(self) -> None:
-        """Ops that read the same weight hold it alike."""
+        """Ops that read the same weight hold it alike; one sum of gradients serves all of them.
+
+        The first one's price has that sum where its own gradient is partial.
+        """
         first: dict[int, int] = {}
         for op, call in enumerate(self.graph.ops):
             for t in dict.fromkeys(call.inputs):
@@ -274,11 +179,19 @@ class _Builder:
                 if other != op:
                     mine = [self._held(op, s, t) for s in self.strategies[op]]
                     theirs = [self._held(other, s, t) for s in self.strategies[other]]
-                    table = [[0 if a == b else FORBIDDEN for b in mine] for a in theirs]
+                    repeats = self._repeats(other)
+                    table = [[self._tie_cost(t, a, b, repeats) for b in mine] for a in theirs]
                     self._add(other, op, np.array(table, dtype=np.int64))
 
-    def _held(self, op: int, strategy: Strategy, t: int) -> tuple[str, ...]:
-        return forward_of(strategy.inputs[self.graph.ops[op].inputs.index(t)])
+    def _held(self, op: int, strategy: Strategy, t: int) -> Layout:
+        return strategy.inputs[self.graph.ops[op].inputs.index(t)]
+
+    def _tie_cost(self, t: int, first: Layout, other: Layout, repeats: int) -> int:
+        if forward_of(first) != forward_of(other):
+            return FORBIDDEN
+        own = weight_sync_s(self.graph.tensors[t], first, (), self.mesh, self.training)
+        both = weight_sync_s(self.graph.tensors[t], first, (other,), self.mesh, self.training)
+        return round(repeats * (both - own) / NANOSECOND_S)
 
     # --- uses ---------------------------------------------------------------------------------
 
@@ -303,7 +216,7 @@ class _Builder:
 
     def _read_table(self, uses: Uses, reader: int) -> NDArray[np.int64]:
         read = [
-            set(_layouts_read(self.graph, reader, s, uses.tensor)) for s in self.strategies[reader]
+            set(layouts_read(self.graph, reader, s, uses.tensor)) for s in self.strategies[reader]
         ]
         table = [[0 if x <= set(state) else FORBIDDEN for x in read] for state in uses.states]
         return np.array(table, dtype=np.int64)

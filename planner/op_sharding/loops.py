@@ -14,9 +14,31 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from profiles.model.graph import DTYPE_BYTES
 from profiles.model.op_graph import GraphOp, GraphTensor
 
 Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A collective inside an op.
+
+    elements, dtype   of the full buffer
+    phase             `forward` or `backward`
+    without           dims of the first input: where another axis cuts one, the buffer is as much
+                      smaller
+    """
+
+    operation: str
+    elements: int
+    dtype: str
+    phase: str
+    without: tuple[int, ...] = ()
+
+    @property
+    def memory_bytes(self) -> float:
+        return float(self.elements * DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +48,17 @@ class Loop:
     role       what it is in the kernel: `b`, `m`, `n` or `k` of a matmul or convolution, `batch`,
                `heads` or `rows` of attention, `` elsewhere
     inputs, outputs   the dim of each tensor that it indexes
-    exchanged  (collective, bytes) that cutting it needs inside the op, per pass (forward, backward)
+    exchanged  collectives that cutting it needs inside the op
+    whole      inputs that lack it and whose gradient every rank has whole nevertheless: what is
+               added once to a sum over ranks (a bias)
     """
 
     role: str
     inputs: Dims
     outputs: Dims
-    exchanged: tuple[tuple[str, float], ...] = ()
+    exchanged: tuple[Exchange, ...] = ()
     is_sum: bool = True
+    whole: tuple[int, ...] = ()
 
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -77,7 +102,7 @@ def passes_partial(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> bool:
     if op.strides or op.name in _LINEAR:
         return True
     count = len(op.inputs)
-    if op.name in ("add", "sub"):
+    if op.name in ("add", "sub", "add_"):
         return count == 2
     return op.name in ("mul", "div", "truediv") and count == 1
 
@@ -187,8 +212,21 @@ def _linear_layer(call: _Call) -> tuple[Loop, ...]:
         Loop(role="m", inputs=(d, None, None)[: 2 + biased], outputs=(d,)) for d in range(rank - 1)
     ]
     column = Loop(role="n", inputs=(None, 0, 0)[: 2 + biased], outputs=(rank - 1,))
-    row = Loop(role="k", inputs=(rank - 1, 1, None)[: 2 + biased], outputs=(None,))
+    row = Loop(
+        role="k", inputs=(rank - 1, 1, None)[: 2 + biased], outputs=(None,), whole=(2,)[:biased]
+    )
     return (*rows, column, row)
+
+
+def _biased_product(call: _Call) -> tuple[Loop, ...]:
+    """addmm: bias [n], x [m, k], weight [k, n]."""
+    if len(call.inputs) != 3 or len(call.input_shape(0)) != 1:
+        return ()
+    return (
+        Loop(role="m", inputs=(None, 0, None), outputs=(0,)),
+        Loop(role="n", inputs=(0, None, 1), outputs=(1,)),
+        Loop(role="k", inputs=(None, 1, 0), outputs=(None,), whole=(0,)),
+    )
 
 
 def _product(call: _Call) -> tuple[Loop, ...]:
@@ -241,7 +279,7 @@ def _convolution(call: _Call) -> tuple[Loop, ...]:
     batch = Loop(role="m", inputs=(0, None, None)[:count], outputs=(0,))
     if groups == 1:
         column = Loop(role="n", inputs=(None, 0, 0)[:count], outputs=(1,))
-        row = Loop(role="k", inputs=(1, 1, None)[:count], outputs=(None,))
+        row = Loop(role="k", inputs=(1, 1, None)[:count], outputs=(None,), whole=(2,)[: count - 2])
         return (batch, column, row)
     if groups == call.input_shape(0)[1]:
         return (batch, Loop(role="n", inputs=(1, 0, 0)[:count], outputs=(1,)))
@@ -278,18 +316,28 @@ def _rows_taken(call: _Call) -> tuple[Loop, ...]:
 
     Rows of the output are cut with x whole, or with x cut too: then each rank sends what it has to
     where it belongs, an all-to-all each way (the dispatch of experts, GShard, arXiv 2006.16668,
-    section 3.3; equal shares again).
+    section 3.3; equal shares again). For that every rank must know who wants what: index whole.
     """
     if len(call.inputs) != 2 or len(call.input_shape(1)) != 1:
         return ()
     x, rows = call.input_shape(0), call.input_shape(1)[0]
     if call.out != (rows, *x[1:]):
         return ()
-    exchanged = (("all_to_all", call.outputs[0].memory_bytes),)
-    both = exchanged * (2 if call.outputs[0].needs_gradient else 1)
+    out = call.outputs[0]
+    passes = ("forward", "backward") if out.needs_gradient else ("forward",)
+    exchanged = tuple(
+        Exchange(
+            operation="all_to_all",
+            elements=out.num_elements,
+            dtype=out.dtype,
+            phase=phase,
+            without=tuple(range(1, len(x))),
+        )
+        for phase in passes
+    )
     return (
         Loop(role="", inputs=(None, 0), outputs=(0,)),
-        Loop(role="", inputs=(0, 0), outputs=(0,), exchanged=both),
+        Loop(role="", inputs=(0, None), outputs=(0,), exchanged=exchanged),
         *(Loop(role="", inputs=(d, None), outputs=(d,)) for d in range(1, len(x))),
     )
 
@@ -331,14 +379,20 @@ def _cross_entropy(call: _Call) -> tuple[Loop, ...]:
     logits = call.input_shape(0)
     if len(logits) != 2 or call.out != () or len(call.inputs) != 2:
         return ()
-    numbers = 4.0 * logits[0]
+    numbers = Exchange(
+        operation="all_reduce",
+        elements=logits[0],
+        dtype="float32",
+        phase="forward",
+        without=(0,),
+    )
     return (
         Loop(role="", inputs=(0, 0), outputs=(None,)),
         Loop(
             role="",
             inputs=(1, None),
             outputs=(None,),
-            exchanged=(("all_reduce", numbers),) * 3,
+            exchanged=(numbers,) * 3,
             is_sum=False,
         ),
     )
@@ -349,7 +403,16 @@ def _batch_norm(call: _Call) -> tuple[Loop, ...]:
     torch documentation)."""
     rest = len(call.inputs) - 1
     channels = call.input_shape(0)[1]
-    exchanged = (("all_reduce", 8.0 * channels),) * 2
+    exchanged = tuple(
+        Exchange(
+            operation="all_reduce",
+            elements=2 * channels,
+            dtype="float32",
+            phase=phase,
+            without=(1,),
+        )
+        for phase in ("forward", "backward")
+    )
     return (
         Loop(role="", inputs=(1, *(0,) * rest), outputs=(1,)),
         Loop(role="", inputs=(0, *(None,) * rest), outputs=(0,), exchanged=exchanged),
@@ -388,6 +451,7 @@ _ELEMENTWISE = (
 )
 _PRODUCTS: Mapping[str, Callable[[_Call], tuple[Loop, ...]]] = {
     "linear": _linear_layer,
+    "addmm": _biased_product,
     "matmul": _product,
     "bmm": _product,
     "_grouped_mm": _grouped,

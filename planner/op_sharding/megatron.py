@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.op_sharding.flow import SUMMANDS, WHOLE, Layout, sliced
+from planner.op_sharding.flow import SUMMANDS, WHOLE, Flow, sliced
 from planner.op_sharding.strategies import strategies_of
 from profiles.errors import InputError
 from profiles.model.op_graph import GraphOp, OpGraph
@@ -17,35 +17,114 @@ _BOUNDARY = ("layer_norm", "rms_norm")
 
 
 def megatron_strategies(
-    graph: OpGraph, size: int, kinds: Mapping[str, str], *, sequence_dim: int | None = 1
+    graph: OpGraph,
+    sizes: int | tuple[int, ...],
+    kinds: Mapping[str, str],
+    *,
+    sequence_dim: int | None = 1,
 ) -> dict[int, frozenset[str]]:
     """For each op that Megatron's layout decides, the labels of the strategies that it allows.
 
-    kinds         last part of a linear layer's path -> `column`, `row` or `replicated`
+    sizes         of the mesh; the layers are split over its last axis, the batch over one before
+    kinds         last part of a layer's path -> `column`, `row`, `replicated`, `vocabulary` (a
+                  table by its rows) or `experts` (grouped products by experts)
     sequence_dim  of the activations between the split layers; None: whole there
     Raises InputError where a named layer cannot be split so.
     """
+    mesh = (sizes,) if isinstance(sizes, int) else sizes
     allowed: dict[int, frozenset[str]] = {}
     for number, op in enumerate(graph.ops):
-        own = strategies_of(op, graph, (size,))
         kind = kinds.get(op.module.rpartition(".")[2], "")
+        named = op.name in _LAYERS and kind
+        if not named and not _is_between(op, graph):
+            continue
+        own = strategies_of(op, graph, mesh)
         rank = len(graph.tensors[op.outputs[0]].shape)
-        if op.name == "linear" and kind:
-            made: Layout = (sliced(rank - 1) if kind == "column" else SUMMANDS,)
-            if kind == "replicated":
-                made = (WHOLE,)
+        before = (sliced(0),) * (len(mesh) - 1)
+        if named:
+            made = (*before, _made_by(kind, rank))
             allowed[number] = frozenset(s.label for s in own if s.outputs == (made,))
             if not allowed[number]:
+                weight = graph.tensors[op.inputs[2 if op.name == "addmm" else 1]]
                 raise InputError(
-                    f"{op.module} cannot be a {kind} layer over {size} ranks: its weight has shape "
-                    f"{graph.tensors[op.inputs[1]].shape}"
+                    f"{op.module} cannot be a {kind} layer over {mesh[-1]} ranks"
+                    f"{_beside(mesh)}: its weight has shape {weight.shape}"
                 )
-        elif _is_between(op, graph):
+        else:
             form = WHOLE if sequence_dim is None else sliced(sequence_dim)
-            held = frozenset(s.label for s in own if s.outputs == ((form,),))
+            held = frozenset(s.label for s in own if s.outputs == ((*before, form),))
             if held:
                 allowed[number] = held
     return allowed
+
+
+def megatron_kinds(graph: OpGraph) -> dict[str, str]:
+    """Which layers Megatron splits how, told from what reads them; {} where it splits none.
+
+    A linear layer whose output is added to the residual is split by rows, any other by columns,
+    a router (its output goes to a softmax or a choice of the largest) not at all.
+    """
+    readers: dict[int, list[int]] = {}
+    for number, op in enumerate(graph.ops):
+        for t in op.inputs:
+            readers.setdefault(t, []).append(number)
+    kinds: dict[str, str] = {}
+    for number, op in enumerate(graph.ops):
+        weighted = any(graph.tensors[t].parameter for t in op.inputs)
+        name = op.module.rpartition(".")[2]
+        if op.name in ("linear", "addmm") and weighted:
+            ends = _ends(graph, op.outputs[0], readers, number)
+            if ends & {"softmax", "topk", "sigmoid"}:
+                kinds[name] = "replicated"
+            else:
+                kinds[name] = "row" if "residual" in ends else "column"
+        elif op.name == "embedding":
+            kinds[name] = "vocabulary" if _is_vocabulary(op, graph) else "replicated"
+        elif op.name in _GROUPED:
+            kinds[name] = "experts"
+    return kinds if {"row", "column"} <= set(kinds.values()) else {}
+
+
+_GROUPED = ("_grouped_mm", "grouped_mm")
+_LAYERS = ("linear", "addmm", "embedding", *_GROUPED)
+_PASSED = ("to", "float", "dropout", "view", "reshape", "contiguous", "__getitem__")
+
+
+def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: int) -> set[str]:
+    """What first works on a layer's output, shapes and casts aside; `residual` for a sum with what
+    was there before the layer."""
+    found: set[str] = set()
+    for number in readers.get(tensor, ()):
+        op = graph.ops[number]
+        shapes = [graph.tensors[t].shape for t in op.inputs]
+        if op.name in _PASSED or op.strides:
+            found |= _ends(graph, op.outputs[0], readers, layer)
+        elif op.name == "add" and len(shapes) == 2 and shapes[0] == shapes[1]:
+            makers = [graph.tensors[t].producer for t in op.inputs]
+            earlier = any(maker is None or maker < layer for maker in makers)
+            found.add("residual" if earlier else "add")
+        else:
+            found.add(op.name)
+    return found
+
+
+def _is_vocabulary(op: GraphOp, graph: OpGraph) -> bool:
+    """A table over tokens that are given, not over positions that are counted."""
+    tokens = graph.tensors[op.inputs[0]]
+    makers = graph.ops[tokens.producer].name if tokens.producer is not None else ""
+    return not makers or makers == "view"
+
+
+def _made_by(kind: str, rank: int) -> Flow:
+    if kind in ("row", "vocabulary"):
+        return SUMMANDS
+    if kind == "experts":
+        return sliced(0)
+    return sliced(rank - 1) if kind == "column" else WHOLE
+
+
+def _beside(mesh: tuple[int, ...]) -> str:
+    return f" with the batch over {mesh[0]}" if len(mesh) > 1 else ""
 
 
 def _is_between(op: GraphOp, graph: OpGraph) -> bool:

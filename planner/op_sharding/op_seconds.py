@@ -75,8 +75,10 @@ def price_strategy(
         if kernel.kind is not OpKind.VIEW
     )
     inner = sum(
-        mesh.collective_s(operation, _held_by_one(operation, size, mesh.sizes[axis]), axis)
-        for axis, operation, size in strategy.exchanged
+        mesh.collective_s(
+            x.operation, _held_by_one(x.operation, x.memory_bytes, mesh.sizes[axis]), axis
+        )
+        for axis, x in strategy.exchanged
     )
     sync, weight = 0.0, 0.0
     for number, layout in zip(op.inputs, strategy.inputs, strict=True):
@@ -84,10 +86,7 @@ def price_strategy(
         if tensor.parameter and tensor.needs_gradient and (owned is None or number in owned):
             elements = tensor.num_elements / shards(forward_of(layout), mesh.sizes)
             weight += elements * training.state_bytes_per_element
-            size = elements * training.gradient_bytes_per_element
-            for axis, flow in enumerate(layout):
-                if flow.backward == "P":
-                    sync += mesh.collective_s("all_reduce", size, axis) / training.microbatches
+            sync += weight_sync_s(tensor, layout, (), mesh, training)
     return OpPrice(
         work_s=work,
         inner_s=inner,
@@ -95,6 +94,27 @@ def price_strategy(
         weight_bytes=weight,
         inner_bytes=op.saved_inner_bytes / math.prod(ranks for _, ranks in strategy.cuts),
     )
+
+
+def weight_sync_s(
+    tensor: GraphTensor,
+    layout: Layout,
+    others: tuple[Layout, ...],
+    mesh: Mesh,
+    training: Training,
+) -> float:
+    """Seconds to sum a weight's gradients over ranks, a micro-batch's part.
+
+    others  further layouts in which it is read: a gradient that is partial in any is summed
+    """
+    elements = tensor.num_elements / shards(forward_of(layout), mesh.sizes)
+    size = elements * training.gradient_bytes_per_element
+    partial = [
+        axis
+        for axis, flows in enumerate(zip(layout, *others, strict=True))
+        if any(flow.backward == "P" for flow in flows)
+    ]
+    return sum(mesh.collective_s("all_reduce", size, a) for a in partial) / training.microbatches
 
 
 def _held_by_one(operation: str, full_bytes: float, ranks: int) -> float:

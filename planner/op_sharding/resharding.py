@@ -4,7 +4,9 @@ On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scat
 an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication
 (DTensor's redistribute, torch.distributed.tensor documentation). Prices are the simulator's
 (simulator/comm_cost.py). On several axes one axis changes at a time, on the slices that the others
-leave, in the order that costs least; so too on one axis where a way round costs less.
+leave, in the order that costs least; so too on one axis where a way round costs less. Of axes that
+split the same dim the inner ones cut what the outer ones left (DTensor's order of shards), so only
+the innermost of them can change by itself.
 
 A tensor that is used in several forms is converted into each from the cheapest that is there
 already; gradients that arrive in several forms are summed form by form on the way back. Both are
@@ -14,16 +16,43 @@ the least arborescence over the forms, found by trying orders. Copies on the dev
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.op_sharding.flow import PARTIAL, REPLICATED, Layout, shards, split, split_dim
+from planner.op_sharding.flow import (
+    PARTIAL,
+    REPLICATED,
+    Layout,
+    backward_of,
+    forward_of,
+    shards,
+    split,
+    split_dim,
+)
 from planner.op_sharding.mesh import Mesh
 from profiles.model.op_graph import GraphTensor
+from simulator.op_sharding_file import Change, Placements
 
-Placements = tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Least seconds between every two forms, and the first form on the way, by numbers of forms."""
+
+    forms: tuple[Placements, ...]
+    index: dict[Placements, int]
+    seconds: NDArray[np.float64]
+    next_form: NDArray[np.intp]
+
+    def way(self, before: int, after: int) -> tuple[Placements, ...]:
+        """The forms after each single change from one form to another."""
+        steps = []
+        while before != after:
+            before = int(self.next_form[before, after])
+            steps.append(self.forms[before])
+        return tuple(steps)
 
 
 def operation_between(before: str, after: str) -> str | None:
@@ -37,6 +66,16 @@ def operation_between(before: str, after: str) -> str | None:
     if before == PARTIAL:
         return "all_reduce" if after == REPLICATED else "reduce_scatter"
     return "all_gather" if after == REPLICATED else "all_to_all"
+
+
+def is_innermost(before: Placements, after: Placements, axis: int) -> bool:
+    """Whether no inner axis splits the dims that a change on this axis begins or ends to split.
+
+    >>> is_innermost(("S(0)", "S(0)"), ("R", "S(0)"), 0)
+    False
+    """
+    dims = {split_dim(before[axis]), split_dim(after[axis])} - {None}
+    return not any(split_dim(placement) in dims for placement in before[axis + 1 :])
 
 
 def forms_of(tensor: GraphTensor, sizes: tuple[int, ...]) -> tuple[Placements, ...]:
@@ -55,23 +94,17 @@ class Resharding:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._tables: dict[tuple[object, ...], tuple[dict[Placements, int], NDArray[np.float64]]]
-        self._tables = {}
-        self._fans: dict[tuple[object, ...], float] = {}
+        self._tables: dict[tuple[object, ...], _Table] = {}
+        self._fans: dict[tuple[object, ...], _Fan] = {}
 
     def seconds(self, tensor: GraphTensor, before: Placements, after: Placements) -> float:
         """Seconds to bring the tensor from one placement to another."""
-        index, table = self._table(tensor)
-        return float(table[index[before], index[after]])
+        table = self._table(tensor)
+        return float(table.seconds[table.index[before], table.index[after]])
 
     def forward_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
         """Seconds to bring a tensor that is made in one layout into all that it is used in."""
-        return self._fan(
-            tensor,
-            tuple(flow.forward for flow in made),
-            tuple(sorted({tuple(flow.forward for flow in layout) for layout in used})),
-            False,
-        )
+        return self._fan(tensor, made, used, False).seconds
 
     def backward_seconds(
         self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
@@ -79,42 +112,74 @@ class Resharding:
         """Seconds to sum the gradients of all uses in the layout that the maker needs."""
         if not tensor.needs_gradient:
             return 0.0
-        return self._fan(
-            tensor,
-            tuple(flow.backward for flow in made),
-            tuple(sorted({tuple(flow.backward for flow in layout) for layout in used})),
-            True,
-        )
+        return self._fan(tensor, made, used, True).seconds
 
     def total_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
         """Both passes."""
         return self.forward_seconds(tensor, made, used) + self.backward_seconds(tensor, made, used)
 
-    def _fan(
-        self, tensor: GraphTensor, root: Placements, forms: tuple[Placements, ...], back: bool
-    ) -> float:
+    def forward_changes(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
+    ) -> tuple[Change, ...]:
+        """What `forward_seconds` is the price of, in order."""
+        return self._changes(tensor, made, used, False)
+
+    def backward_changes(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
+    ) -> tuple[Change, ...]:
+        """What `backward_seconds` is the price of: each gradient into the form it is summed in."""
+        if not tensor.needs_gradient:
+            return ()
+        return self._changes(tensor, made, used, True)
+
+    def _changes(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], back: bool
+    ) -> tuple[Change, ...]:
+        table, fan = self._table(tensor), self._fan(tensor, made, used, back)
+        if not back:
+            pairs = fan.branches
+        else:
+            pairs = tuple((after, before) for before, after in reversed(fan.branches))
+        return tuple(
+            Change(source=table.forms[before], steps=table.way(before, after))
+            for before, after in pairs
+        )
+
+    def _fan(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], back: bool) -> _Fan:
+        side = backward_of if back else forward_of
+        root, forms = side(made), tuple(sorted({side(layout) for layout in used}))
         key = (tensor.shape, tensor.dtype, root, forms, back)
         found = self._fans.get(key)
         if found is None:
-            index, table = self._table(tensor)
-            numbers = [index[form] for form in forms if form != root]
-            found = _arborescence(table.T if back else table, index[root], numbers)
+            table = self._table(tensor)
+            numbers = [table.index[form] for form in forms if form != root]
+            seconds = table.seconds.T if back else table.seconds
+            found = _arborescence(seconds, table.index[root], numbers)
             self._fans[key] = found
         return found
 
-    def _table(self, tensor: GraphTensor) -> tuple[dict[Placements, int], NDArray[np.float64]]:
-        """Least seconds between every two forms (Floyd and Warshall over single changes)."""
+    def _table(self, tensor: GraphTensor) -> _Table:
+        """By Floyd and Warshall over single changes."""
         key = (tensor.shape, tensor.dtype)
         if key not in self._tables:
             forms = forms_of(tensor, self.mesh.sizes)
-            index = {form: i for i, form in enumerate(forms)}
-            table = np.full((len(forms), len(forms)), np.inf)
+            count = len(forms)
+            seconds = np.full((count, count), np.inf)
             for a, before in enumerate(forms):
                 for b, after in enumerate(forms):
-                    table[a, b] = self._change(tensor.memory_bytes, before, after)
-            for middle in range(len(forms)):
-                table = np.minimum(table, table[:, middle, None] + table[None, middle, :])
-            self._tables[key] = (index, table)
+                    seconds[a, b] = self._change(tensor.memory_bytes, before, after)
+            next_form = np.tile(np.arange(count), (count, 1))
+            for middle in range(count):
+                around = seconds[:, middle, None] + seconds[None, middle, :]
+                better = around < seconds
+                seconds = np.where(better, around, seconds)
+                next_form = np.where(better, next_form[:, middle, None], next_form)
+            self._tables[key] = _Table(
+                forms=forms,
+                index={form: i for i, form in enumerate(forms)},
+                seconds=seconds,
+                next_form=next_form,
+            )
         return self._tables[key]
 
     def _change(self, full_bytes: float, before: Placements, after: Placements) -> float:
@@ -122,7 +187,7 @@ class Resharding:
         differing = [axis for axis, (x, y) in enumerate(zip(before, after, strict=True)) if x != y]
         if not differing:
             return 0.0
-        if len(differing) > 1:
+        if len(differing) > 1 or not is_innermost(before, after, differing[0]):
             return float("inf")
         axis = differing[0]
         operation = operation_between(before[axis], after[axis])
@@ -142,14 +207,25 @@ def _orders(count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(itertools.permutations(range(count)))
 
 
-def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> float:
+@dataclass(frozen=True, slots=True)
+class _Fan:
+    """Seconds, and (form that is there, form that is made of it) in order."""
+
+    seconds: float
+    branches: tuple[tuple[int, int], ...]
+
+
+def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> _Fan:
     """The least cost of reaching all targets from the root, each from one that is there."""
-    best = float("inf")
+    best = _Fan(float("inf"), ())
     for order in _orders(len(targets)):
-        there, cost = [root], 0.0
+        there, cost, branches = [root], 0.0, []
         for position in order:
             target = targets[position]
-            cost += float(min(table[x, target] for x in there))
+            source = min(there, key=lambda x: table[x, target])
+            cost += float(table[source, target])
+            branches.append((source, target))
             there.append(target)
-        best = min(best, cost)
+        if cost < best.seconds:
+            best = _Fan(cost, tuple(branches))
     return best

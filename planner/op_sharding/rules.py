@@ -19,8 +19,8 @@ class PlacementRule:
     pattern   module path, `*` where the number of the repeat stands
     kind      `column` or `row` (a linear layer by its outputs or inputs), `vocabulary` (a table by
               its rows), `experts` (a stack of weights by its first dim), `weight` (another dim of
-              one), `sequence` (activations are split, weights whole), `hidden` (a weight of one
-              dim, or a table, along its last), `replicated`
+              one), `batch` and `sequence` (activations are split along dim 0 or another, weights
+              whole), `hidden` (a weight of one dim, or a table, along its last), `replicated`
     text      inputs, weights and outputs as DTensor placements, one list per tensor
     """
 
@@ -36,7 +36,7 @@ def placement_rules(answer: OpSharding, graph: OpGraph) -> tuple[PlacementRule, 
         if any(graph.tensors[t].parameter for t in placed.op.inputs):
             rules.append(
                 PlacementRule(
-                    pattern=_pattern(placed, graph),
+                    pattern=graph.path_pattern(placed.op.module, placed.op.block),
                     kind=_kind(placed, graph),
                     text=_text(placed, graph),
                 )
@@ -56,21 +56,14 @@ def tensor_parallel_rules(answer: OpSharding, graph: OpGraph) -> tuple[tuple[str
             "use placement_rules"
         )
     linear = {p.op.module for p in answer.ops if p.op.name == "linear"}
-    patterns = {_pattern(p, graph) for p in answer.ops if p.op.module in linear}
+    patterns = {
+        graph.path_pattern(p.op.module, p.op.block) for p in answer.ops if p.op.module in linear
+    }
     return tuple(
         (rule.pattern, rule.kind)
         for rule in placement_rules(answer, graph)
         if rule.kind in ("column", "row") and rule.pattern in patterns
     )
-
-
-def _pattern(placed: PlacedOp, graph: OpGraph) -> str:
-    block = graph.blocks[placed.op.block]
-    entry = block.entries[0]
-    if block.repeats == 1 or not entry:
-        return placed.op.module
-    container = entry.rpartition(".")[0]
-    return f"{container}.*{placed.op.module.removeprefix(entry)}"
 
 
 def _kind(placed: PlacedOp, graph: OpGraph) -> str:
@@ -87,7 +80,7 @@ def _kind(placed: PlacedOp, graph: OpGraph) -> str:
     if dims:
         return "hidden"
     out = {split_dim(p) for p in forward_of(strategy.outputs[0])} - {None}
-    return "sequence" if out else "replicated"
+    return "batch" if out == {0} else "sequence" if out else "replicated"
 
 
 def _text(placed: PlacedOp, graph: OpGraph) -> str:

@@ -18,14 +18,15 @@ from planner.intra_op.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.block_problem import (
     NANOSECOND_S,
     BlockProblem,
-    Uses,
     build_problem,
 )
+from planner.op_sharding.conversions import best_forms, layouts_needed, weight_layouts
 from planner.op_sharding.elimination import eliminate
 from planner.op_sharding.flow import Layout
 from planner.op_sharding.mesh import Mesh
-from planner.op_sharding.op_seconds import OpPrice, Training
+from planner.op_sharding.op_seconds import OpPrice, Training, weight_sync_s
 from planner.op_sharding.strategies import Strategy
+from planner.op_sharding.uses import Uses
 from profiles.errors import InputError
 from profiles.model.op_graph import GraphOp, OpGraph
 
@@ -76,6 +77,7 @@ class OpSharding:
     seconds        forward and backward of one micro-batch, summed over ops and messages: nothing
                    overlaps;  lower_bound_s  no placements of this space take less
     memory_bytes   highest at any moment, on each device
+    tied_sync_s    part of `seconds`: sums of gradients that only a weight's second reader needs
     """
 
     status: Status
@@ -85,6 +87,7 @@ class OpSharding:
     lower_bound_s: float
     memory_bytes: float
     reason: str
+    tied_sync_s: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -225,6 +228,8 @@ def _answer(
     )
     seconds = sum(placed.repeats * placed.price.total_s for placed in ops)
     seconds += sum(r.count * (r.forward_s + r.backward_s) for r in reshards)
+    tied = _tied_sync_s(problem, ops)
+    seconds += tied
     # Nanoseconds are rounded per node and edge; a proven optimum is its own bound.
     bound_s = seconds if status is Status.OPTIMAL else min(bound * NANOSECOND_S, seconds)
     return OpSharding(
@@ -235,16 +240,32 @@ def _answer(
         lower_bound_s=bound_s,
         memory_bytes=float(usage_over_time(problem.abstract, strategies).max()),
         reason=reason,
+        tied_sync_s=tied,
     )
+
+
+def _tied_sync_s(problem: BlockProblem, ops: tuple[PlacedOp, ...]) -> float:
+    """Sums of gradients that are partial in another op's use of a weight than the first's."""
+    graph, total = problem.graph, 0.0
+    for t, layouts in weight_layouts(graph, [placed.strategy for placed in ops]).items():
+        first = next(placed for placed in ops if t in placed.op.inputs)
+        own, others, tensor = layouts[0], layouts[1:], graph.tensors[t]
+        both = weight_sync_s(tensor, own, others, problem.mesh, problem.training)
+        alone = weight_sync_s(tensor, own, (), problem.mesh, problem.training)
+        total += first.repeats * (both - alone)
+    return total
 
 
 def _reshards(
     problem: BlockProblem, ops: tuple[PlacedOp, ...], uses: Uses, state: int
 ) -> list[Reshard]:
-    tensor, used = problem.graph.tensors[uses.tensor], uses.states[state]
+    graph, tensor = problem.graph, problem.graph.tensors[uses.tensor]
+    strategies = [placed.strategy for placed in ops]
+    needed = layouts_needed(graph, strategies, uses.readers, uses.tensor)
     found = []
     for maker, output, count in uses.made:
         made = ops[maker].strategy.outputs[output]
+        used = best_forms(tensor, made, needed, uses.states[state], problem.resharding)
         forward = problem.resharding.forward_seconds(tensor, made, used)
         backward = problem.resharding.backward_seconds(tensor, made, used)
         if used != (made,):

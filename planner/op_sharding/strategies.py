@@ -7,7 +7,7 @@ linear, on summands. On a mesh of two axes a strategy is a choice for each.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.op_sharding.flow import (
     SHARED,
@@ -20,11 +20,8 @@ from planner.op_sharding.flow import (
     shards,
     sliced,
 )
-from planner.op_sharding.loops import Loop, loops_of, passes_partial
+from planner.op_sharding.loops import Exchange, Loop, loops_of, passes_partial
 from profiles.model.op_graph import GraphOp, OpGraph
-
-Exchange = tuple[int, str, float]
-"""(axis, collective, bytes of the full buffer on that axis)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +30,13 @@ class Strategy:
 
     inputs, outputs   the layout of each tensor
     cuts              (role, ranks) of every loop that is cut
-    exchanged         collectives inside the op
+    exchanged         (axis, collective inside the op, on the buffers that the other axes leave)
     """
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     cuts: tuple[tuple[str, int], ...]
-    exchanged: tuple[Exchange, ...] = ()
+    exchanged: tuple[tuple[int, Exchange], ...] = ()
 
     @property
     def label(self) -> str:
@@ -84,8 +81,12 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
         found.append(
             _Choice(
                 inputs=tuple(
-                    sliced(d) if d is not None else lacking if x.needs_gradient else WHOLE
-                    for d, x in zip(loop.inputs, inputs, strict=True)
+                    sliced(d)
+                    if d is not None
+                    else lacking
+                    if x.needs_gradient and i not in loop.whole
+                    else WHOLE
+                    for i, (d, x) in enumerate(zip(loop.inputs, inputs, strict=True))
                 ),
                 outputs=tuple(
                     sliced(d) if d is not None else SUMMANDS if loop.is_sum else WHOLE
@@ -96,7 +97,9 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
         )
     if inputs and passes_partial(op, graph.tensors):
         # A weight is held whole or cut, never as summands; its gradient may be.
-        flows = () if any(x.parameter for x in inputs) else (SUMMANDS,)
+        # Summands of whole numbers or flags are of no use.
+        plain = any(x.parameter or not x.dtype.startswith(("float", "bfloat")) for x in inputs)
+        flows = () if plain else (SUMMANDS,)
         for flow in (*flows, SHARED) if trains else flows:
             found.append(
                 _Choice(inputs=(flow,) * len(inputs), outputs=(flow,) * len(outputs), loop=None)
@@ -107,7 +110,9 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
 def _combined(
     op: GraphOp, graph: OpGraph, sizes: tuple[int, ...], choices: tuple[_Choice, ...]
 ) -> Strategy | None:
-    """The strategy of one choice per axis, None where a dim cannot be cut so often."""
+    """The strategy of one choice per axis, None where a dim cannot be cut so often, or not so."""
+    if not all(_nest(a, b) for a, b in itertools.combinations(choices, 2)):
+        return None
     inputs = tuple(tuple(c.inputs[i] for c in choices) for i in range(len(op.inputs)))
     outputs = tuple(tuple(c.outputs[i] for c in choices) for i in range(len(op.outputs)))
     for numbers, layouts in ((op.inputs, inputs), (op.outputs, outputs)):
@@ -120,9 +125,38 @@ def _combined(
         (c.loop.role, size) for c, size in zip(choices, sizes, strict=True) if c.loop is not None
     )
     exchanged = tuple(
-        (axis, operation, size_bytes)
+        (axis, _left_by_others(exchange, axis, choices, sizes))
         for axis, c in enumerate(choices)
         if c.loop is not None
-        for operation, size_bytes in c.loop.exchanged
+        for exchange in c.loop.exchanged
     )
     return Strategy(inputs=inputs, outputs=outputs, cuts=cuts, exchanged=exchanged)
+
+
+def _nest(outer: _Choice, inner: _Choice) -> bool:
+    """Whether two cuts of one dim on two axes leave every rank with parts that belong together.
+
+    Slices nest: the inner axis cuts what the outer one left. A tensor that only the inner one cuts
+    would be cut elsewhere than one that both cut (queries by both, keys by the inner axis: the keys
+    of other heads). Rows are exchanged on one axis alone.
+    """
+    if outer.loop is None or inner.loop is None:
+        return True
+    a, b = outer.loop, inner.loop
+    if a is b:
+        return not any(x.operation == "all_to_all" for x in a.exchanged)
+    pairs = [*zip(a.inputs, b.inputs, strict=True), *zip(a.outputs, b.outputs, strict=True)]
+    if not any(x is not None and x == y for x, y in pairs):
+        return True
+    return all(x is not None or y is None for x, y in pairs)
+
+
+def _left_by_others(
+    exchange: Exchange, axis: int, choices: tuple[_Choice, ...], sizes: tuple[int, ...]
+) -> Exchange:
+    ranks = 1
+    for other, choice in enumerate(choices):
+        cut = choice.loop.inputs[0] if choice.loop is not None else None
+        if other != axis and cut in exchange.without:
+            ranks *= sizes[other]
+    return replace(exchange, elements=exchange.elements // ranks)

@@ -116,3 +116,10 @@ class OpGraph:
                     f"op {number} ({op.name}) of {self.name} is in block {op.block}, "
                     f"but there are {len(self.blocks)}"
                 )
+
+    def path_pattern(self, path: str, block: int) -> str:
+        """A path of a module or weight of a block, `*` where the number of its repeat stands."""
+        entry = self.blocks[block].entries[0]
+        if self.blocks[block].repeats == 1 or not entry or not path.startswith(entry):
+            return path
+        return f"{entry.rpartition('.')[0]}.*{path.removeprefix(entry)}"

@@ -20,13 +20,21 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
 from profiles.model.graph import Op, Phase
-from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph, Option
+from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
+from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from profiles.model.trace import no_causal_mask
 from profiles.model.trace_attention import flash_attention
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_op_options import (
+    attribute_name,
+    call_name,
+    call_options,
+    copied,
+    view_strides,
+)
 from profiles.model.trace_ops import describe_op, dtype_name
 
-_VIEW_TRIAL = ("view", "reshape", "flatten", "unflatten", "contiguous")
+_TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
 
 def trace_op_graph(built: BuiltModel, *, name: str) -> OpGraph:
@@ -34,16 +42,26 @@ def trace_op_graph(built: BuiltModel, *, name: str) -> OpGraph:
 
     Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
     """
+    return trace_program(built, name=name).graph
+
+
+def trace_program(built: BuiltModel, *, name: str) -> Program:
+    """The op graph with its calls, so that they can be made again on real tensors.
+
+    Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
+    """
     candidates = cut_candidates(built.module)
     skipped = repeated(built.module, candidates, trusted=True)
     tracer = _Tracer(built.module, candidates, skipped)
+    tracer.name_origins(built)
     with ExitStack() as stack:
         tracer.hook(stack)
         stack.enter_context(no_causal_mask())
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(tracer)
         try:
-            loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+            output = built.call(built.module, *built.args)
+            loss = built.loss_fn(output, built.targets)
             del loss
         except ShardwrightError:
             raise
@@ -52,7 +70,7 @@ def trace_op_graph(built: BuiltModel, *, name: str) -> OpGraph:
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
                 f"meta tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
             ) from error
-    return tracer.graph(name)
+    return tracer.program(name, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
 
 
 class _Kernels(TorchDispatchMode):
@@ -97,13 +115,28 @@ class _Tracer(TorchFunctionMode):
         self.outputs_of: dict[str, list[int]] = {}
         self.inputs_of: dict[str, list[int | None]] = {}
         self.carried: dict[int, dict[int, int]] = {}
+        self.calls: list[OpCall] = []
+        self.steps: list[int | Repeat] = []
+        self.spans: dict[str, tuple[int, int]] = {}
+        self._replaced: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._origins: dict[int, tuple[str, str]] = {}
         self._known: dict[int, int] = {}
+        self._first: dict[int, int] = {}  # before any call changed it in place
         self._storages: dict[int, int] = {}
         self._alive: list[Any] = []  # numbers of objects are theirs while they live
         self._seen: set[str] = set()
         self._names: dict[int, str] = {}
         for path, p in module.named_parameters():
             self._names[id(p)] = path
+
+    def name_origins(self, built: BuiltModel) -> None:
+        """Where tensors come from that no op makes."""
+        for path, buffer in self.module.named_buffers():
+            self._origins[id(buffer)] = ("buffer", path)
+        for kind, values in (("argument", built.args), ("target", built.targets)):
+            for i, x in enumerate(tree_leaves(values)):
+                if isinstance(x, Tensor):
+                    self._origins.setdefault(id(x), (kind, str(i)))
 
     # --- where we are -------------------------------------------------------------------------
 
@@ -121,6 +154,7 @@ class _Tracer(TorchFunctionMode):
             if path in self.candidates and path not in self._seen and not self.pauses:
                 self._cut(path, type(module).__name__)
                 self._note_arguments(path, tree_leaves((args, kwargs)))
+                self.spans[path] = (len(self.ops), len(self.ops))
             self._seen.add(path)
             self.path.append(path)
             self.pauses += path in self.skipped
@@ -139,10 +173,27 @@ class _Tracer(TorchFunctionMode):
                 for x, stands_for in zip(leaves, model, strict=True):
                     if id(x) not in self._known:
                         self._add(x, stands_for=stands_for)
+                made = tuple(
+                    (held, self._known[id(x)]) for x, held in zip(leaves, model, strict=True)
+                )
+                self._repeat(path, made)
             elif path in self.candidates and not self.pauses:
                 self.outputs_of.setdefault(path, [self._number(x) for x in leaves])
+                first, last = self.spans[path]
+                self.spans[path] = (first, len(self.ops) if first == last else last)
 
         return leave
+
+    def _repeat(self, path: str, outputs: tuple[tuple[int, int], ...]) -> None:
+        if any(isinstance(step, Repeat) and step.path == path for step in self.steps):
+            raise TraceError(f"{path} is called twice and held once; it cannot be run by ops")
+        repeat = Repeat(
+            path=path,
+            held=self.skipped[path],
+            inputs=self._replaced.get(path, ()),
+            outputs=outputs,
+        )
+        self.steps.append(repeat)
 
     def _note_arguments(self, path: str, leaves: list[Any]) -> None:
         """Where a repeat is called with another tensor than the block that is held: which one."""
@@ -152,6 +203,11 @@ class _Tracer(TorchFunctionMode):
             self.inputs_of[path] = numbers
             return
         carried = self.carried.setdefault(self.block_of.get(model, 0), {})
+        self._replaced[path] = tuple(
+            (held, own)
+            for own, held in zip(numbers, self.inputs_of[model], strict=False)
+            if own is not None and held is not None and own != held
+        )
         for own, held in zip(numbers, self.inputs_of[model], strict=False):
             if own is not None and held is not None and own != held:
                 stands_for = self.tensors[own].stands_for
@@ -179,11 +235,12 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if self.pauses:
-            return func(*args, **kwargs)
+            return _run(func, call_name(func), args, kwargs)
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
-        name = _name(func)
+        name = call_name(func)
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        has_gradient = torch.is_grad_enabled()
         before = [self._number(x) for x in inputs if name != "__get__" or id(x) in self._known]
         kept: list[Tensor] = []
         kernels = _Kernels(Phase.FORWARD, self.path[-1])
@@ -191,15 +248,20 @@ class _Tracer(TorchFunctionMode):
             out = _run(func, name, args, kwargs)
         own = {id(x) for x in inputs}
         inplace = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
-        leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        inplace = inplace or name == "__setitem__"
+        written = args[0] if name == "__setitem__" else out
+        leaves = [x for x in tree_leaves(written) if isinstance(x, Tensor)]
         outputs = [x for x in leaves if inplace or id(x) not in own]
-        if not outputs or (name == "__get__" and _attribute(func) not in ("T", "mT", "H", "data")):
+        if not outputs or (
+            name == "__get__" and attribute_name(func) not in ("T", "mT", "H", "data")
+        ):
             return out
         if name == "__get__":
             before = [self._number(x) for x in inputs]
         number = len(self.ops)
+        slots = tree_map_only(Tensor, lambda x: TensorSlot(self._known[id(x)]), (args, kwargs))
         made = [self._add(x, producer=number) for x in outputs]
-        strides = () if inplace else _view_strides(func, name, args, kwargs, outputs)
+        strides = () if inplace else view_strides(func, name, args, kwargs, outputs)
         saved, inner = self._saved(kept, [*before, *made])
         op = GraphOp(
             name=name,
@@ -207,7 +269,7 @@ class _Tracer(TorchFunctionMode):
             block=self.block,
             inputs=tuple(before),
             outputs=tuple(made),
-            options=_options(name, args, kwargs, inputs),
+            options=call_options(name, args, kwargs, inputs),
             strides=strides,
             forward=tuple(kernels.ops),
             backward=self._backward(func, name, args, kwargs, outputs, inplace),
@@ -215,6 +277,16 @@ class _Tracer(TorchFunctionMode):
             saved_inner_bytes=inner,
         )
         self.ops.append(op)
+        self.steps.append(number)
+        self.calls.append(
+            OpCall(
+                function=func,
+                args=tuple(slots[0]),
+                kwargs=slots[1],
+                has_gradient=has_gradient,
+                is_in_place=inplace,
+            )
+        )
         return out
 
     def _backward(
@@ -236,6 +308,7 @@ class _Tracer(TorchFunctionMode):
         return self._add(x) if found is None else found
 
     def _add(self, x: Tensor, *, producer: int | None = None, stands_for: int | None = None) -> int:
+        self.pauses += 1  # a module's hook is under the mode: these reads are none of the model's
         number = len(self.tensors)
         key = x.untyped_storage()._cdata
         storage = self._storages.setdefault(key, number)
@@ -252,7 +325,9 @@ class _Tracer(TorchFunctionMode):
             )
         )
         self._known[id(x)] = number
+        self._first.setdefault(id(x), number)
         self._alive += [x, x.untyped_storage()]
+        self.pauses -= 1
         return number
 
     def _saved(self, kept: list[Tensor], own: list[int]) -> tuple[tuple[int, ...], float]:
@@ -269,6 +344,25 @@ class _Tracer(TorchFunctionMode):
             elif root is None:
                 inner[key] = float(x.untyped_storage().nbytes())
         return tuple(saved), sum(inner.values())
+
+    def program(self, name: str, outputs: list[Tensor]) -> Program:
+        """All of it."""
+        origins = {
+            number: self._origins[key]
+            for key, number in self._first.items()
+            if key in self._origins
+        }
+        origins |= {
+            i: ("parameter", x.parameter) for i, x in enumerate(self.tensors) if x.parameter
+        }
+        return Program(
+            graph=self.graph(name),
+            calls=tuple(self.calls),
+            steps=tuple(self.steps),
+            spans=self.spans,
+            origins=origins,
+            outputs=tuple(self._known.get(id(x), -1) for x in outputs),
+        )
 
     def graph(self, name: str) -> OpGraph:
         """What was recorded, without blocks that hold no op."""
@@ -287,16 +381,6 @@ class _Tracer(TorchFunctionMode):
                 for b in used
             ),
         )
-
-
-def _name(func: Any) -> str:
-    name = str(getattr(func, "__name__", func))
-    plain = {"__rmul__": "mul", "__radd__": "add", "__matmul__": "matmul", "__rsub__": "rsub"}
-    return plain.get(name, name)
-
-
-def _attribute(func: Any) -> str:
-    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
 def _note(kept: list[Tensor]) -> Any:
@@ -318,7 +402,17 @@ def _run(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
             causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
             return flash_attention(q, k, v, mask, bool(causal))[0]
+    if name in ("_grouped_mm", "grouped_mm") and args[0].dtype is not torch.bfloat16:
+        return _equal_groups(args[0], args[1])
     return func(*args, **kwargs)
+
+
+def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
+    """A grouped product with equal groups: torch's own knows bfloat16 alone on meta tensors."""
+    groups, rows = weight.shape[0], -(-x.shape[0] // weight.shape[0])
+    padded = torch.nn.functional.pad(x, (0, 0, 0, groups * rows - x.shape[0]))
+    made = torch.bmm(padded.reshape(groups, rows, -1), weight)
+    return made.reshape(groups * rows, -1)[: x.shape[0]]
 
 
 def _backward_kernels(
@@ -333,7 +427,7 @@ def _backward_kernels(
         return copies[id(x)]
 
     with torch.enable_grad():
-        out = _run(func, name, tree_map_only(Tensor, copy, args), _copied(kwargs, copy))
+        out = _run(func, name, tree_map_only(Tensor, copy, args), copied(kwargs, copy))
     roots = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.grad_fn is not None]
     leaves = [x for x in copies.values() if x.requires_grad]
     if not roots or not leaves:
@@ -343,70 +437,3 @@ def _backward_kernels(
     with recorder:
         torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
     return tuple(recorder.ops)
-
-
-def _copied(kwargs: dict[str, Any], copy: Any) -> dict[str, Any]:
-    return {key: tree_map_only(Tensor, copy, value) for key, value in kwargs.items()}
-
-
-def _view_strides(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
-) -> tuple[tuple[int, ...], ...]:
-    """Strides of the outputs over a contiguous input, where the call is a view of it, else ()."""
-    first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
-    if first is None:
-        return ()
-    shares = all(x.untyped_storage()._cdata == first.untyped_storage()._cdata for x in outputs)
-    if not shares and name not in _VIEW_TRIAL:
-        return ()
-    fresh = torch.empty(first.shape, dtype=first.dtype, device="meta")
-
-    def swap(x: Tensor) -> Tensor:
-        return fresh if x is first else x
-
-    try:
-        with torch.no_grad():
-            again = func(*tree_map_only(Tensor, swap, args), **_copied(kwargs, swap))
-    except RuntimeError:
-        return ()
-    leaves = [x for x in tree_leaves(again) if isinstance(x, Tensor)]
-    if any(x.untyped_storage()._cdata != fresh.untyped_storage()._cdata for x in leaves):
-        return ()
-    return tuple(tuple(x.stride()) for x in leaves)
-
-
-# Calls whose `dim` argument decides how dims correspond.
-_JOINS = ("cat", "concat", "stack")
-_REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "norm", "logsumexp")
-_SCANS = ("softmax", "log_softmax", "cumsum", "argmax", "topk", "sort", "index_select", "gather")
-_OVER_DIMS = frozenset((*_JOINS, *_REDUCTIONS, *_SCANS))
-
-
-def _options(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
-) -> tuple[tuple[str, Option], ...]:
-    """What of the plain arguments decides how dims correspond."""
-    found: dict[str, Option] = {}
-    rank = inputs[0].dim() if inputs else 0
-    dims = kwargs.get("dim")
-    plain = [x for x in args[1:] if not isinstance(x, Tensor)]
-    if name in _JOINS:
-        dims = kwargs.get("dim", plain[0] if plain else 0)
-        rank += name == "stack"
-    elif dims is None:
-        dims = next((x for x in plain if isinstance(x, (int, list, tuple))), None)
-    listed = [dims] if isinstance(dims, int) else dims
-    if name not in _OVER_DIMS:
-        listed = None
-    if isinstance(listed, (list, tuple)) and all(isinstance(d, int) for d in listed):
-        found["dim"] = tuple(d % rank if rank and -rank <= d < rank else d for d in listed)
-    if name in ("conv1d", "conv2d", "conv3d"):
-        found["groups"] = (int(kwargs.get("groups", args[6] if len(args) > 6 else 1)),)
-    if name in ("layer_norm", "rms_norm"):
-        shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
-        found["normalized"] = (len(shape),)
-    if name == "einsum" and args and isinstance(args[0], str):
-        found["equation"] = args[0].replace(" ", "")
-    if name == "scaled_dot_product_attention":
-        found["tensors"] = (len(inputs),)
-    return tuple(sorted(found.items()))

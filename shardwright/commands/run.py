@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.text import Text
 
+from profiles.document import read_mapping
 from profiles.errors import DocumentError, ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright import api
 from shardwright.commands.output import Bar, note, show
+from simulator.op_sharding_file import OP_SHARDING_SCHEMA
 
 
 def run(
@@ -28,6 +30,20 @@ def run(
     """`shardwright run`."""
     from executor.launch import command_for, run_plan
 
+    if read_mapping(path).get("schema") == OP_SHARDING_SCHEMA:
+        # Here, since only this branch needs the launcher of placements.
+        from shardwright.commands.run_sharding import run_sharded_file
+
+        run_sharded_file(
+            path,
+            model=model,
+            steps=steps,
+            output=output,
+            processes=processes,
+            device=device,
+            timeout=timeout,
+        )
+        return
     answer = api.load_plan(path)
     if answer.plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")

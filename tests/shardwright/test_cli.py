@@ -47,6 +47,7 @@ def test_the_surface_is_frozen() -> None:
         "predict",
         "profile",
         "run",
+        "shard",
         "validate",
     ]
     for name, command in commands.items():

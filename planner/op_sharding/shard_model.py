@@ -1,0 +1,232 @@
+"""The question of `shard`: a traced model or one of its blocks on a mesh; and its answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from planner.op_sharding.answer_file import (
+    cost_of,
+    forms_between,
+    rules_of,
+    run_parts,
+    whole_strategies,
+)
+from planner.op_sharding.megatron import megatron_kinds, megatron_strategies
+from planner.op_sharding.mesh import Mesh
+from planner.op_sharding.one_block import block_graph, block_number
+from planner.op_sharding.op_seconds import Training
+from planner.op_sharding.solve_block import OpSharding, shard_ops
+from profiles.errors import InputError
+from profiles.hardware.cluster import Cluster
+from profiles.model.op_graph import OpGraph
+from profiles.units import format_bytes, format_time
+from simulator.op_sharding_file import OpShardingFile, ShardingCost
+
+_RELAXED_S, _HALVINGS = 1.5, 4
+GIB = 2.0**30
+_SOURCES = {
+    "kernels": "simulator/op_cost.py on the shapes that a rank holds: roofline of the device's "
+    "data (shardwright catalog show DEVICE) over measured utilisation",
+    "collectives": "simulator/comm_cost.py on the cluster's levels: measured points, else ring "
+    "and tree formulas",
+    "weights": "16 bytes per element: bf16 weight and gradient, fp32 copy and two Adam states "
+    "(Rajbhandari et al., ZeRO, SC 2020, section 3.1)",
+    "placements": "torch.distributed.tensor (DTensor): R, S(dim), P, one per mesh axis",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardQuestion:
+    """What is asked.
+
+    graph          of the whole model;  model, model_hash  what it was traced from
+    block          class or path of a block, "" for the whole model
+    mesh_sizes     outermost first, the last axis over neighbours
+    memory_limit_bytes  of a device; None: what the device gives
+    micro_batches  that share one sum of weight gradients
+    """
+
+    graph: OpGraph
+    model: str
+    model_hash: str
+    block: str
+    cluster: Cluster
+    mesh_sizes: tuple[int, ...]
+    sequence_length: int
+    micro_batch: int
+    dtype: str
+    micro_batches: int = 1
+    memory_limit_bytes: float | None = None
+    time_limit_s: float = 20.0
+    assumptions: tuple[str, ...] = field(default=())
+
+
+def axis_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """`tp`, or `dp` and `tp`: names only, ops may use every axis for anything."""
+    return ("dp", "tp")[-len(sizes) :]
+
+
+def shard_model(question: ShardQuestion) -> OpShardingFile:
+    """The answer as a file, with Megatron's layout beside it; infeasible is an answer too.
+
+    Raises UnknownNameError for a block that is not there, InputError for a mesh that the cluster
+    cannot hold or that divides nothing.
+    """
+    begin = time.perf_counter()
+    if not question.cluster.homogeneous:
+        raise InputError(
+            f"{question.cluster.name} has devices of several types; op-level sharding takes a mesh "
+            "of equal ones: name one type with --on"
+        )
+    block = block_number(question.graph, question.block) if question.block else None
+    graph = question.graph if block is None else block_graph(question.graph, block)
+    blocks = question.graph.blocks if block is None else (question.graph.blocks[block],)
+    all_repeats = replace(graph, blocks=blocks)
+    check_divides(graph, question.mesh_sizes)
+    mesh = Mesh(
+        cluster=question.cluster,
+        names=axis_names(question.mesh_sizes),
+        sizes=question.mesh_sizes,
+    )
+    training = Training(microbatches=question.micro_batches)
+    limit = question.memory_limit_bytes
+    limit = mesh.device.usable_bytes if limit is None else limit
+    answer = shard_ops(
+        graph,
+        mesh,
+        training=training,
+        memory_limit_bytes=limit,
+        time_limit_s=question.time_limit_s,
+    )
+    named = OpShardingFile(
+        model=question.model,
+        model_hash=question.model_hash,
+        block=question.block,
+        block_repeats=1 if block is None else question.graph.blocks[block].repeats,
+        sequence_length=question.sequence_length,
+        micro_batch=question.micro_batch,
+        micro_batches=question.micro_batches,
+        dtype=question.dtype,
+        cluster=question.cluster.name,
+        mesh_names=mesh.names,
+        mesh_sizes=mesh.sizes,
+        status=answer.status.value,
+        reason=answer.reason,
+        search_time_s=0.0,
+        memory_limit_bytes=limit,
+        assumptions=question.assumptions,
+        sources=_SOURCES,
+    )
+    if not answer.ops:
+        least = shard_ops(graph, mesh, training=training)
+        found = replace(
+            named,
+            reason=_what_binds(least, limit),
+            fits_with=tuple(
+                f"{text}: {format_bytes(fitting.memory_bytes)} a device, "
+                f"{format_time(fitting.seconds)} per micro-batch"
+                for text, fitting in _relaxations(question, graph, least, limit, training)
+            ),
+        )
+    else:
+        hand, missing = hand_plan(graph, mesh, training, question.time_limit_s)
+        strategies = whole_strategies(question.graph, mesh, answer, block)
+        between = forms_between(question.graph, answer, block)
+        calls, conversions, messages = run_parts(question.graph, mesh, strategies, between)
+        found = replace(
+            named,
+            cost=cost_of(answer),
+            hand_plan=hand,
+            hand_plan_missing=missing,
+            calls=calls,
+            conversions=conversions,
+            messages=messages,
+            rules=rules_of(answer, all_repeats),
+        )
+    return replace(found, search_time_s=time.perf_counter() - begin)
+
+
+def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
+    """Raises InputError where an axis divides no dim of any tensor that is worked on."""
+    lengths = {
+        n for op in graph.ops for t in (*op.inputs, *op.outputs) for n in graph.tensors[t].shape
+    }
+    for size in sizes:
+        if size < 2:
+            raise InputError(f"--mesh: an axis has 2 devices or more, got {size}")
+        if not any(n % size == 0 for n in lengths):
+            best = [k for k in range(2, 65) if sum(n % k == 0 for n in lengths) * 2 > len(lengths)]
+            listed = ", ".join(map(str, best)) or "none"
+            raise InputError(
+                f"--mesh: an axis of {size} devices divides no dim of {graph.name} (its dims: "
+                f"{', '.join(map(str, sorted(lengths - {1})))}). Sizes that divide most of them: "
+                f"{listed}"
+            )
+
+
+def hand_plan(
+    graph: OpGraph, mesh: Mesh, training: Training, time_limit_s: float
+) -> tuple[ShardingCost | None, str]:
+    """Megatron's layout on the same cost model, what it leaves open chosen best; or why not."""
+    kinds = megatron_kinds(graph)
+    if not kinds:
+        return None, "it splits pairs of linear layers, and here are none"
+    try:
+        allowed = megatron_strategies(graph, mesh.sizes, kinds)
+    except InputError as error:
+        return None, str(error)
+    answer = shard_ops(graph, mesh, training=training, allowed=allowed, time_limit_s=time_limit_s)
+    if not answer.ops:
+        return None, f"its placements do not fit together: {answer.reason}"
+    return cost_of(answer), ""
+
+
+def _what_binds(free: OpSharding, limit: float) -> str:
+    weights = sum(p.repeats * p.price.weight_bytes for p in free.ops)
+    return (
+        f"without a limit the fastest placements need {format_bytes(free.memory_bytes)} on a "
+        f"device, {format_bytes(weights)} of it weights with gradients and optimizer states; the "
+        f"limit is {format_bytes(limit)}"
+    )
+
+
+def _relaxations(
+    question: ShardQuestion,
+    graph: OpGraph,
+    free: OpSharding,
+    limit: float,
+    training: Training,
+) -> Iterator[tuple[str, OpSharding]]:
+    sizes = question.mesh_sizes
+    here = Mesh(cluster=question.cluster, names=axis_names(sizes), sizes=sizes)
+    low, high, fitting = limit, free.memory_bytes, free
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        answer = shard_ops(
+            graph, here, training=training, memory_limit_bytes=middle, time_limit_s=_RELAXED_S
+        )
+        if answer.ops:
+            high, fitting = answer.memory_bytes, answer
+        else:
+            low = middle
+    wanted = math.ceil(fitting.memory_bytes / GIB * 10) / 10
+    yield f"--memory {wanted:.1f}GiB", fitting
+    for times in (2, 4, 8):
+        wider = (*sizes[:-1], sizes[-1] * times)
+        devices = here.devices * times
+        try:
+            check_divides(graph, wider)
+        except InputError:
+            continue
+        if devices > question.cluster.num_devices:
+            break
+        mesh = Mesh(cluster=question.cluster, names=axis_names(wider), sizes=wider)
+        answer = shard_ops(
+            graph, mesh, training=training, memory_limit_bytes=limit, time_limit_s=_RELAXED_S
+        )
+        if answer.ops:
+            yield f"--mesh {'x'.join(map(str, wider))}", answer
+            break

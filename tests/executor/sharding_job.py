@@ -1,0 +1,57 @@
+"""Run by torchrun in the tests: many files of placements in one set of processes.
+
+Arguments: a folder with case*.json files and the file for the results.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from executor.shard_check import run_sharded, traced_for
+from profiles.document import encode, read_document
+from profiles.model.loaders import resolve_model
+from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=90))
+    programs, meshes, results = {}, {}, []
+    for path in sorted(Path(sys.argv[1]).glob("case*.json")):
+        answer = read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)
+        spec = resolve_model(answer.model)
+        key = (answer.model, answer.sequence_length, answer.micro_batch, answer.dtype)
+        shape = (answer.mesh_sizes, answer.mesh_names)
+        try:
+            if key not in programs:
+                programs[key] = traced_for(answer, spec)
+            if shape not in meshes:
+                meshes[shape] = init_device_mesh(
+                    "cpu", answer.mesh_sizes, mesh_dim_names=answer.mesh_names
+                )
+            run = run_sharded(answer, spec, meshes[shape], program=programs[key])
+            results.append({"name": path.stem, "passed": run.passed, "run": encode(run)})
+        except Exception:
+            results.append({"name": path.stem, "passed": False, "error": traceback.format_exc()})
+            break
+        finally:
+            if dist.get_rank() == 0:
+                Path(sys.argv[2]).write_text(json.dumps(results))
+    if results[-1].get("error"):
+        sys.stderr.write(results[-1]["error"])
+        os._exit(1)
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
