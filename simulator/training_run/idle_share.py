@@ -14,6 +14,10 @@ from simulator.training_run.training_run import TrainingRun
 
 # A share of 0 would mean that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
+# Longer steps only repeat their middle: so many micro-batches per stage are run through at most, two
+# where the timeline would be of more actions than this (a second or two), none beyond.
+_ROUNDS = (4, 2)
+_MOST_ACTIONS = 150_000
 # Schedules whose ranks hold two chunks, the second on the way back.
 _IN_V = ("zbv", "v-half", "v-min", "dualpipev")
 
@@ -25,7 +29,8 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
 
     Zero-bubble schedules: weight passes are the products for the weights, about half of the
     backward's matmuls. Interleaved: embedding and head make the first and last chunk unlike the
-    others, which the closed form does not know.
+    others, which the closed form does not know. Pipelines too long for a timeline take the closed
+    form of 1F1B, which is above a zero-bubble schedule's.
     """
     if run.pp < 2:
         return 0.0
@@ -66,8 +71,9 @@ def _zero_bubble_share(
         send_forward_s=(send,) * stages,
         send_backward_s=(send,) * stages,
     )
-    # Longer steps only repeat their middle.
-    count = min(run.num_microbatches, 4 * run.pp)
+    count = _micro_batches(run, 3 * stages)
+    if count == 0:
+        return 0.0
     schedule = build_schedule(
         run.schedule,
         num_ranks=run.pp,
@@ -85,10 +91,10 @@ def _zero_bubble_share(
 def _interleaved_share(
     run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
 ) -> float:
-    count = min(run.num_microbatches, 4 * run.pp)
-    if count % run.pp:
-        return 0.0
     stages = run.pp * run.vpp
+    count = _micro_batches(run, 2 * stages)
+    if count == 0 or count % run.pp:
+        return 0.0
     layers = [row["all_layers"] / stages] * stages
     if row["last_layers"] < row["layers"]:
         layers = [row["layers"] / run.vpp] * stages
@@ -108,3 +114,12 @@ def _interleaved_share(
     layer = forward + backward
     busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
     return max(0.0, end / busy - count)
+
+
+def _micro_batches(run: TrainingRun, actions_each: int) -> int:
+    """How many micro-batches of so many actions the timeline runs through; 0 for none at all."""
+    for rounds in _ROUNDS:
+        count = min(run.num_microbatches, rounds * run.pp)
+        if count * actions_each <= _MOST_ACTIONS:
+            return count
+    return 0

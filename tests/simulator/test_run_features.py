@@ -324,6 +324,19 @@ def test_more_microbatches_do_not_change_what_is_idle() -> None:
     assert short == pytest.approx(long)
 
 
+def test_pipelines_too_long_for_a_timeline_take_the_closed_form() -> None:
+    """A timeline of 512 stages takes minutes to build, and one such row would hold up its table."""
+    long = replace(
+        GPT_RUN,
+        model=replace(GPT_RUN.model, num_layers=1024),
+        num_devices=512 * 8,
+        pp=512,
+        global_batch=2048,
+    )
+    for name, vpp in (("zb-2p", 1), ("interleaved", 2)):
+        assert one(replace(long, schedule=name, vpp=vpp), "idle_share") == 0.0
+
+
 # ---- Arrays
 
 
