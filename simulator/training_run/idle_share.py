@@ -14,8 +14,8 @@ from simulator.training_run.training_run import TrainingRun
 
 # A share of 0 would mean that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
-# Longer steps only repeat their middle: so many micro-batches per stage are run through at most, two
-# where the timeline would be of more actions than this (a second or two), none beyond.
+# Longer steps only repeat their middle: so many micro-batches per stage are run through, two where
+# the timeline would be of more actions than this (a second or two), none beyond.
 _ROUNDS = (4, 2)
 _MOST_ACTIONS = 150_000
 # Schedules whose ranks hold two chunks, the second on the way back.
