@@ -117,8 +117,8 @@ def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
 def memory_interval(
     run: TrainingRun, peak_bytes: float, known: Mapping[str, Band] | None = None
 ) -> Interval:
-    """The interval of a predicted peak, of the shipped bands or of others."""
-    if known is None:
+    """The interval of a predicted peak, of the shipped bands, or of others where there are any."""
+    if not known:
         known = shipped_intervals().memory
     return _applied(known, memory_regimes_of(run), peak_bytes)
 

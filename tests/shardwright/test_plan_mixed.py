@@ -21,7 +21,7 @@ ASKED = ["--global-batch", "128", "--seq", "2048", "--tp", "1", "--micro-batch",
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("mixed")
-    _, example = fenced(ROOT / "docs/clusters.md", "toml")
+    _, _, example = fenced(ROOT / "docs/clusters.md", "toml")
     (made / "mixed.toml").write_text(example)
     return made
 

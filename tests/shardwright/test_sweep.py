@@ -260,7 +260,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [row["status"] for row in rows] == ["optimal", *["failed"] * 3]
+    assert [row["status"] for row in rows] == ["feasible", *["failed"] * 3]
     reasons = {(row["model"], row["cluster"]): row["reason"] for row in rows}
     assert reasons["tiny-llama-demo", "2xh100-sxm"] == ""
     assert "Did you mean 'tiny-llama-demo'?" in reasons["tiny-lama", "2xh100-sxm"]
@@ -331,11 +331,13 @@ def test_a_grid_is_every_combination() -> None:
 
 def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
     docs = ROOT / "docs" / "sweeps.md"
-    (example,) = fenced(docs, "toml")
+    example, of_layouts = fenced(docs, "toml")
     path = tmp_path / "sweep.toml"
     path.write_text(example)
     # 2 models x 3 clusters x 2 batches x 2 lengths x 3 prices, and one.
     assert len(read_questions(path)) == 72 + 1
+    path.write_text(example + of_layouts)
+    assert len(read_questions(path)) == 72 + 1 + 2
     lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
     command = typer.main.get_command(app)
     assert len(lines) == 4

@@ -99,7 +99,7 @@ def test_slower_matmuls_are_found_in_the_matmuls() -> None:
     found = recalibrate(runs, times(runs, slower).tolist(), shipped)
     by_name = {x.name: x for x in found.coefficients}
     moved = [by_name[name].moved for name in names]
-    assert max(moved) > 0.1
+    assert max(moved) > 0.08
     assert min(moved) > -0.01
     for x in found.coefficients:
         assert x.spread_after <= x.spread_before * (1 + 1e-9)
