@@ -115,7 +115,7 @@ def bf16_cases(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]
     return [*cases, ("gpt2 tied", tied)]
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_bf16_keeps_fp32_weights_and_differs_by_rounding_alone(
     processes: int, tmp_path: Path
 ) -> None:

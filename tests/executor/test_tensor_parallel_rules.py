@@ -101,7 +101,13 @@ def split_plan(model: str, devices: int, pp: int) -> Plan:
     return replace(answer.plan, model=model)
 
 
-@pytest.mark.parametrize(("processes", "names"), [(2, tuple(CONFIGS)), (4, ("gpt2", "whisper"))])
+@pytest.mark.parametrize(
+    ("processes", "names"),
+    [
+        (2, tuple(CONFIGS)),
+        pytest.param(4, ("gpt2", "whisper"), marks=pytest.mark.slow),
+    ],
+)
 def test_split_models_have_the_gradients_of_the_whole(
     processes: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.executor.sharding_cases import write_models
 from tests.shardwright.test_cli import shardwright
 
 ASKED = ("--on", "8xh100-sxm", "--mesh", "2", "--seq", "16", "--micro-batch", "2")
 
 
+@pytest.mark.slow
 def test_a_file_is_made_and_run(tmp_path: Path) -> None:
     model = write_models(tmp_path)["gpt2"]
     done = shardwright("shard", model, *ASKED, "-o", "s.json", cwd=tmp_path)
