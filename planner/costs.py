@@ -34,10 +34,11 @@ from profiles.sourced import Sourced
 from simulator.comm_cost import price_collective
 from simulator.memory import message_counts
 from simulator.plan import Plan, Recompute, Stage
-from simulator.predict import gather_seconds, predict
+from simulator.predict import predict
 from simulator.prediction import Prediction
 from simulator.schedule import build_schedule
 from simulator.stack import Stack
+from simulator.stage_cost import gather_seconds
 from simulator.weight_gradients import weight_gradient_s
 from simulator.workload import Workload
 

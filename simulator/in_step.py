@@ -25,6 +25,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiles.document import read_document
+from profiles.hardware.attention_surface import (
+    FLASH_2_DEVICE,
+    FLASH_2_GAIN,
+    NEWER_THAN_FLASH_2,
+)
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
 from profiles.model.graph import Op, OpKind
@@ -35,9 +40,6 @@ EAGER_STEPS_SCHEMA = "shardwright/eager-steps@1"
 EAGER_STEPS_FILE = (
     Path(__file__).parents[1] / "profiles" / "data" / "calibration" / "eager_steps.toml"
 )
-_AMPERE = "a100-sxm-80gb"
-_FLASH_2_GAIN = 335 / 225
-_NEWER = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
 _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8}
 _SHARP = 6.0  # as in simulator/training_run/step_time.py
 
@@ -99,8 +101,8 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
 
 def flash_2_seconds(op: Op, device: Device) -> float:
     """Seconds that fused attention takes alone as FlashAttention-2."""
-    if device.name.startswith(_NEWER):
-        return price_op(op, get_device(_AMPERE)).time_s / _FLASH_2_GAIN
+    if device.name.startswith(NEWER_THAN_FLASH_2):
+        return price_op(op, get_device(FLASH_2_DEVICE)).time_s / FLASH_2_GAIN
     return price_op(op, device).time_s
 
 

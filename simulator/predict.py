@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import ActionOverhead, ReferencePoint
+from profiles.hardware.device import ReferencePoint
 from profiles.model.block_order import crossing, crossing_bytes, in_order
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
-from simulator.in_step import exposed_seconds
-from simulator.memory import (
-    StageBytes,
-    branched_stage_bytes,
-    rank_memory,
-    stage_bytes,
-    static_bytes,
-)
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
+from simulator.plan_memory import plan_memory
 from simulator.predicted_events import predicted_events
 from simulator.prediction import (
     Component,
@@ -35,9 +28,9 @@ from simulator.prediction import (
     StagePrediction,
 )
 from simulator.schedule import Schedule, build_schedule
-from simulator.schedule_shape import SPLIT_SCHEDULES
 from simulator.stack import Stack, load_stack
-from simulator.step_tail import Tail, held_parameters, tail_of
+from simulator.stage_cost import StageCost, stage_cost
+from simulator.step_tail import Tail, tail_of
 from simulator.timeline import Durations, Timeline, simulate
 from simulator.weight_gradients import stage_weight_s
 
@@ -52,25 +45,6 @@ class Traced(Protocol):
     content_hash: str
 
     def at(self, micro_batch: int, tp: int = 1) -> ModelGraph: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCost:
-    """Times of one virtual stage per micro-batch; intervals in seconds.
-
-    gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
-    runtime_s  of the pipeline runtime, part of forward and backward
-    weight_s  part of backward that is W, where the schedule splits it
-    """
-
-    forward: Interval
-    backward: Interval
-    recompute_s: float
-    launch_s: float
-    runtime_s: float
-    tp_s: float
-    gather_s: float
-    weight_s: float = 0.0
 
 
 def predict(
@@ -111,7 +85,7 @@ def predict(
     blocks = [_stage_blocks(plan, s, graph, cluster) for s in range(len(plan.stages))]
     costs = [
         replace(
-            _stage_cost(plan, s, blocks[s], cluster, stack),
+            stage_cost(plan, s, blocks[s], cluster, stack),
             weight_s=stage_weight_s(plan, s, graph, cluster),
         )
         for s in range(len(plan.stages))
@@ -122,7 +96,7 @@ def predict(
     step, critical = _step(plan, timeline, [t.total_s for t in tails])
     interval = _interval(plan, schedule, costs, sends, tails, step)
     components, bubble = _components(plan, schedule, costs, sends, tails, timeline, critical)
-    ranks = _memory(plan, graph, blocks, timeline, cluster, stack)
+    ranks = plan_memory(plan, graph, blocks, timeline, cluster, stack)
     tokens = plan.workload.tokens_per_step
     tokens_per_s = Interval(
         value=tokens / step, low=tokens / interval.high, high=tokens / max(interval.low, 1e-12)
@@ -187,110 +161,6 @@ def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -
         price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
         for ref, kind in zip(refs, cut.recompute, strict=True)
     ]
-
-
-def gather_seconds(
-    block: BlockCost,
-    *,
-    zero_stage: int,
-    group: tuple[int, ...],
-    precision: str,
-    cluster: Cluster,
-    stack: Stack,
-    pipelined: bool = True,
-    sharing: int = 1,
-) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
-    the sums of its sharded gradients.
-
-    pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
-               backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
-               per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
-               once per step (step_tail.py). Without a pipeline FSDP2 frees parameters after each
-               backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums gradients in each.
-    sharing    dp groups of the same nodes that communicate at the same time
-
-    A stack that prefetches hides a part of what fits under the block's own work
-    (in_step.exposed_seconds).
-    """
-    count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
-    if count == 0 or len(group) < 2:
-        return 0.0
-    sizes = stack.bytes_of(precision)
-
-    def price(operation: str, bytes_each: float) -> float:
-        size = float(block.parameter_count * bytes_each)
-        return price_collective(operation, size, group, cluster, sharing=sharing).time_s
-
-    gather = price("all_gather", sizes.compute_bytes)
-    messages = [gather, gather if count == 2 else 0.0]
-    if not pipelined:
-        messages[1] += price("reduce_scatter", sizes.gradient_bytes)
-    device = cluster.device_at(group[0])
-    if not stack.behaviour.gather_overlaps_compute:
-        return sum(messages)
-    work = (block.forward.value, block.backward.value)
-    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
-
-
-def _stage_cost(
-    plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: Stack
-) -> StageCost:
-    group = plan.dp_group(plan.pp_rank_of(stage))
-    gather = sum(
-        gather_seconds(
-            b,
-            zero_stage=plan.zero_stage,
-            group=group,
-            precision=plan.workload.precision,
-            cluster=cluster,
-            stack=stack,
-            pipelined=plan.pp > 1,
-            sharing=plan.tp,
-        )
-        for b in blocks
-    )
-    tp_forward = sum(b.tp_forward_s for b in blocks)
-    tp_backward = sum(b.tp_backward_s for b in blocks)
-    more = missing_overhead(blocks, plan.vpp)
-    forward_more = more.forward_cpu_s + more.forward_outside_s
-    backward_more = more.backward_cpu_s + more.backward_outside_s
-    return StageCost(
-        forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
-        backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
-        recompute_s=sum(b.recompute_s for b in blocks),
-        launch_s=sum(b.launch_s for b in blocks),
-        runtime_s=sum(b.runtime_s for b in blocks)
-        + more.forward_outside_s
-        + more.backward_outside_s,
-        tp_s=tp_forward + tp_backward,
-        gather_s=gather,
-    )
-
-
-def missing_overhead(blocks: list[BlockCost], vpp: int) -> ActionOverhead:
-    """Overhead of a stage's actions that its blocks do not carry: none where vpp is 1.
-
-    Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
-    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's.
-    """
-    found = [b.action for b in blocks if b.action is not None]
-    rest = (1 - 1 / vpp) / len(found) if found else 0.0
-    return ActionOverhead(
-        forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
-        forward_outside_s=rest * sum(a.forward_outside_s for a in found),
-        backward_cpu_s=rest * sum(a.backward_cpu_s for a in found),
-        backward_outside_s=rest * sum(a.backward_outside_s for a in found),
-    )
-
-
-def _total(parts: list[Interval], more_s: float) -> Interval:
-    """Sum of the parts and of communication, whose interval is +-30 % (comm_cost)."""
-    return Interval(
-        value=sum(p.value for p in parts) + more_s,
-        low=sum(p.low for p in parts) + 0.7 * more_s,
-        high=sum(p.high for p in parts) + 1.3 * more_s,
-    )
 
 
 def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | None]:
@@ -383,71 +253,6 @@ def _components(
     components = tuple(Component(name=name, time_s=value) for name, value in parts.items())
     total = sum(parts.values())
     return components, bubble / total if total else 0.0
-
-
-def _memory(
-    plan: Plan,
-    graph: ModelGraph,
-    blocks: list[list[BlockCost]],
-    timeline: Timeline,
-    cluster: Cluster,
-    stack: Stack,
-) -> tuple[RankMemory, ...]:
-    found = []
-    for rank in range(plan.pp):
-        stages: dict[int, StageBytes] = {
-            s: _stage_bytes(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
-        }
-        refs = [
-            ref
-            for s in stages
-            for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
-        ]
-        static = static_bytes(
-            float(sum(held_parameters(graph, refs))),
-            float(max(b.parameter_count for s in stages for b in blocks[s])),
-            stack=stack,
-            precision=plan.workload.precision,
-            optimizer=plan.workload.optimizer,
-            zero_stage=plan.zero_stage,
-            dp=plan.dp,
-            pp=plan.pp,
-        )
-        found.append(
-            rank_memory(
-                plan,
-                rank,
-                stages=stages,
-                static=static,
-                timeline=timeline,
-                capacity_bytes=cluster.device_at(plan.rank(rank)).usable_bytes,
-                stack=stack,
-            )
-        )
-    return tuple(found)
-
-
-def _stage_bytes(
-    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
-) -> StageBytes:
-    apart = stack.behaviour.receive_buffers_per_microbatch
-    if not graph.branches:
-        last = stage == len(plan.stages) - 1
-        return stage_bytes(
-            blocks,
-            is_first=stage == 0,
-            is_last=last,
-            buffers_apart=apart,
-            splits_backward=plan.schedule in SPLIT_SCHEDULES,
-        )
-    cut = plan.stages[stage]
-    return branched_stage_bytes(
-        blocks,
-        received=crossing_bytes(graph, cut.first_block),
-        sent=crossing_bytes(graph, cut.last_block),
-        buffers_apart=apart,
-        splits_backward=plan.schedule in SPLIT_SCHEDULES,
-    )
 
 
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:

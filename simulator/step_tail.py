@@ -63,7 +63,7 @@ def price_tail(
 
     ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3
     under a pipeline: reduce-scatter of gradients, and (2) one gather of the parameters for the next
-    step; without one, gradients are summed in each backward (predict.gather_seconds). With the
+    step; without one, gradients are summed in each backward (stage_cost.gather_seconds). With the
     optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time.
     """

@@ -34,6 +34,11 @@ Array = NDArray[np.float64]
 
 ATTENTION_SCHEMA = "shardwright/attention-surface@1"
 
+# FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
+# section 4.1), because it uses no instruction that Ampere lacks. Prefixes of devices newer than it.
+FLASH_2_DEVICE = "a100-sxm-80gb"
+FLASH_2_GAIN = 335 / 225
+NEWER_THAN_FLASH_2 = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
 # Products of two matrices: the backward pass has five (S, dP, dV, dQ, dK) against the forward's two
 # (FlashAttention-2, arXiv 2307.08691, section 4.1: "2.5 times the FLOPs of the forward").
 BACKWARD_FLOP = 2.5

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.hardware.attention_surface import load_attention_surface
+from profiles.hardware.attention_surface import (
+    FLASH_2_DEVICE,
+    FLASH_2_GAIN,
+    NEWER_THAN_FLASH_2,
+    load_attention_surface,
+)
 from profiles.hardware.catalog import get_device
 from profiles.hardware.gemm_surface import load_surface
 from simulator.training_run.layer_work import LayerWork, Matmul
 
 Array = NDArray[np.float64]
 
-# FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
-# section 4.1), because it uses no instruction that Ampere lacks.
-_AMPERE = "a100-sxm-80gb"
-_FLASH_2_GAIN = 335 / 225
 # Tensor cores want rows of a multiple of 16 bytes (cuBLAS documentation, "Tensor Core Usage"). The
 # batched products of unfused scores, whose rows are slices of a head's width, fall back to fp32
 # multiply-adds where that is not so: BLOOM's prequel (chronicles-prequel.md) gives 118 s a step
@@ -29,7 +30,6 @@ _ALIGNED_BYTES = 16
 _NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
 # First of two columns of sums, forward and backward, of the attention core.
 _SCORES = 5
-_NEWER = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,8 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     for (device, dtype, head_size, newest), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
         factor = 1.0
-        if not newest and device.startswith(_NEWER):
-            device, factor = _AMPERE, 1.0 / _FLASH_2_GAIN
+        if not newest and device.startswith(NEWER_THAN_FLASH_2):
+            device, factor = FLASH_2_DEVICE, 1.0 / FLASH_2_GAIN
         forward, backward = _attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)
         forward, backward = factor * forward, factor * backward
         np.add.at(sums, (rows.astype(int), _SCORES), forward * count)

@@ -1,0 +1,90 @@
+"""The memory of every pipeline rank of a plan, from its blocks' costs and its timeline."""
+
+from __future__ import annotations
+
+from profiles.hardware.cluster import Cluster
+from profiles.model.block_order import crossing_bytes
+from profiles.model.graph import ModelGraph
+from simulator.block_cost import BlockCost
+from simulator.memory import (
+    StageBytes,
+    branched_stage_bytes,
+    rank_memory,
+    stage_bytes,
+    static_bytes,
+)
+from simulator.plan import Plan
+from simulator.prediction import RankMemory
+from simulator.schedule_shape import SPLIT_SCHEDULES
+from simulator.stack import Stack
+from simulator.step_tail import held_parameters
+from simulator.timeline import Timeline
+
+
+def plan_memory(
+    plan: Plan,
+    graph: ModelGraph,
+    blocks: list[list[BlockCost]],
+    timeline: Timeline,
+    cluster: Cluster,
+    stack: Stack,
+) -> tuple[RankMemory, ...]:
+    """Each rank's peak and its course.
+
+    graph   of the plan's micro-batch and tp;  blocks  the costs of each virtual stage's blocks
+    """
+    found = []
+    for rank in range(plan.pp):
+        stages: dict[int, StageBytes] = {
+            s: _stage_bytes(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
+        }
+        refs = [
+            ref
+            for s in stages
+            for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
+        ]
+        static = static_bytes(
+            float(sum(held_parameters(graph, refs))),
+            float(max(b.parameter_count for s in stages for b in blocks[s])),
+            stack=stack,
+            precision=plan.workload.precision,
+            optimizer=plan.workload.optimizer,
+            zero_stage=plan.zero_stage,
+            dp=plan.dp,
+            pp=plan.pp,
+        )
+        found.append(
+            rank_memory(
+                plan,
+                rank,
+                stages=stages,
+                static=static,
+                timeline=timeline,
+                capacity_bytes=cluster.device_at(plan.rank(rank)).usable_bytes,
+                stack=stack,
+            )
+        )
+    return tuple(found)
+
+
+def _stage_bytes(
+    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
+) -> StageBytes:
+    apart = stack.behaviour.receive_buffers_per_microbatch
+    if not graph.branches:
+        last = stage == len(plan.stages) - 1
+        return stage_bytes(
+            blocks,
+            is_first=stage == 0,
+            is_last=last,
+            buffers_apart=apart,
+            splits_backward=plan.schedule in SPLIT_SCHEDULES,
+        )
+    cut = plan.stages[stage]
+    return branched_stage_bytes(
+        blocks,
+        received=crossing_bytes(graph, cut.first_block),
+        sent=crossing_bytes(graph, cut.last_block),
+        buffers_apart=apart,
+        splits_backward=plan.schedule in SPLIT_SCHEDULES,
+    )
