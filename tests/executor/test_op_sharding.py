@@ -60,7 +60,8 @@ def test_two_processes_do_what_was_planned(tmp_path: Path) -> None:
     assert kinds == {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}
 
 
-@pytest.mark.parametrize("sizes", [pytest.param((4,), marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)])
 def test_four_processes_do_what_was_planned(sizes: tuple[int, ...], tmp_path: Path) -> None:
     paths = write_models(tmp_path)
     cases = {f"{name}_random": random_placements(paths[name], sizes, 11) for name in MODELS}

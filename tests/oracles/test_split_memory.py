@@ -39,7 +39,7 @@ NEAR = 0.06
 @pytest.mark.parametrize(
     ("schedule", "kind"),
     [
-        ("zb-h2", Recompute.NONE),
+        pytest.param("zb-h2", Recompute.NONE, marks=pytest.mark.slow),
         pytest.param("zb-h1", Recompute.NONE, marks=pytest.mark.slow),
         pytest.param("zb-h1", Recompute.FULL, marks=pytest.mark.slow),
         pytest.param("zbv", Recompute.NONE, marks=pytest.mark.slow),
