@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import simpy
 
 from bench.best_of import best_of
+from simulator.action import Action
 from simulator.schedule import Schedule, build_schedule, dependencies
 from simulator.timeline import Durations, simulate
 
@@ -18,16 +21,16 @@ def by_simpy(schedule: Schedule, forward_s: float, backward_s: float) -> float:
     environment = simpy.Environment()
     done = {action: environment.event() for row in schedule.ranks for action in row}
 
-    def rank(row: tuple[object, ...]) -> object:
+    def rank(row: tuple[Action, ...]) -> Generator[simpy.Event, None, None]:
         for action in row:
-            for need in dependencies(action, schedule.num_stages):  # type: ignore[arg-type]
+            for need in dependencies(action, schedule.num_stages):
                 yield done[need]
-            kind = str(action.kind)  # type: ignore[attr-defined]
+            kind = str(action.kind)
             yield environment.timeout(forward_s if kind == "F" else backward_s)
-            done[action].succeed()  # type: ignore[index]
+            done[action].succeed()
 
     for row in schedule.ranks:
-        environment.process(rank(row))  # type: ignore[arg-type]
+        environment.process(rank(row))
     environment.run()
     return float(environment.now)
 

@@ -119,7 +119,7 @@ def _parts(run: PublishedRun, measured_s: float, folder: Path) -> Parts:
     per_node = min(devices, run.devices_per_node or devices)
     device = get_device(run.device)
     cluster = cluster_of(f"{devices // per_node}x{per_node}x{device.name}")
-    graph = _traced(run, folder).at(micro_batch, 1)
+    graph = traced_like(run, folder).at(micro_batch, 1)
     kind = Recompute(run.recompute or "none")
     sizes, group = load_stack().bytes_of("bf16"), tuple(range(devices))
     matmul, attention, memory, message = (np.zeros((len(graph.chain), 2)) for _ in range(4))
@@ -161,7 +161,8 @@ def _parts(run: PublishedRun, measured_s: float, folder: Path) -> Parts:
     )
 
 
-def _traced(run: PublishedRun, folder: Path) -> TracedModel:
+def traced_like(run: PublishedRun, folder: Path) -> TracedModel:
+    """An OPT without biases of the run's figures, traced; its configuration goes into `folder`."""
     config = {
         "architectures": ["OPTForCausalLM"],
         "model_type": "opt",

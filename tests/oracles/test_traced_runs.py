@@ -8,7 +8,6 @@ and the layouts must fit, as they ran.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from planner.space import Space
 from profiles.published.measured import read_measured
 from profiles.published.run import read_runs
 from shardwright import api
+from shardwright.validate.derive_eager_steps import traced_like
 from simulator.plan import Recompute
 from simulator.workload import Workload
 
@@ -33,25 +33,8 @@ def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
     for run in read_runs(RUNS, lenient=True):
         if run.id not in IDS:
             continue
-        config = {
-            "architectures": ["OPTForCausalLM"],
-            "model_type": "opt",
-            "hidden_size": run.hidden_size,
-            "word_embed_proj_dim": run.hidden_size,
-            "num_hidden_layers": run.num_layers,
-            "num_attention_heads": run.num_heads,
-            "ffn_dim": run.ffn_size,
-            "vocab_size": run.vocab_size,
-            "max_position_embeddings": run.seq_len,
-            "activation_function": "gelu",
-            "enable_bias": False,
-        }
-        path = tmp_path / f"{run.id}.json"
-        path.write_text(json.dumps(config))
+        model = traced_like(run, tmp_path)
         length, batch = run.seq_len or 0, run.global_batch or 0
-        model = shardwright.trace(
-            str(path), sequence_length=length, precision="bf16", tp_degrees=(1,)
-        )
         devices = run.num_devices or 0
         answer = api.plan(
             model,
