@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
@@ -22,17 +21,16 @@ from profiles.model.build import BuiltModel
 from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
-from profiles.model.trace import no_causal_mask
-from profiles.model.trace_attention import flash_attention
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_fakes import no_causal_mask
+from profiles.model.trace_op_kernels import Kernels, backward_kernels, run_call
 from profiles.model.trace_op_options import (
     attribute_name,
     call_name,
     call_options,
-    copied,
     view_strides,
 )
-from profiles.model.trace_ops import describe_op, dtype_name
+from profiles.model.trace_ops import dtype_name
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -71,26 +69,6 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
                 f"meta tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
             ) from error
     return tracer.program(name, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
-
-
-class _Kernels(TorchDispatchMode):
-    """Collects the kernels that run inside it."""
-
-    def __init__(self, phase: Phase, module: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch's
-        self.phase, self.module = phase, module
-        self.ops: list[Op] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if func.namespace != "prim":
-            self.ops.append(
-                describe_op(func, args, kwargs, out, phase=self.phase, module=self.module)
-            )
-        return out
 
 
 class _Tracer(TorchFunctionMode):
@@ -235,7 +213,7 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if self.pauses:
-            return _run(func, call_name(func), args, kwargs)
+            return run_call(func, call_name(func), args, kwargs)
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
         name = call_name(func)
@@ -243,9 +221,9 @@ class _Tracer(TorchFunctionMode):
         has_gradient = torch.is_grad_enabled()
         before = [self._number(x) for x in inputs if name != "__get__" or id(x) in self._known]
         kept: list[Tensor] = []
-        kernels = _Kernels(Phase.FORWARD, self.path[-1])
+        kernels = Kernels(Phase.FORWARD, self.path[-1])
         with torch.autograd.graph.saved_tensors_hooks(_note(kept), _same), kernels:
-            out = _run(func, name, args, kwargs)
+            out = run_call(func, name, args, kwargs)
         own = {id(x) for x in inputs}
         inplace = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
         inplace = inplace or name == "__setitem__"
@@ -301,7 +279,7 @@ class _Tracer(TorchFunctionMode):
         """Nothing for calls that change their input: there is no history to run again."""
         if inplace or not any(x.requires_grad for x in outputs):
             return ()
-        return _backward_kernels(func, name, args, kwargs, self.path[-1])
+        return backward_kernels(func, name, args, kwargs, self.path[-1])
 
     def _number(self, x: Tensor) -> int:
         found = self._known.get(id(x))
@@ -393,47 +371,3 @@ def _note(kept: list[Tensor]) -> Any:
 
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-def _run(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if name == "scaled_dot_product_attention":
-        q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
-        if q.dim() == 4:
-            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
-            return flash_attention(q, k, v, mask, bool(causal))[0]
-    if name in ("_grouped_mm", "grouped_mm") and args[0].dtype is not torch.bfloat16:
-        return _equal_groups(args[0], args[1])
-    return func(*args, **kwargs)
-
-
-def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
-    """A grouped product with equal groups: torch's own knows bfloat16 alone on meta tensors."""
-    groups, rows = weight.shape[0], -(-x.shape[0] // weight.shape[0])
-    padded = torch.nn.functional.pad(x, (0, 0, 0, groups * rows - x.shape[0]))
-    made = torch.bmm(padded.reshape(groups, rows, -1), weight)
-    return made.reshape(groups * rows, -1)[: x.shape[0]]
-
-
-def _backward_kernels(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: str
-) -> tuple[Op, ...]:
-    """The kernels of this call's backward alone, run again on copies that have no history."""
-    copies: dict[int, Tensor] = {}
-
-    def copy(x: Tensor) -> Tensor:
-        if id(x) not in copies:
-            copies[id(x)] = x.detach().requires_grad_(x.requires_grad)
-        return copies[id(x)]
-
-    with torch.enable_grad():
-        out = _run(func, name, tree_map_only(Tensor, copy, args), copied(kwargs, copy))
-    roots = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.grad_fn is not None]
-    leaves = [x for x in copies.values() if x.requires_grad]
-    if not roots or not leaves:
-        return ()
-    seeds = [torch.empty_like(x) for x in roots]
-    recorder = _Kernels(Phase.BACKWARD, module)
-    with recorder:
-        torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
-    return tuple(recorder.ops)
