@@ -118,7 +118,7 @@ class IdealCosts:
         sizes, where = np.unique(over, return_inverse=True)
         sends = np.asarray(
             [
-                [costs.send_s(cell, s, size) for size in sizes.tolist()]
+                [costs.times.send_s(cell, s, size) for size in sizes.tolist()]
                 for s in range(cell.num_stages)
             ]
         )[:, where]
