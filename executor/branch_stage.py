@@ -27,15 +27,8 @@ from torch.utils._pytree import (
 
 from executor.data_flow import Call, DataFlow, data_flow
 from executor.split_backward import SplitBackward
-from executor.stages import (
-    Boundary,
-    Layout,
-    StageModule,
-    _Absent,
-    _fake_state,
-    _StopReplay,
-    units_of,
-)
+from executor.stage_layout import Boundary, Layout, fake_state, units_of
+from executor.stages import Absent, StageModule, StopReplay
 from profiles.errors import MismatchError, RunError
 from profiles.model.build import BuiltModel
 
@@ -62,7 +55,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
             )
     units = units_of(built.module, ("", *opening))
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        _fake_state(built.module, fake)
+        fake_state(built.module, fake)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         flow = data_flow(
             built.module,
@@ -142,7 +135,7 @@ class BranchStage(StageModule):
                 called[call.function].add(call.block)
         for path, blocks in called.items():
             if path and not any(self._own(block) for block in blocks):
-                self._replace(path, _Absent(self, path, modules[path]))
+                self._replace(path, Absent(self, path, modules[path]))
             elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
 
@@ -170,7 +163,7 @@ class BranchStage(StageModule):
         tensor objects, and placeholders are known by identity."""
         modules = dict(self.model.named_modules())
         for path in self._layout.units:
-            if path and not isinstance(modules[path], _Absent):
+            if path and not isinstance(modules[path], Absent):
                 modules[path].register_forward_pre_hook(self._began, prepend=True, with_kwargs=True)
                 modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
 
@@ -202,7 +195,7 @@ class BranchStage(StageModule):
             with self.split.watching() if self.split else nullcontext(), _Replay(self):
                 output = self._built.call(self.model, *args)
                 loss = self._built.loss_fn(output, model_args.get("targets"))
-        except _StopReplay as stop:
+        except StopReplay as stop:
             return stop.tensors
         finally:
             self._standing, self._real = {}, {}
@@ -278,7 +271,7 @@ class BranchStage(StageModule):
                 self._real[number] = x
                 self._standing[id(x)] = (x, number)
         if self._number == self._final and self._leaving:
-            raise _StopReplay(tuple(self._real[n] for n in self._leaving))
+            raise StopReplay(tuple(self._real[n] for n in self._leaving))
         self._number += 1
 
     def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:

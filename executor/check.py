@@ -9,7 +9,7 @@ from torch import Tensor
 
 from executor.conv1d_styles import by_part
 from executor.rank import Rank
-from executor.stages import build_meta, materialize, parameter_names
+from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.loaders import ModelSpec
 from simulator.measurement import GradientCheck
 from simulator.plan import Plan

@@ -24,15 +24,9 @@ from executor.parallelize import (
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
 from executor.split_backward import SplitBackward
-from executor.stages import (
-    Boundary,
-    Layout,
-    StageModule,
-    build_meta,
-    layout_of,
-    materialize,
-    parameter_names,
-)
+from executor.stage_layout import Boundary, Layout, layout_of
+from executor.stages import StageModule
+from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.errors import MismatchError
 from profiles.model.loaders import ModelSpec

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from executor.parallelize import keep_gradient_sums
-from executor.stages import Boundary, StageModule
+from executor.stage_layout import Boundary
+from executor.stages import StageModule
 from profiles.errors import RunError
 from simulator.schedule import Schedule
 

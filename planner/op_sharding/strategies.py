@@ -20,7 +20,8 @@ from planner.op_sharding.flow import (
     shards,
     sliced,
 )
-from planner.op_sharding.loops import Exchange, Loop, loops_of, passes_partial
+from planner.op_sharding.loop import Exchange, Loop
+from planner.op_sharding.loops import loops_of, passes_partial
 from profiles.model.op_graph import GraphOp, OpGraph
 
 

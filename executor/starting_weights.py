@@ -1,0 +1,93 @@
+"""Weights that a run starts with: the same whatever the plan, made where they are held."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from profiles.model.build import BuiltModel, build_model
+from profiles.model.loaders import ModelSpec
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Inside it, modules are built with real buffers and meta parameters."""
+    register = nn.Module.register_parameter
+
+    def to_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        register(module, name, param)
+        if param is not None and param.device.type != "meta":
+            made = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+            module._parameters[name] = made
+
+    nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign] # as it was
+
+
+def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
+    """The starting value of a parameter: a function of its name, shape and the seed alone.
+
+    Matrices are normal with deviation 0.02 (GPT-2's, Radford et al. 2019), vectors are 1 and biases
+    0, so that every split of a model starts from the same weights without one rank holding all.
+    Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded).
+    """
+    dtype = torch.float32 if like.is_floating_point() else like.dtype
+    if like.dim() < 2:
+        fill = 0.0 if name.endswith("bias") else 1.0
+        return torch.full(like.shape, fill, dtype=dtype)
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return (torch.randn(like.shape, generator=generator) * 0.02).to(dtype)
+
+
+def materialize(
+    module: nn.Module, names: dict[int, str], device: torch.device, seed: int
+) -> dict[str, nn.Parameter]:
+    """Give every parameter of `module` its starting value; returns them by name.
+
+    names  id of a meta parameter -> its name in the whole model; tied ones share an id and a name
+    """
+    made: dict[str, nn.Parameter] = {}
+    for child in module.modules():
+        for key, p in list(child._parameters.items()):
+            if p is None:
+                continue
+            name = names[id(p)]
+            if name not in made:
+                value = initial_value(name, p, seed).to(device)
+                made[name] = nn.Parameter(value, requires_grad=p.requires_grad)
+            child._parameters[key] = made[name]
+        for key, b in child._buffers.items():
+            if b is not None and b.device != device:
+                child._buffers[key] = b.to(device)
+    return made
+
+
+def parameter_names(module: nn.Module) -> dict[int, str]:
+    """id of each parameter -> its first name in the whole model."""
+    names: dict[int, str] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), name)
+    return names
+
+
+def build_meta(
+    spec: ModelSpec, *, micro_batch: int, sequence_length: int, dtype: str, seed: int
+) -> BuiltModel:
+    """The model with meta parameters and real buffers and inputs."""
+    with parameters_on_meta():
+        return build_model(
+            spec,
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=dtype,
+            device="cpu",
+            seed=seed,
+        )
