@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from profiles.units import format_time
 from simulator.training_run.explain_far import as_arrays, far_lines, host_line
+from simulator.training_run.explain_layer import LayerTerms
+from simulator.training_run.explain_numbers import larger_of, moved, moved_numbers, product
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import (
     stall_chance,
@@ -22,7 +23,7 @@ from simulator.training_run.message_stalls import (
     waiting_ranks,
 )
 from simulator.training_run.step_line import StepLine
-from simulator.training_run.step_time import larger, step_parts, wide_layer
+from simulator.training_run.step_time import step_parts, wide_layer
 
 
 def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
@@ -34,7 +35,7 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     calm = np.zeros(1, dtype=np.bool_)
     v["waiting_ranks"] = float(waiting_ranks(x, calm)[0])
     v["waiting_buckets"] = float(waiting_buckets(x, calm)[0])
-    layer = _LayerTerms.of(v, c)
+    layer = LayerTerms.of(v, c)
     gather = _gather(v, c, layer.total_s)
     host = host_line(x, layer.total_s)
     whole = layer.total_s + gather.time_s + host.time_s
@@ -65,10 +66,10 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
                 time_s=m * head,
                 formula="larger(matmul x surface, power x work at the datasheet's peak) + passes x "
                 "bytes / bandwidth + optimizer x bytes / bandwidth, per micro-batch",
-                numbers=f"(larger({_product(c['matmul'], v['head_matmul'])}, "
-                f"{_product(c['power'], v['head_peak'])}) + "
-                f"{_product(c['passes'], v['head_pass'])} + "
-                f"{_product(c['optimizer'], v['head_accumulation'])}) x {m:g} micro-batches",
+                numbers=f"(larger({product(c['matmul'], v['head_matmul'])}, "
+                f"{product(c['power'], v['head_peak'])}) + "
+                f"{product(c['passes'], v['head_pass'])} + "
+                f"{product(c['optimizer'], v['head_accumulation'])}) x {m:g} micro-batches",
             )
         )
     lines.append(
@@ -109,175 +110,21 @@ def step_lines(x: Features, c: Mapping[str, float]) -> tuple[StepLine, ...]:
     return tuple(line for line in lines if line.time_s != 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerTerms:
-    """Terms of one layer and micro-batch; total_s is their sum."""
-
-    terms: tuple[StepLine, ...]
-
-    @property
-    def total_s(self) -> float:
-        return sum(term.time_s for term in self.terms)
-
-    @classmethod
-    def of(cls, v: Mapping[str, float], c: Mapping[str, float]) -> _LayerTerms:
-        passes = [*_pass_terms("forward", v, c), *_pass_terms("backward", v, c)]
-        passes += _recomputed(v, c, {term.name: term.time_s for term in passes})
-        passes += _layer_messages(v, c)
-        device = sum(term.time_s for term in passes)
-        again = 2.0 + v["recomputed_matmul"]
-        kernels = v["kernels_forward"] * (1.0 + v["recomputed_matmul"]) + v["kernels_backward"]
-        calls = v["socket_calls"] * again
-        ranks = v["waiting_ranks"] * again
-        host = (kernels * c["launch_us"] + calls * c["socket_us"] + ranks * c["wait_us"]) * 1e-6
-        waiting = StepLine(
-            part="compute_s",
-            name="waiting for the host",
-            time_s=_larger(device, host) - device,
-            formula="larger(device, kernels x launch_us + collectives between sockets x "
-            "socket_us + ranks of collectives beside blocking messages x wait_us) - device",
-            numbers=f"(larger({format_time(device)}, {kernels:.4g} x {c['launch_us']:.4g} us + "
-            f"{calls:g} x {c['socket_us']:.4g} us + {ranks:g} x {c['wait_us']:.4g} us) - "
-            f"{format_time(device)})",
-        )
-        rings = StepLine(
-            part="compute_s",
-            name="ring steps of tensor parallelism between nodes",
-            time_s=v["tensor_rings"] * again * c["ring_us"] * 1e-6,
-            formula="ring_us x ring steps x passes over the layer",
-            numbers=f"{c['ring_us']:.4g} us x {v['tensor_rings']:g} x {again:g}",
-        )
-        return cls(terms=(*passes, waiting, rings))
-
-
 def _head(v: Mapping[str, float], c: Mapping[str, float]) -> float:
-    matmuls = _larger(c["matmul"] * v["head_matmul"], c["power"] * v["head_peak"])
+    matmuls = larger_of(c["matmul"] * v["head_matmul"], c["power"] * v["head_peak"])
     return matmuls + c["passes"] * v["head_pass"] + c["optimizer"] * v["head_accumulation"]
-
-
-def _pass_terms(way: str, v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
-    surface, peak = v[f"matmul_{way}"], v[f"peak_{way}"]
-    grouped = c["grouped"] * c["matmul"]
-    scores = (1.0 if way == "forward" else 1.5) * v["score_forward"]
-    terms = [
-        (
-            "matmuls",
-            _larger(c["matmul"] * surface, c["power"] * peak),
-            "larger(matmul x surface, power x work at the datasheet's peak)",
-            f"larger({_product(c['matmul'], surface)}, {_product(c['power'], peak)})",
-        ),
-        (
-            "attention",
-            c["attention"] * v[f"attention_{way}"],
-            "attention x surface of the attention core",
-            _product(c["attention"], v[f"attention_{way}"]),
-        ),
-        (
-            "experts' matmuls",
-            grouped * v[f"grouped_{way}"],
-            "grouped x matmul x surface",
-            f"{c['grouped']:.4g} x {_product(c['matmul'], v[f'grouped_{way}'])}",
-        ),
-        (
-            "elementwise work",
-            c["passes"] * v[f"pass_{way}"],
-            "passes x bytes moved / memory bandwidth",
-            _product(c["passes"], v[f"pass_{way}"]),
-        ),
-        (
-            "softmax and dropout of the scores",
-            c["scores"] * scores,
-            "scores x bytes moved / memory bandwidth",
-            _product(c["scores"], scores),
-        ),
-    ]
-    if way == "backward":
-        terms.append(
-            (
-                "adding gradients to their sums",
-                c["optimizer"] * v["accumulation_s"],
-                "optimizer x bytes moved / memory bandwidth",
-                _product(c["optimizer"], v["accumulation_s"]),
-            )
-        )
-    return [
-        StepLine(
-            part="compute_s", name=f"{name}, {way}", time_s=time, formula=words, numbers=numbers
-        )
-        for name, time, words, numbers in terms
-    ]
-
-
-def _recomputed(
-    v: Mapping[str, float], c: Mapping[str, float], forward: Mapping[str, float]
-) -> list[StepLine]:
-    again = (
-        (
-            "matmuls",
-            v["recomputed_matmul"],
-            forward["matmuls, forward"] + forward["experts' matmuls, forward"],
-        ),
-        (
-            "attention",
-            v["recomputed_attention"],
-            forward["attention, forward"] + forward["softmax and dropout of the scores, forward"],
-        ),
-        ("elementwise work", v["recomputed_pass"], forward["elementwise work, forward"]),
-    )
-    return [
-        StepLine(
-            part="compute_s",
-            name=f"{name}, recomputed",
-            time_s=share * time_s,
-            formula="share that is done again x forward",
-            numbers=f"{share:.3g} x {format_time(time_s)}",
-        )
-        for name, share, time_s in again
-    ]
-
-
-def _layer_messages(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
-    again = 2.0 + v["recomputed_matmul"]
-    steps = 1e-6 * (
-        v["tensor_inner_steps"] * c["inner_step_us"] + v["tensor_outer_steps"] * c["outer_step_us"]
-    )
-    return [
-        StepLine(
-            part="tensor_s",
-            name="tensor parallelism's collectives",
-            time_s=(_moved("tensor", v, c) + steps) * again * c["tensor_exposed"],
-            formula="(inner x seconds in the node + outer x seconds between nodes + latency) x "
-            "passes x tensor_exposed",
-            numbers=f"({_moved_numbers('tensor', v, c)} + {format_time(steps)}) x {again:g} x "
-            f"{c['tensor_exposed']:.4g}",
-        ),
-        StepLine(
-            part="expert_s",
-            name="experts' all-to-alls",
-            time_s=_moved("expert", v, c) * again,
-            formula="(inner x seconds in the node + outer x seconds between nodes) x passes",
-            numbers=f"({_moved_numbers('expert', v, c)}) x {again:g}",
-        ),
-        StepLine(
-            part="context_s",
-            name="context parallelism's collectives",
-            time_s=_moved("context", v, c) * 3.0,
-            formula="(inner x seconds in the node + outer x seconds between nodes) x 3",
-            numbers=f"({_moved_numbers('context', v, c)}) x 3",
-        ),
-    ]
 
 
 def _gather(v: Mapping[str, float], c: Mapping[str, float], layer: float) -> StepLine:
     steps = 1e-6 * v["gather_steps"] * c["outer_step_us"]
-    gather = _moved("gather", v, c) + steps
-    hidden = _larger(layer, gather) - layer if gather > 0 else 0.0
+    gather = moved("gather", v, c) + steps
+    hidden = larger_of(layer, gather) - layer if gather > 0 else 0.0
     return StepLine(
         part="gather_s",
         name="gathering sharded weights (ZeRO-3)",
         time_s=hidden + c["gather_exposed"] * min(gather, layer),
         formula="larger(layer, messages) - layer + gather_exposed x smaller of the two",
-        numbers=f"(layer {format_time(layer)}, messages {_moved_numbers('gather', v, c)} + "
+        numbers=f"(layer {format_time(layer)}, messages {moved_numbers('gather', v, c)} + "
         f"{format_time(steps)} = {format_time(gather)}; {c['gather_exposed']:.4g})",
     )
 
@@ -307,10 +154,10 @@ def _pipeline(
         StepLine(
             part="cut_s",
             name="sends between stages",
-            time_s=2.0 * (_moved("cut", v, c) + steps) * (exposed + stages - 1),
+            time_s=2.0 * (moved("cut", v, c) + steps) * (exposed + stages - 1),
             formula="2 x (inner, outer x seconds + cut_step_us x sends + cut_peer_us x ranks "
             "beside) x (micro-batches x chunks x cut_exposed + stages - 1)",
-            numbers=f"2 x ({_moved_numbers('cut', v, c)} + {format_time(steps)}) x "
+            numbers=f"2 x ({moved_numbers('cut', v, c)} + {format_time(steps)}) x "
             f"({m:g} x {v['vpp']:g} x {c['cut_exposed']:.4g} + {stages - 1:g})",
         ),
     ]
@@ -351,10 +198,10 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
         StepLine(
             part="reduce_s",
             name="exchange of gradients and weights",
-            time_s=(_moved("reduce", v, c) + steps) * c["reduce_exposed"],
+            time_s=(moved("reduce", v, c) + steps) * c["reduce_exposed"],
             formula="(inner x seconds in the node + outer x seconds between nodes + latency) x "
             "reduce_exposed",
-            numbers=f"({_moved_numbers('reduce', v, c)} + {format_time(steps)}) x "
+            numbers=f"({moved_numbers('reduce', v, c)} + {format_time(steps)}) x "
             f"{c['reduce_exposed']:.4g}",
         ),
         StepLine(
@@ -376,14 +223,14 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             name="optimizer",
             time_s=c["optimizer"] * v["optimizer_s"],
             formula="optimizer x bytes moved / memory bandwidth",
-            numbers=_product(c["optimizer"], v["optimizer_s"]),
+            numbers=product(c["optimizer"], v["optimizer_s"]),
         ),
         StepLine(
             part="optimizer_s",
             name="compressing gradients, outer optimizer of local steps",
             time_s=c["optimizer"] * v["extra_pass_s"],
             formula="optimizer x bytes moved / memory bandwidth",
-            numbers=_product(c["optimizer"], v["extra_pass_s"]),
+            numbers=product(c["optimizer"], v["extra_pass_s"]),
         ),
         StepLine(
             part="host_s",
@@ -401,30 +248,3 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             numbers=f"{c['step_ms']:.4g} ms",
         ),
     ]
-
-
-def _moved(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> float:
-    beyond = max(v[f"{name}_outer"] * c["outer"], _far(name, v))
-    return v[f"{name}_inner"] * c["inner"] + beyond
-
-
-def _far(name: str, v: Mapping[str, float]) -> float:
-    """Sends between far parts of the machine are a line of their own."""
-    return 0.0 if name == "cut" else v[f"{name}_far"]
-
-
-def _moved_numbers(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> str:
-    inner, outer = v[f"{name}_inner"], v[f"{name}_outer"]
-    far = _far(name, v)
-    beyond = _product(c["outer"], outer)
-    if far:
-        beyond = f"larger({beyond}, slowest level beyond {format_time(far)})"
-    return f"{_product(c['inner'], inner)} + {beyond}"
-
-
-def _product(coefficient: float, time_s: float) -> str:
-    return f"{coefficient:.4g} x {format_time(time_s)}" if time_s else "0"
-
-
-def _larger(a: float, b: float) -> float:
-    return float(larger(np.asarray(a), np.asarray(b)))
