@@ -8,11 +8,12 @@ names them together.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from planner.cell import Cell
 from planner.divisors import divisors
-from profiles.errors import InputError, UnknownNameError
+from planner.pinned_axes import check_axes, pins_of
+from profiles.errors import InputError
 from simulator.plan import Recompute
 from simulator.runnable import FREE_SCHEDULES, why_not_runnable
 from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
@@ -21,16 +22,6 @@ SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *SPLIT_SCHEDULES)
 """`none` has one pipeline rank. A free axis means those that the executor runs; the others are
 planned where they are named."""
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
-_FLAGS = {
-    "pp": "--pp",
-    "dp": "--dp",
-    "tp": "--tp",
-    "vpp": "--vpp",
-    "zero": "--zero",
-    "micro_batch": "--micro-batch",
-    "schedule": "--schedule",
-    "recompute": "--recompute",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +45,7 @@ class Space:
     recompute: tuple[Recompute, ...] | None = None
 
     def __post_init__(self) -> None:
-        for axis in ("pp", "dp", "tp", "vpp", "micro_batch"):
-            for value in getattr(self, axis) or ():
-                if value < 1:
-                    raise InputError(f"{_FLAGS[axis]} must be 1 or more, got {value}")
-        for value in self.zero or ():
-            if value not in (0, 1, 2, 3):
-                raise InputError(f"--zero must be 0, 1, 2 or 3, got {value}")
-        for name in self.schedule or ():
-            if name not in SCHEDULE_NAMES:
-                raise UnknownNameError("schedule", name, SCHEDULE_NAMES, where="--schedule")
-        for axis in (f.name for f in fields(self)):
-            if getattr(self, axis) == ():
-                raise InputError(f"{_FLAGS[axis]} allows no value; leave it out to leave it free")
+        check_axes(self, {"schedule": SCHEDULE_NAMES, "recompute": tuple(Recompute)})
 
     def allows(self, axis: str, value: int | str) -> bool:
         """True where `value` is allowed on `axis`."""
@@ -82,12 +61,7 @@ class Space:
 
     def pins(self) -> tuple[str, ...]:
         """What is not free, as flags: (`--tp 4`, `--zero 0,1`)."""
-        said = []
-        for axis, flag in _FLAGS.items():
-            allowed = getattr(self, axis)
-            if allowed is not None:
-                said.append(f"{flag} {','.join(str(value) for value in allowed)}")
-        return tuple(said)
+        return pins_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,25 +18,14 @@ from planner.divisors import divisors
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, joined
 from planner.layout.rules import LayoutRules
 from planner.layout.run_option import RunOption
-from profiles.errors import InputError, UnknownNameError
+from planner.pinned_axes import check_axes, flag_of, pins_of
+from profiles.errors import InputError
 from profiles.model.transformer import Transformer
 
 # Context parallelism halves each rank's sequence into two chunks so that causal work is even
 # (Megatron-Core, context parallelism); fewer tokens than this per chunk are not offered freely.
 _FEWEST_CHUNK_TOKENS = 128
 _TWO_CHUNKS = frozenset({"zbv", "v-half", "v-min", "dualpipev"})
-_FLAGS = {
-    "tp": "--tp",
-    "cp": "--cp",
-    "ep": "--ep",
-    "pp": "--pp",
-    "dp": "--dp",
-    "vpp": "--vpp",
-    "zero": "--zero",
-    "micro_batch": "--micro-batch",
-    "schedule": "--schedule",
-    "recompute": "--recompute",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +47,7 @@ class LayoutSpace:
     recompute: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for axis in (f.name for f in fields(self)):
-            allowed = getattr(self, axis)
-            if allowed == ():
-                raise InputError(f"{_FLAGS[axis]} allows no value; leave it out to leave it free")
-            for value in allowed or ():
-                if axis in ("schedule", "recompute"):
-                    known = SCHEDULES if axis == "schedule" else RECOMPUTE
-                    if value not in known:
-                        raise UnknownNameError(axis, value, known, where=_FLAGS[axis])
-                elif axis == "zero":
-                    if value not in (0, 1, 2, 3):
-                        raise InputError(f"--zero must be 0, 1, 2 or 3, got {value}")
-                elif value < 1:
-                    raise InputError(f"{_FLAGS[axis]} must be 1 or more, got {value}")
+        check_axes(self, {"schedule": SCHEDULES, "recompute": RECOMPUTE})
 
     def allows(self, axis: str, value: int | str) -> bool:
         """True where `value` is allowed on `axis`."""
@@ -80,11 +56,7 @@ class LayoutSpace:
 
     def pins(self) -> tuple[str, ...]:
         """What is not free, as flags."""
-        return tuple(
-            f"{flag} {','.join(str(value) for value in getattr(self, axis))}"
-            for axis, flag in _FLAGS.items()
-            if getattr(self, axis) is not None
-        )
+        return pins_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +215,7 @@ def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
         asked = getattr(space, axis)
         if asked and max(asked) > 1 and axis not in rules.axes and 1 not in asked:
             return (
-                f"{_FLAGS[axis]} {','.join(map(str, asked))}: {rules.name} has no such axis "
+                f"{flag_of(axis)} {','.join(map(str, asked))}: {rules.name} has no such axis "
                 f"({rules.source.partition(':')[0]}); its axes are {', '.join(rules.axes)}"
             )
     heads = [tp for tp in space.tp or () if model.num_heads % tp]

@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -196,91 +195,3 @@ def _surface(name: str) -> AttentionSurface:
         reason=relative.reason,
         tables=tables,
     )
-
-
-@overload
-def attention_forward_s(
-    device: str,
-    dtype: str,
-    batch: int,
-    seq: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float: ...
-@overload
-def attention_forward_s(
-    device: str,
-    dtype: str,
-    batch: ArrayLike,
-    seq: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float | Array: ...
-def attention_forward_s(
-    device: str,
-    dtype: str,
-    batch: ArrayLike,
-    seq: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float | Array:
-    """Seconds of a fused attention forward pass on a device of the catalogue.
-
-    Raises UnknownNameError for a device, InputError for a data type without a surface or sizes that
-    cannot be.
-    """
-    time_s = load_attention_surface(device).forward_s(
-        dtype, batch, seq, heads, kv_heads, head_dim, causal, window
-    )
-    return float(time_s) if time_s.ndim == 0 else time_s
-
-
-@overload
-def attention_backward_s(
-    device: str,
-    dtype: str,
-    batch: int,
-    seq: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float: ...
-@overload
-def attention_backward_s(
-    device: str,
-    dtype: str,
-    batch: ArrayLike,
-    seq: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float | Array: ...
-def attention_backward_s(
-    device: str,
-    dtype: str,
-    batch: ArrayLike,
-    seq: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: int,
-    causal: bool = True,
-    window: int = 0,
-) -> float | Array:
-    """Seconds of the backward pass of the same call; assumed on every device."""
-    time_s = load_attention_surface(device).backward_s(
-        dtype, batch, seq, heads, kv_heads, head_dim, causal, window
-    )
-    return float(time_s) if time_s.ndim == 0 else time_s

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from planner.branch_and_bound import Refinement, branch_and_bound, family
 from planner.cell import Cell
-from simulator.plan import Plan, Recompute, Stage
 from simulator.prediction import Component, Interval, Prediction
-from simulator.workload import Workload
+from tests.planner.one_block import one_block_plan
 
 
 def make_cells(count):
@@ -41,20 +40,7 @@ def make_prediction(time_s, memory_bytes=1.0):
     )
 
 
-PLAN = Plan(
-    model="m",
-    model_hash="",
-    block_entries=("",),
-    cluster="c",
-    cluster_hash="",
-    workload=Workload(global_batch=1, sequence_length=1),
-    pp=1,
-    dp=1,
-    tp=1,
-    micro_batch=1,
-    schedule="1f1b",
-    stages=(Stage(first_block=0, last_block=1, recompute=(Recompute.NONE,)),),
-)
+PLAN = one_block_plan(global_batch=1)
 
 
 def refine_from(times, bounds, calls):

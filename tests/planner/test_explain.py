@@ -5,24 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.explain import why_not_first
-from simulator.plan import Plan, Recompute, Stage
 from simulator.prediction import Component, Interval, Prediction
-from simulator.workload import Workload
+from tests.planner.one_block import one_block_plan
 
-PLAN = Plan(
-    model="m",
-    model_hash="",
-    block_entries=("",),
-    cluster="c",
-    cluster_hash="",
-    workload=Workload(global_batch=8, sequence_length=1),
-    pp=1,
-    dp=8,
-    tp=1,
-    micro_batch=1,
-    schedule="1f1b",
-    stages=(Stage(first_block=0, last_block=1, recompute=(Recompute.NONE,)),),
-)
+PLAN = one_block_plan(dp=8)
 
 
 def exactly(value):

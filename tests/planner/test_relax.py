@@ -11,8 +11,8 @@ from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.device import Device
 from profiles.hardware.link import Link
 from profiles.sourced import Sourced
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.plan import Recompute
+from tests.planner.one_block import one_block_plan
 
 
 def number(value):
@@ -50,20 +50,7 @@ def cluster(name, nodes, per_node, dev):
 
 SMALL = device("small-1", 80)
 HERE = cluster("4xsmall", 1, 4, SMALL)
-PLAN = Plan(
-    model="m",
-    model_hash="",
-    block_entries=("",),
-    cluster="c",
-    cluster_hash="",
-    workload=Workload(global_batch=8, sequence_length=1),
-    pp=1,
-    dp=2,
-    tp=4,
-    micro_batch=2,
-    schedule="1f1b",
-    stages=(Stage(first_block=0, last_block=1, recompute=(Recompute.NONE,)),),
-)
+PLAN = one_block_plan(dp=2, tp=4, micro_batch=2)
 
 
 def rebuild(name):

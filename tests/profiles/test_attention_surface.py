@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.attention_surface import (
-    attention_backward_s,
-    attention_forward_s,
     attention_path,
     backward_ratio,
     load_attention_surface,
@@ -27,6 +25,15 @@ from profiles.hardware.log_grid import no_correction
 
 ATTENTION_ROWS = Path(__file__).parents[3] / "shared" / "hardware" / "attention.csv.gz"
 MEASURED = tuple(name for name, _, _ in SYSTEMS.values())
+
+
+def forward_s(device, *ask, **mask):
+    return load_attention_surface(device).forward_s(*ask, **mask)
+
+
+def backward_s(device, *ask):
+    return load_attention_surface(device).backward_s(*ask)
+
 
 # FlashAttention-3 (arXiv 2407.08608) figure 5, H100 SXM, head size 128, 16 heads, 16k tokens in
 # all, TFLOP/s at lengths 512 to 16k: FlashAttention-3 and cuDNN.
@@ -116,9 +123,7 @@ def test_published_rates_of_training_kernels(
 
 def test_backward_is_two_and_a_half_times_the_work_at_a_lower_rate() -> None:
     ask = ("h100-sxm", "bfloat16", 2, 4096, 32, 8, 128)
-    assert attention_backward_s(*ask) == pytest.approx(
-        attention_forward_s(*ask) * 2.5 / 0.84, rel=1e-9
-    )
+    assert backward_s(*ask) == pytest.approx(forward_s(*ask) * 2.5 / 0.84, rel=1e-9)
     # Published: FlashAttention-3 backward 542 against forward 638 TFLOP/s at 4k (figures 5, 6).
     assert backward_ratio(4096, 128) == pytest.approx(542 / 638, abs=0.02)
     assert backward_ratio(4096, 64) == pytest.approx(453 / 476, abs=0.02)
@@ -133,9 +138,9 @@ def test_backward_is_two_and_a_half_times_the_work_at_a_lower_rate() -> None:
 )
 def test_masks_only_save(seq: int, window: int, name: str) -> None:
     ask = (name, "bfloat16", 2, seq, 32, 8, 128)
-    full = attention_forward_s(*ask, causal=False)
-    causal = attention_forward_s(*ask)
-    narrow = attention_forward_s(*ask, window=window)
+    full = forward_s(*ask, causal=False)
+    causal = forward_s(*ask)
+    narrow = forward_s(*ask, window=window)
     assert narrow <= causal * (1 + 1e-9)
     assert causal <= full * (1 + 1e-9)
     if window >= seq:
@@ -151,21 +156,21 @@ def test_masks_only_save(seq: int, window: int, name: str) -> None:
 def test_more_work_is_never_faster(seq: int, batch: int, heads: int, name: str) -> None:
     # Below 8 heads x batch the correction has too few nodes: one head can come out 11 % slower
     # than two on Blackwell, where the rows say 4 % faster.
-    time_s = attention_forward_s(name, "bfloat16", batch, seq, heads, heads, 128)
-    assert attention_forward_s(name, "bfloat16", batch, 2 * seq, heads, heads, 128) > time_s
-    assert attention_forward_s(name, "bfloat16", 2 * batch, seq, heads, heads, 128) > 0.95 * time_s
+    time_s = forward_s(name, "bfloat16", batch, seq, heads, heads, 128)
+    assert forward_s(name, "bfloat16", batch, 2 * seq, heads, heads, 128) > time_s
+    assert forward_s(name, "bfloat16", 2 * batch, seq, heads, heads, 128) > 0.95 * time_s
 
 
 def test_utilisation_is_held_beyond_the_longest_measured() -> None:
-    at_edge = attention_forward_s("h100", "bfloat16", 1, 16384, 32, 8, 128)
-    beyond = attention_forward_s("h100", "bfloat16", 1, 131072, 32, 8, 128)
+    at_edge = forward_s("h100", "bfloat16", 1, 16384, 32, 8, 128)
+    beyond = forward_s("h100", "bfloat16", 1, 131072, 32, 8, 128)
     ratio = (131072 * 131073) / (16384 * 16385)
     assert beyond == pytest.approx(at_edge * ratio, rel=1e-9)
 
 
 def test_small_heads_are_slower_per_flop() -> None:
-    wide = attention_forward_s("h100", "bfloat16", 4, 8192, 16, 16, 128)
-    narrow = attention_forward_s("h100", "bfloat16", 4, 8192, 32, 32, 64)
+    wide = forward_s("h100", "bfloat16", 4, 8192, 16, 16, 128)
+    narrow = forward_s("h100", "bfloat16", 4, 8192, 32, 32, 64)
     # FlashAttention-3, figure 5, causal at 8k: 460 against 602 TFLOP/s for the same work.
     assert narrow / wide == pytest.approx(602 / 460, rel=0.15)
     surface = load_attention_surface("h100")
@@ -220,17 +225,17 @@ def test_arrays_broadcast() -> None:
     surface = load_attention_surface("h100")
     found = surface.forward_s("float16", [[1], [2]], [1024, 2048, 4096], 8, 8, 128)
     assert found.shape == (2, 3)
-    assert found[1, 2] == attention_forward_s("h100", "bfloat16", 2, 4096, 8, 8, 128)
+    assert found[1, 2] == forward_s("h100", "bfloat16", 2, 4096, 8, 8, 128)
 
 
 def test_messages() -> None:
     with pytest.raises(UnknownNameError, match="unknown device"):
-        attention_forward_s("nosuch", "bfloat16", 1, 128, 1, 1, 128)
+        forward_s("nosuch", "bfloat16", 1, 128, 1, 1, 128)
     with pytest.raises(InputError, match=r"no attention surface for float32; it has bfloat16"):
-        attention_forward_s("h100", "float32", 1, 128, 1, 1, 128)
+        forward_s("h100", "float32", 1, 128, 1, 1, 128)
     with pytest.raises(InputError, match="heads=6 is no multiple of kv_heads=4"):
-        attention_forward_s("h100", "bfloat16", 1, 128, 6, 4, 128)
+        forward_s("h100", "bfloat16", 1, 128, 6, 4, 128)
     with pytest.raises(InputError, match="of 1 or more"):
-        attention_forward_s("h100", "bfloat16", 1, 0, 4, 4, 128)
+        forward_s("h100", "bfloat16", 1, 0, 4, 4, 128)
     with pytest.raises(InputError, match="window must be 0"):
-        attention_forward_s("h100", "bfloat16", 1, 128, 4, 4, 128, window=-1)
+        forward_s("h100", "bfloat16", 1, 128, 4, 4, 128, window=-1)

@@ -22,7 +22,6 @@ from profiles.hardware.gemm_surface import (
     GEMM_SCHEMA,
     GemmSurface,
     gemm_path,
-    gemm_time_s,
     load_surface,
 )
 from profiles.hardware.gemm_table import GemmTable, formula_time_s, table_time_s
@@ -40,6 +39,11 @@ MAMF = {
     "b300-sxm": (12288, 18432, 1024, 1769.0),
     "gb200-nvl72": (4096, 9728, 2048, 1822.0),
 }
+
+
+def gemm_time_s(device, *ask):
+    return load_surface(device).time_s(*ask)
+
 
 TRAINING = st.tuples(
     st.integers(10, 15).map(lambda e: 2**e),

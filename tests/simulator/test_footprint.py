@@ -30,6 +30,7 @@ from simulator.training_run.run_stack import run_stack_names
 from simulator.training_run.stage_share import stage_shares
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import GPT_RUN
 
 GIB = 2**30
 # h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.
@@ -46,28 +47,18 @@ GPT = Transformer(
     learned_positions=512,
     biases=True,
 )
-RUN = TrainingRun(
+RUN = replace(
+    GPT_RUN,
     id="r",
     model=GPT,
-    device="a100-sxm-80gb",
     num_devices=1,
-    node_devices=8,
     outer_link="",
-    dp=1,
     tp=1,
     pp=1,
-    vpp=1,
-    cp=1,
-    expert_parallel=1,
-    sequence_parallel=False,
-    zero_stage=0,
-    recompute="none",
     micro_batch=2,
     global_batch=16,
     seq_len=512,
-    precision="fp16",
     schedule="none",
-    stack="megatron-2021",
 )
 # The Ultra-Scale sweep's 1B: 16 layers of 67,108,864 matmul weights, a head of four layers' weight.
 ULTRA_1B = replace(

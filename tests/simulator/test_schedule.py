@@ -17,19 +17,16 @@ from simulator.schedule import (
     schedule_from_csv,
     schedule_names,
 )
+from tests.simulator.torch_stage import TorchStage
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
 
-class RecordingStage:
-    """What torch's schedules ask of a stage; notes the actions instead of running them."""
+class RecordingStage(TorchStage):
+    """Notes the actions instead of running them."""
 
     def __init__(self, index, num_stages, num_ranks):
-        self.stage_index, self.num_stages = index, num_stages
-        self.group_size, self.group_rank = num_ranks, index % num_ranks
-        self.is_first, self.is_last = index == 0, index == num_stages - 1
-        self.group = self.submod = self.device = None
-        self.has_backward = True
+        super().__init__(index, num_stages, num_ranks)
         self.ran = []
 
     def forward_one_chunk(self, chunk, *args, **kwargs):

@@ -6,6 +6,7 @@ import pytest
 
 from profiles.errors import InputError
 from simulator.schedule import build_schedule
+from tests.simulator.torch_stage import TorchStage
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
@@ -19,17 +20,6 @@ SAME = [
 ]
 
 
-class Stage:
-    """What torch's schedules ask of a stage while they plan."""
-
-    def __init__(self, index, num_stages, num_ranks):
-        self.stage_index, self.num_stages = index, num_stages
-        self.group_size, self.group_rank = num_ranks, index % num_ranks
-        self.is_first, self.is_last = index == 0, index == num_stages - 1
-        self.group = self.submod = self.device = None
-        self.has_backward = True
-
-
 def torchs(name, p, m, v, *, v_shaped):
     """Rows of torch's pipeline_order as text; None where torch refuses the counts.
 
@@ -37,7 +27,7 @@ def torchs(name, p, m, v, *, v_shaped):
     """
     held = (0, 2 * p - 1) if v_shaped else range(0, p * v, p)
     try:
-        made = getattr(torch_schedules, name)([Stage(i, p * v, p) for i in held], m)
+        made = getattr(torch_schedules, name)([TorchStage(i, p * v, p) for i in held], m)
     except ValueError:
         return None
     order = [[a for a in made.pipeline_order[rank] if a is not None] for rank in range(p)]

@@ -14,7 +14,7 @@ from profiles.model.loaders import resolve_model
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.features import Features, features
 from simulator.training_run.footprint import footprint
-from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import GPT_RUN
 
 CASES = (
     ("llama-3.1-70b", "megatron-core", "h100-sxm-80gb", 64, 128, 8192, {}),
@@ -31,27 +31,19 @@ def laid_out(case):
     model, stack, device, count, batch, seq, pins = case
     figures = figures_of_config(resolve_model(model).config, model)
     rules = load_layout_rules(stack)
-    base = TrainingRun(
+    base = replace(
+        GPT_RUN,
         id=model,
         model=figures,
         device=device,
         num_devices=count,
-        node_devices=8,
         outer_link="",
-        dp=1,
         tp=1,
         pp=1,
-        vpp=1,
-        cp=1,
-        expert_parallel=1,
         sequence_parallel=rules.sequence_parallel,
-        zero_stage=0,
-        recompute="none",
-        micro_batch=1,
         global_batch=batch,
         seq_len=seq,
         precision="bf16",
-        schedule="1f1b",
         stack=stack,
     )
     ground = LayoutGround(
