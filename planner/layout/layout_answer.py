@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simulator.failures import Reliability
 from simulator.prediction import Interval
-from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
-from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.axis_order import AXIS_ORDERS
 
 LAYOUT_RULES_SCHEMA = "shardwright/layout-rules@1"
 OFFERS = (
@@ -32,7 +32,7 @@ class LayoutRules:
     zero_stages  that it offers with every one of its axes
     partial_recompute   whether full recomputation may be of some layers of each stage only
     sequence_parallel   whether norms and residuals are split over tp
-    orders     how ranks are numbered (rank_group.AXIS_ORDERS), its usual one first
+    orders     how ranks are numbered (axis_order.AXIS_ORDERS), its usual one first
     precisions  of the matmuls
     offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
     activation_offload_without  `pipeline`, `recompute`: what it refuses beside activations in host

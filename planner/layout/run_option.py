@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from planner.layout.rules import LayoutRules
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.device import PRECISION_TYPES, Device
-from simulator.training_run.gradient_exchange import REDUCTIONS, compression_of
-from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.axis_order import AXIS_ORDERS
+from simulator.training_run.compression import REDUCTIONS, compression_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 
@@ -92,7 +92,7 @@ _NONE = RunOption()
 class AskedOptions:
     """What a question asks beside the axes; () leaves a choice as the framework has it.
 
-    precisions    to choose from, or `any`;  orders  of axes (rank_group.AXIS_ORDERS), or `any`
+    precisions    to choose from, or `any`;  orders  of axes (axis_order.AXIS_ORDERS), or `any`
     reductions    of gradients between replicas: `fp32`, `bf16`
     compressions  `powersgd-R`, `topk-S`, and `none` beside them
     local_steps   numbers of steps between exchanges, 1 for every step

@@ -15,7 +15,8 @@ from rich.text import Text
 from profiles.document import write_text
 from profiles.errors import DocumentError, MismatchError, ShardwrightError
 from profiles.published.measured import read_measured
-from profiles.published.run import PublishedRun, read_runs
+from profiles.published.run import PublishedRun
+from profiles.published.run_table import read_runs
 from profiles.units import format_percent
 from shardwright.commands.output import note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs, row_of

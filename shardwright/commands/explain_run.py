@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import UnknownNameError
-from profiles.published.run import read_runs
+from profiles.published.run_table import read_runs
 from shardwright.commands.calibrate import loaded_calibration
 from shardwright.commands.output import show
 from shardwright.report.run_explanation import explanation_report

@@ -7,7 +7,8 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiles.published.run import PublishedRun, read_runs
+from profiles.published.run import PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.commands.output import note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.predict_runs import RunPrediction, predict_runs

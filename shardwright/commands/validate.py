@@ -13,7 +13,8 @@ from rich.text import Text
 
 from profiles.document import write_text
 from profiles.published.measured import Measured, read_measured
-from profiles.published.run import FIGURES, PublishedRun, read_runs
+from profiles.published.run import FIGURES, PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.commands.output import note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs
 from shardwright.validate.accuracy_html import accuracy_html

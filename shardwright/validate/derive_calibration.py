@@ -16,7 +16,7 @@ import numpy as np
 
 from profiles.document import write_text
 from profiles.published.measured import read_measured
-from profiles.published.run import read_runs
+from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
 from profiles.hardware.host import host_of
+from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.blocked_host import blocked_host
 from simulator.training_run.far_seconds import FarCut, far_collective_s, far_cut
 from simulator.training_run.gradient_exchange import (
@@ -43,7 +44,6 @@ from simulator.training_run.layer_work import (
 from simulator.training_run.message_seconds import Links, Messages, collective, send
 from simulator.training_run.network_text import network_of
 from simulator.training_run.rank_group import (
-    AXIS_ORDERS,
     RankGroup,
     context_group,
     data_group,

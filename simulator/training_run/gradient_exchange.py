@@ -16,18 +16,13 @@ once and with nothing to hide it; the outer momentum and the last common weights
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
+from simulator.training_run.compression import compression_of
+from simulator.training_run.training_run import TrainingRun
 
-if TYPE_CHECKING:
-    from simulator.training_run.training_run import TrainingRun
-
-REDUCTIONS = ("fp32", "bf16")
 REDUCTION_BYTES = {"fp32": 4.0, "bf16": 2.0}
-_NAMED = re.compile(r"^(powersgd|topk)-(\d+(?:\.\d+)?)$")
 _FACTOR_BYTES = 4.0  # PowerSGD's factors and top-k's values are sent as they are summed, in fp32
 _INDEX_BYTES = 4.0
 # How often an fp32 entry is read or written. PowerSGD: the residual is added (2 reads, 1 write),
@@ -38,32 +33,6 @@ _POWERSGD_PASSES = 9.0
 _TOPK_PASSES = 6.0
 # The outer Nesterov step: gradient, weights and momentum read, weights and momentum written.
 _OUTER_PASSES = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compression:
-    """`powersgd` with a rank, or `topk` with the share (0 to 1) of the entries that is sent."""
-
-    kind: str
-    rank: int = 0
-    share: float = 0.0
-
-
-def compression_of(text: str) -> Compression | None:
-    """What `powersgd-4` or `topk-0.01` means, None for ""; raises InputError."""
-    if not text:
-        return None
-    found = _NAMED.match(text)
-    if found is not None:
-        kind, number = found[1], float(found[2])
-        if kind == "powersgd" and number == int(number) >= 1:
-            return Compression(kind=kind, rank=int(number))
-        if kind == "topk" and 0 < number <= 1:
-            return Compression(kind=kind, share=number)
-    raise InputError(
-        f"compression {text!r} is none: use powersgd-R with a rank R of 1 or more (powersgd-4), or "
-        "topk-S with the share S of the entries that is sent, above 0 and at most 1 (topk-0.01)"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

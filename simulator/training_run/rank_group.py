@@ -1,20 +1,11 @@
-"""Where the ranks of a run's groups lie: ranks and strides, by the order of its axes.
-
-Ranks are numbered with the first axis of `TrainingRun.axis_order` innermost. `tp-cp-dp-pp` is
-Megatron-Core's own order (core/parallel_state.py, `order="tp-cp-ep-dp-pp"`), `tp-cp-pp-dp` what its
---use-tp-pp-dp-mapping gives: replicas are then the outermost parts of the machine, not stages.
-"""
+"""Where the ranks of a run's groups lie: ranks and strides, by the order of its axes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from simulator.training_run.training_run import TrainingRun
-
-AXIS_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+from simulator.training_run.training_run import TrainingRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
+from simulator.training_run.axis_order import AXIS_ORDERS
+from simulator.training_run.compression import REDUCTIONS, compression_of
 from simulator.training_run.far_level import FarLevel
-from simulator.training_run.gradient_exchange import REDUCTIONS, compression_of
-from simulator.training_run.rank_group import AXIS_ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class TrainingRun:
     inner_bytes_per_s  of the link inside a node, one direction, efficiency in it, where it is not
                   the device's usual one; 0 for that
     far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
-    axis_order    where the ranks of each axis lie (simulator/training_run/rank_group.py)
+    axis_order    where the ranks of each axis lie (simulator/training_run/axis_order.py)
     torus         chips per axis of a node that is a torus, in the order of ranks; () for none
     gradient_reduction  what gradients are summed in between replicas: `fp32`, `bf16`, or "" for
                   what the stack does
     compression   of gradients between replicas: `powersgd-R`, `topk-S` or "" for none
-                  (simulator/training_run/gradient_exchange.py)
+                  (simulator/training_run/compression.py)
     local_steps   steps that each of `local_workers` parts of the replicas takes by itself before
                   all exchange what they learned
     wide_layers   first and last so many layers whose matmuls stay in bf16 at a lower precision

@@ -15,7 +15,7 @@ import pytest
 import shardwright
 from planner.space import Space
 from profiles.published.measured import read_measured
-from profiles.published.run import read_runs
+from profiles.published.run_table import read_runs
 from shardwright import api
 from shardwright.validate.derive_eager_steps import traced_like
 from simulator.plan import Recompute

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from profiles.document import write_text
 from profiles.errors import DocumentError, MismatchError, ShardwrightError, UnknownNameError
-from profiles.published.run import FIGURES, read_runs
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
 from shardwright.cli import app
 from shardwright.commands.calibrate import calibrate, calibrated_rows, timed_runs
 from shardwright.commands.explain_run import explain_row

@@ -11,7 +11,8 @@ import pytest
 
 from profiles.document import read_document
 from profiles.published.measured import Measured, read_measured
-from profiles.published.run import FIGURES, PublishedRun, read_runs
+from profiles.published.run import FIGURES, PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.validate import derive_calibration
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import source_folds

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from profiles.published.measured import Measured
-from profiles.published.run import FIGURES, PublishedRun, read_runs
+from profiles.published.run import FIGURES, PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.validate.memory_fit import (
     CountedRow,
     DeviceRow,

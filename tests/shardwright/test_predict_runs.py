@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
 from profiles.published.measured import read_measured
-from profiles.published.run import FIGURES, RUN_COLUMNS, PublishedRun, read_runs
+from profiles.published.run import FIGURES, RUN_COLUMNS, PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.commands.predict_runs import predict_table, predicted_runs, row_of
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import source_of

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import FIGURES, read_runs
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
 from shardwright.commands.validate import validate
 from shardwright.validate.groups import source_of
 

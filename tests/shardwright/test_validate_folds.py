@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun, read_runs
+from profiles.published.run import PublishedRun
+from profiles.published.run_table import read_runs
 from shardwright.validate.crossvalidate import (
     grouped_folds,
     model_folds,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.published.run import PublishedRun, read_runs
+from profiles.published.run import PublishedRun
+from profiles.published.run_table import read_runs
 from simulator.schedule import schedule_names
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.complete_model import parameters_in_name

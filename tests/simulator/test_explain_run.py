@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from profiles.errors import ShardwrightError
-from profiles.published.run import FIGURES, read_runs
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.explain_memory import explain_memory

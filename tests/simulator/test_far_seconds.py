@@ -13,13 +13,14 @@ from profiles.errors import InputError, UnknownNameError
 from simulator.durations import Durations
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
+from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.compression import compression_of
 from simulator.training_run.explain_run import explain_run
 from simulator.training_run.far_level import FarLevel
 from simulator.training_run.far_seconds import far_collective_s, far_cut
 from simulator.training_run.features import features
-from simulator.training_run.gradient_exchange import compression_of
-from simulator.training_run.rank_group import AXIS_ORDERS, RankGroup
+from simulator.training_run.rank_group import RankGroup
 from simulator.training_run.step_time import far_cuts, step_parts
 from simulator.training_run.torus import torus_share
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, of_each, plain

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from profiles.published.measured import read_measured
-from profiles.published.run import read_runs
+from profiles.published.run_table import read_runs
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.footprint import fits, footprint
 from simulator.training_run.training_run import TrainingRun

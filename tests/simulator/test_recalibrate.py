@@ -12,7 +12,8 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.published.measured import read_measured
-from profiles.published.run import FIGURES, read_runs
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, predicted_s
 from shardwright.validate.groups import source_of
 from simulator.training_run.coefficients import (

@@ -1,0 +1,119 @@
+"""Reading tables of published runs: one `PublishedRun` per row of a CSV file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import DocumentError
+from profiles.published.failed_layout import is_failed_table, read_failed_layouts
+from profiles.published.run import MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
+from profiles.published.table import (
+    Row,
+    Table,
+    count_cell,
+    flag_cell,
+    read_header,
+    read_table,
+    text_cell,
+)
+
+# 0 experts of width 0 is how many tables write a dense model.
+_MAY_BE_ZERO = frozenset(
+    {
+        "num_experts",
+        "top_k",
+        "moe_ffn_size",
+        "num_shared_experts",
+        "first_dense_layers",
+        "zero_stage",
+    }
+)
+_LAST_ZERO_STAGE = 3
+_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel"})
+_TEXTS = frozenset(
+    {
+        "id",
+        "source",
+        "model",
+        "family",
+        "device",
+        "inter_node_link",
+        "recompute",
+        "precision",
+        "schedule",
+        "framework",
+    }
+)
+_FAMILIES = ("", "dense", "moe", "lora")
+# How the Zero Bubble paper's table 4 is transcribed: as many chunks as there are layers.
+_ONE_LAYER_PER_CHUNK = "max (1 layer per chunk)"
+
+
+def read_runs(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun, ...]:
+    """The runs of a CSV file, in its order; a table of failed layouts is recognised by its header.
+
+    With `lenient` a cell that cannot be read is left empty and its message kept in `faults`, so
+    that one bad cell does not cost a whole table its predictions.
+
+    Raises UnknownNameError for an unknown column; DocumentError for a missing `id` or `num_layers`
+    column, an empty or repeated id and (unless `lenient`) any cell that is not what its column
+    holds.
+    """
+    if is_failed_table(read_header(path)):
+        return read_failed_layouts(path, lenient=lenient)
+    table = read_table(path, RUN_COLUMNS, skipped=MEASURED_COLUMNS, required=("id", "num_layers"))
+    lines: dict[str, int] = {}
+    runs = []
+    for row in table.rows:
+        run = _run(table, row, lenient)
+        if run.id in lines:
+            raise DocumentError(
+                f"{table.where(row, 'id')}: {run.id!r} is the id of line {lines[run.id]} already; "
+                "ids must differ, since measurements are found by them"
+            )
+        lines[run.id] = row.line
+        runs.append(run)
+    return tuple(runs)
+
+
+def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for column, text in zip(table.columns, row.cells, strict=True):
+        try:
+            values[column] = _cell(column, text, table.where(row, column))
+        except DocumentError as error:
+            if not lenient or column == "id":
+                raise
+            faults.append(str(error))
+    if values.get("vpp") == _ONE_LAYER_PER_CHUNK:
+        values["vpp"] = _chunks_of_one_layer(values.get("num_layers"), values.get("pp"))
+    return PublishedRun(row=row.number, faults=tuple(faults), **values)
+
+
+def _cell(column: str, text: str, where: str) -> str | int | bool | None:
+    if column == "id" and not text:
+        raise DocumentError(f"{where}: the id is empty; every run needs one")
+    if column == "family":
+        if text_cell(text).lower() not in _FAMILIES:
+            raise DocumentError(f"{where}: {text!r} is not a family; use dense, moe or lora")
+        return text_cell(text).lower()
+    if column in _TEXTS:
+        return text_cell(text)
+    if column in _FLAGS:
+        return flag_cell(text, where)
+    if column == "vpp" and text == _ONE_LAYER_PER_CHUNK:
+        return text
+    count = count_cell(text, where, least=0 if column in _MAY_BE_ZERO else 1)
+    if column == "zero_stage" and count is not None and count > _LAST_ZERO_STAGE:
+        raise DocumentError(f"{where}: {text!r} is not a ZeRO stage; use 0, 1, 2 or 3")
+    return count
+
+
+def _chunks_of_one_layer(num_layers: int | None, pp: int | None) -> int | None:
+    """Chunks per rank of one layer each, rounded up: such models have k * pp - 2 layers, the
+    embedding and the head standing for the other two (Zero Bubble README, "Notices",
+    https://github.com/sail-sg/zero-bubble-pipeline-parallelism)."""
+    return None if num_layers is None or pp is None else math.ceil(num_layers / pp)
