@@ -29,8 +29,9 @@ demo: $(READY)
 	@$(BIN)/shardwright demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not measuring and not slow"
-	$(BIN)/python -m pytest -m "measuring and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	  -m "not measuring and not slow"
+	$(BIN)/python -m pytest tests/measuring -m "measuring and not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

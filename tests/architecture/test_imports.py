@@ -141,3 +141,13 @@ def test_help_loads_few_modules() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert int(done.stderr.split()[-1]) < 600
+
+
+def test_what_measures_is_where_make_test_runs_it_alone() -> None:
+    marked = [
+        path.relative_to(ROOT).parent.as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.measuring" in path.read_text(encoding="utf-8").replace('"mark.measuring"', "")
+    ]
+    assert set(marked) == {"tests/measuring"}
+    assert "pytest tests/measuring" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,8 @@ from profiles.document import encode
 from profiles.model.loaders import resolve_model
 from simulator.plan import Plan, Recompute, Stage
 from simulator.workload import Workload
-
-ROOT = Path(__file__).parents[2]
+from tests.executor.gradient_job import check_plans
+from tests.executor.processes import run_ranks
 
 TINY_LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -115,15 +112,8 @@ def run_job(cases: list[tuple[str, Plan]], processes: int, folder: Path) -> list
     """Results of the gradient checks, one per case."""
     listed = [{"name": name, "model": plan.model, "plan": encode(plan)} for name, plan in cases]
     (folder / "cases.json").write_text(json.dumps(listed))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", "tests.executor.gradient_job"]
-    command += [str(folder / "cases.json"), str(folder / "results.json")]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540
-    )
     results = folder / "results.json"
-    (folder / "log.txt").write_text(done.stdout + done.stderr)
-    assert results.is_file(), done.stderr[-4000:]
+    said = run_ranks(check_plans, folder / "cases.json", results, processes=processes)
+    assert results.is_file(), said[-4000:]
     found: list[dict[str, Any]] = json.loads(results.read_text())
     return found

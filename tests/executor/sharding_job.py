@@ -1,18 +1,13 @@
-"""Run by torchrun in the tests: many files of placements in one set of processes.
-
-Arguments: a folder with case*.json files and the file for the results.
-"""
+"""One rank of the checks of placements: many files in one set of processes."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import sys
 import traceback
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -22,11 +17,10 @@ from profiles.model.loaders import resolve_model
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=90))
+def run_placements(folder: Path, results_path: Path) -> None:
+    """Runs a folder's case*.json files; rank 0 writes the results."""
     programs, meshes, results = {}, {}, []
-    for path in sorted(Path(sys.argv[1]).glob("case*.json")):
+    for path in sorted(folder.glob("case*.json")):
         answer = read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)
         spec = resolve_model(answer.model)
         key = (answer.model, answer.sequence_length, answer.micro_batch, answer.dtype)
@@ -45,13 +39,9 @@ def main() -> None:
             break
         finally:
             if dist.get_rank() == 0:
-                Path(sys.argv[2]).write_text(json.dumps(results))
+                results_path.write_text(json.dumps(results))
     if results[-1].get("error"):
         sys.stderr.write(results[-1]["error"])
         os._exit(1)
     dist.barrier()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -28,15 +28,33 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_run_is_measured_and_checked(plan: Plan, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", plan)
+    """Of a plan that was made for another machine, which it is only where that is asked for."""
+    path = tmp_path / "plan.json"
+    answer = PlanFile(
+        status="feasible",
+        search_time_s=0.0,
+        cells_considered=1,
+        plan=plan,
+        machine={"type": "gpu", "cores": "1000000"},
+    )
+    write_document(path, answer, schema=PLAN_SCHEMA)
+    with pytest.raises(
+        MismatchError,
+        match=r"another machine \(cores: planned 1000000, found \d+; type: planned gpu, found cpu\)"
+        r".*--on local.*--any-machine",
+    ):
+        run_plan(path, output=tmp_path / "run.json")
+    assert not (tmp_path / "run.json").exists()
     seen: list[tuple[int, int]] = []
     measured = run_plan(
         path,
         steps=2,
         check=True,
+        any_machine=True,
         output=tmp_path / "run.json",
         progress=lambda done, total: seen.append((done, total)),
     )
+    assert measured.world_size == 2
     assert measured.gradient_check is not None
     assert measured.gradient_check.passed
     assert measured.gradient_check.parameters_checked == 39
@@ -93,38 +111,17 @@ def test_a_truncated_plan_says_so(tmp_path: Path) -> None:
 
 
 def test_the_command_names_every_choice() -> None:
-    command = command_for("p.json", world_size=4, model="m:f", steps=3, check=True, threads=2)
+    command = command_for(
+        "p.json", world_size=4, model="m:f", steps=3, check=True, memory=False, threads=2
+    )
     assert command[1:5] == [
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node=4",
     ]
-    for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check"):
+    for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check", "--no-memory"):
         assert flag in command
-
-
-def test_a_plan_for_another_machine_is_refused_unless_told_otherwise(
-    plan: Plan, tmp_path: Path
-) -> None:
-    answer = PlanFile(
-        status="feasible",
-        search_time_s=0.0,
-        cells_considered=1,
-        plan=plan,
-        machine={"type": "gpu", "cores": "1000000"},
-    )
-    path = tmp_path / "plan.json"
-    write_document(path, answer, schema=PLAN_SCHEMA)
-    with pytest.raises(
-        MismatchError,
-        match=r"another machine \(cores: planned 1000000, found \d+; type: planned gpu, found cpu\)"
-        r".*--on local.*--any-machine",
-    ):
-        run_plan(path, output=tmp_path / "run.json")
-    assert not (tmp_path / "run.json").exists()
-    measured = run_plan(path, steps=1, memory=False, output=tmp_path / "run.json", any_machine=True)
-    assert measured.world_size == 2
 
 
 def test_the_planned_machine_is_recognised() -> None:

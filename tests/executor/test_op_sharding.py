@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +11,20 @@ import pytest
 
 from profiles.document import write_document
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
-from tests.executor.cases import ROOT
+from tests.executor.processes import run_ranks
 from tests.executor.sharding_cases import MODELS, random_placements, solved, write_models
+from tests.executor.sharding_job import run_placements
 
 
 def run_job(cases: dict[str, OpShardingFile], processes: int, folder: Path) -> dict[str, Any]:
     """Results by name of the case."""
     for name, answer in cases.items():
         write_document(folder / f"case_{name}.json", answer, schema=OP_SHARDING_SCHEMA)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", "tests.executor.sharding_job"]
-    command += [str(folder), str(folder / "results.out")]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540
-    )
     results = folder / "results.out"
-    assert results.is_file(), done.stderr[-4000:]
+    said = run_ranks(run_placements, folder, results, processes=processes)
+    assert results.is_file(), said[-4000:]
     found = {r["name"].removeprefix("case_"): r for r in json.loads(results.read_text())}
-    assert set(found) == set(cases), done.stderr[-4000:]
+    assert set(found) == set(cases), said[-4000:]
     return found
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from executor.probe_pipeline import (
     can_measure_in_pipeline,
     even_stages,
-    measure_in_pipeline,
     pipeline_plan,
 )
 from profiles.errors import InputError
@@ -31,25 +30,6 @@ def traced(tmp_path: Path) -> TracedModel:
 
 def machine(count: int = 2) -> Cluster:
     return cluster(1, count, of=replace(device(), type="cpu"))
-
-
-@pytest.mark.measuring
-def test_every_kind_of_block_is_measured_where_it_runs(traced: TracedModel, tmp_path: Path) -> None:
-    spec = resolve_model(write_models(tmp_path)["gpt2"])
-    found = measure_in_pipeline(spec, traced, machine(), (2,), num_steps=2)
-    graph = traced.at(2, 1)
-    assert {p.kind for p in found.blocks} == {kind.kind for kind in graph.kinds}
-    for point in found.blocks:
-        assert 0 < point.forward_runtime_s < point.forward_s
-        assert 0 < point.backward_runtime_s < point.backward_s
-        assert point.action is not None
-        # Every kind has products with weights.
-        assert point.weight_share is not None
-        assert 0 < point.weight_share < 1
-    assert {r.kernel for r in found.references} == {"matmul", "memory", "layers"}
-    # Layers are alike: two steps of four micro-batches on four of them at the most.
-    layer = max(found.blocks, key=lambda p: p.sample_count)
-    assert 0 < layer.sample_count <= 2 * 4 * 4
 
 
 def test_the_plan_has_two_micro_batches_per_device(traced: TracedModel, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from simulator.mixed_prediction import predict_mixed
 from simulator.plan import Recompute
 from simulator.stack import load_stack
 from simulator.workload import Workload
-from tests.planner.test_costs import TOKENS, HandMadeModel
+from tests.planner.hand_made_model import TOKENS, HandMadeModel
 from tests.planner.test_mixed_devices import partitions, shares
 from tests.simulator.hand_made import GIB, device, link
 

@@ -23,7 +23,8 @@ from simulator.schedule_shape import SPLIT_SCHEDULES
 from simulator.stack import load_stack
 from simulator.timeline import simulate
 from simulator.workload import Workload
-from tests.planner.test_costs import CLUSTERS, MODELS, PRICED, HandMadeModel, cells_of, costs_of
+from tests.planner.hand_made_model import HandMadeModel
+from tests.planner.test_costs import CLUSTERS, MODELS, PRICED, cells_of, costs_of
 
 SPLIT = Space(schedule=SPLIT_SCHEDULES)
 

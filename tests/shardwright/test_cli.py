@@ -6,15 +6,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profiles.document import write_document
-from shardwright.cli import app
+from shardwright.cli import app, main
 from simulator.measurement import MEASUREMENT_SCHEMA
 from simulator.plan import PLAN_SCHEMA
+from tests.forked import run_main
 from tests.shardwright.hand_made import answer, run_of
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +23,7 @@ PLAN_70B = ["plan", "llama-3.1-70b", "--global-batch", "1024", "--seq", "8192"]
 
 def shardwright(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ, PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(CACHE))
-    return subprocess.run(
-        [sys.executable, "-m", "shardwright", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return run_main(main, *arguments, cwd=cwd, environment=environment)
 
 
 CACHE = ROOT / ".pytest_cache" / "shardwright"
@@ -57,7 +50,7 @@ def test_the_surface_is_frozen() -> None:
 
 def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    done = shardwright(*PLAN_70B, "--on", "16x8xh100-sxm", "--json", "-o", str(path))
+    done = shardwright(*PLAN_70B, "--on", "16x8xh100-sxm", "--json", "--no-cache", "-o", str(path))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for key in (
@@ -82,8 +75,6 @@ def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
     assert found["step_time_low_s"] <= found["step_time_s"] <= found["step_time_high_s"]
     assert found["peak_memory_bytes"] < 80 * 2**30
     assert 1 <= len(found["alternatives"]) <= 3
-    again = shardwright(*PLAN_70B, "--on", "16x8xh100-sxm", "--json", "--no-cache")
-    assert json.loads(again.stdout)["plan"] == found["plan"]
     shown = shardwright("predict", str(path), "--explain", "--html", str(tmp_path / "r.html"))
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "r.html").stat().st_size < 3_000_000

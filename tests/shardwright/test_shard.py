@@ -35,7 +35,8 @@ def test_a_file_is_made_and_run(tmp_path: Path) -> None:
 
 def test_the_answer_as_json_and_what_does_not_fit(tmp_path: Path) -> None:
     model = write_models(tmp_path)["llama"]
-    small = shardwright("shard", model, *ASKED, "--memory", "50KiB", "--json", cwd=tmp_path)
+    block = ("--block", "LlamaDecoderLayer", "--memory", "10KiB")
+    small = shardwright("shard", model, *ASKED, *block, "--json", cwd=tmp_path)
     assert small.returncode == 3
     found = json.loads(small.stdout)
     assert found["schema"] == "shardwright/op-sharding@1"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_device
 from profiles.model.transformer import LatentAttention, Transformer
 from simulator.held_activations import most_held
 from simulator.schedule import build_schedule
-from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import fits, footprint
 from simulator.training_run.in_flight_batches import most_in_flight
 from simulator.training_run.memory_stack import (
@@ -29,37 +25,9 @@ from simulator.training_run.memory_stack import (
 from simulator.training_run.run_stack import run_stack_names
 from simulator.training_run.stage_share import stage_shares
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
-from simulator.training_run.training_run import TrainingRun
-from tests.simulator.described_runs import GPT_RUN
+from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 GIB = 2**30
-# h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.
-GPT = Transformer(
-    num_layers=8,
-    hidden_size=1024,
-    ffn_size=4096,
-    num_heads=16,
-    num_kv_heads=16,
-    head_size=64,
-    vocab_size=50_000,
-    gated=False,
-    tied_embeddings=True,
-    learned_positions=512,
-    biases=True,
-)
-RUN = replace(
-    GPT_RUN,
-    id="r",
-    model=GPT,
-    num_devices=1,
-    outer_link="",
-    tp=1,
-    pp=1,
-    micro_batch=2,
-    global_batch=16,
-    seq_len=512,
-    schedule="none",
-)
 # The Ultra-Scale sweep's 1B: 16 layers of 67,108,864 matmul weights, a head of four layers' weight.
 ULTRA_1B = replace(
     RUN,
@@ -82,11 +50,6 @@ ULTRA_1B = replace(
 )
 
 
-def _layer_bytes(run: TrainingRun) -> float:
-    stack = memory_stack_of(run)
-    return activation_bytes(run.recompute, stack, TensorSizes(run, stack)).dense_layer
-
-
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
     # arXiv 2205.05198: equation 1 (t = 1), 2 (tensor parallel), 4 (with sequence parallelism),
@@ -94,11 +57,11 @@ def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
     s, b, h, a = 512, 2, 1024, 16
     sbh, scores = s * b * h, 5 * a * s / h
     run = replace(RUN, tp=tp, num_devices=tp)
-    assert _layer_bytes(run) == pytest.approx(sbh * (10 + 24 / tp + scores / tp))
+    assert layer_bytes(run) == pytest.approx(sbh * (10 + 24 / tp + scores / tp))
     split = replace(run, sequence_parallel=True)
-    assert _layer_bytes(split) == pytest.approx(sbh * (34 + scores) / tp)
-    assert _layer_bytes(replace(split, recompute="selective")) == pytest.approx(sbh * 34 / tp)
-    assert _layer_bytes(replace(run, recompute="full")) == pytest.approx(2 * sbh)
+    assert layer_bytes(split) == pytest.approx(sbh * (34 + scores) / tp)
+    assert layer_bytes(replace(split, recompute="selective")) == pytest.approx(sbh * 34 / tp)
+    assert layer_bytes(replace(run, recompute="full")) == pytest.approx(2 * sbh)
 
 
 def test_a_small_gpt_by_hand() -> None:
@@ -166,7 +129,9 @@ def test_offloaded_activations_leave_two_layers_behind(share: float) -> None:
 
 
 def test_uneven_experts_hold_more_tokens() -> None:
-    moe = replace(GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True)
+    moe = replace(
+        SMALL_GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True
+    )
     run = replace(RUN, model=moe, stack="megatron-core", precision="bf16")
     even, uneven = (
         TensorSizes(replace(run, expert_imbalance=by), memory_stack_of(run)) for by in (1.0, 1.5)
@@ -197,7 +162,7 @@ def test_gathered_blocks_are_those_of_sharded_parameters() -> None:
 
 def test_experts_are_held_by_fewer_ranks_than_the_rest() -> None:
     moe = replace(
-        GPT,
+        SMALL_GPT,
         num_experts=8,
         top_k=2,
         expert_size=2048,
@@ -220,10 +185,12 @@ def test_latent_attention_keeps_expanded_keys_and_values() -> None:
     latent = LatentAttention(
         query_rank=256, key_value_rank=128, nope_size=64, rope_size=32, value_size=64
     )
-    run = replace(RUN, model=replace(GPT, latent=latent), stack="megatron-core", precision="bf16")
+    run = replace(
+        RUN, model=replace(SMALL_GPT, latent=latent), stack="megatron-core", precision="bf16"
+    )
     # Queries and keys of 16 x 96, values and output of 16 x 64, latents twice (before and after
     # their norm), instead of 4 x 1024: (2 x 1536 + 2 x 1024 + 2 x 384 - 4096) more in 2 bytes.
-    extra = _layer_bytes(run) - _layer_bytes(replace(run, model=GPT))
+    extra = layer_bytes(run) - layer_bytes(replace(run, model=SMALL_GPT))
     assert extra == pytest.approx(1024 * 2 * (2 * 1536 + 2 * 1024 + 2 * 384 - 4096))
 
 
@@ -252,9 +219,9 @@ def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
     layers = [s.num_layers for s in stage_shares(replace(RUN, pp=4, num_devices=4), "even")]
     assert layers == [2, 2, 2, 2]
     # Zero Bubble's models have k p - 2 layers: embedding and head stand for the other two.
-    thirty = replace(RUN, model=replace(GPT, num_layers=30), pp=8, num_devices=8)
+    thirty = replace(RUN, model=replace(SMALL_GPT, num_layers=30), pp=8, num_devices=8)
     assert [s.num_layers for s in stage_shares(thirty, "even")] == [3, 4, 4, 4, 4, 4, 4, 3]
-    odd = replace(RUN, model=replace(GPT, num_layers=9), pp=4, num_devices=4)
+    odd = replace(RUN, model=replace(SMALL_GPT, num_layers=9), pp=4, num_devices=4)
     assert [s.num_layers for s in stage_shares(odd, "even")] == [3, 2, 2, 2]
 
 
@@ -337,67 +304,6 @@ def test_the_context_is_shown_by_the_device_alone() -> None:
     found = footprint(RUN)
     # a100-sxm-80gb.toml: 2.2 GiB for context, kernels and NCCL.
     assert found.device_bytes - found.reserved_bytes == pytest.approx(2.2 * GIB, rel=0.05)
-
-
-_LAYOUTS = st.tuples(
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4, 8]),
-    st.sampled_from(["none", "selective", "mlp", "full"]),
-    st.sampled_from(memory_stack_names()),
-)
-
-
-def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
-    tp, pp, mb, recompute, name = layout
-    stack = load_memory_stack(name)
-    return replace(
-        RUN,
-        tp=tp,
-        pp=pp,
-        dp=changes.get("dp", 2),
-        num_devices=tp * pp * changes.get("dp", 2),
-        micro_batch=changes.get("micro_batch", mb),
-        global_batch=512,
-        recompute=recompute,
-        schedule="1f1b" if pp > 1 else "none",
-        stack=stack.run_stacks[0] if stack.run_stacks else "megatron-2021",
-        memory_stack="" if stack.run_stacks else name,
-        zero_stage=stack.zero_stages[-1],
-        sequence_parallel=tp > 1,
-    )
-
-
-@given(_LAYOUTS)
-def test_more_data_parallel_ranks_and_smaller_micro_batches_need_no_more(
-    layout: tuple[int, int, int, str, str],
-) -> None:
-    base = footprint(_run(layout)).allocated_bytes
-    assert footprint(_run(layout, dp=4)).allocated_bytes <= base * (1 + 1e-9)
-    assert footprint(_run(layout, micro_batch=2 * layout[2])).allocated_bytes >= base
-
-
-@given(_LAYOUTS)
-def test_recompute_frees(layout: tuple[int, int, int, str, str]) -> None:
-    kept = [
-        _layer_bytes(_run((*layout[:3], recompute, layout[4])))
-        for recompute in ("full", "selective", "none")
-    ]
-    assert 0 < kept[0] <= kept[1] <= kept[2]
-
-
-@given(_LAYOUTS, st.integers(4, 40))
-def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], layers: int) -> None:
-    run = _run(layout)
-    run = replace(run, model=replace(GPT, num_layers=layers))
-    for split in ("even", "cost"):
-        shares = stage_shares(run, split)
-        assert sum(share.num_layers for share in shares) == layers
-        assert sum(share.has_head for share in shares) == 1
-        assert shares[0].has_embedding
-    total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
-    # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
-    assert total * run.tp >= run.model.parameters * 0.999
 
 
 def test_a_framework_may_have_a_file_of_its_own() -> None:

@@ -90,7 +90,8 @@ def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
 
 
 def test_equal_inputs_give_equal_answers():
-    answers = {str(encode(solved(question(), explain=True))) for _ in range(20)}
+    asked = question(tp=(2,), cp=(1,), recompute=("none", "full"))
+    answers = {str(encode(solved(asked, explain=True))) for _ in range(20)}
     assert len(answers) == 1
 
 

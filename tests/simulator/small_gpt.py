@@ -1,0 +1,45 @@
+"""A GPT of 8 layers on one device, small enough for memory by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiles.model.transformer import Transformer
+from simulator.training_run.activation_footprint import activation_bytes
+from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.tensor_sizes import TensorSizes
+from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import GPT_RUN
+
+# h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.
+SMALL_GPT = Transformer(
+    num_layers=8,
+    hidden_size=1024,
+    ffn_size=4096,
+    num_heads=16,
+    num_kv_heads=16,
+    head_size=64,
+    vocab_size=50_000,
+    gated=False,
+    tied_embeddings=True,
+    learned_positions=512,
+    biases=True,
+)
+RUN = replace(
+    GPT_RUN,
+    id="r",
+    model=SMALL_GPT,
+    num_devices=1,
+    outer_link="",
+    tp=1,
+    pp=1,
+    micro_batch=2,
+    global_batch=16,
+    seq_len=512,
+    schedule="none",
+)
+
+
+def layer_bytes(run: TrainingRun) -> float:
+    stack = memory_stack_of(run)
+    return activation_bytes(run.recompute, stack, TensorSizes(run, stack)).dense_layer

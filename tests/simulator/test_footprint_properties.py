@@ -1,0 +1,75 @@
+"""The memory of described runs, whatever the layout: what can only help, and what adds up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.training_run.footprint import footprint
+from simulator.training_run.memory_stack import load_memory_stack, memory_stack_names
+from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.training_run import TrainingRun
+from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
+
+_LAYOUTS = st.tuples(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(["none", "selective", "mlp", "full"]),
+    st.sampled_from(memory_stack_names()),
+)
+
+
+def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
+    tp, pp, mb, recompute, name = layout
+    stack = load_memory_stack(name)
+    return replace(
+        RUN,
+        tp=tp,
+        pp=pp,
+        dp=changes.get("dp", 2),
+        num_devices=tp * pp * changes.get("dp", 2),
+        micro_batch=changes.get("micro_batch", mb),
+        global_batch=512,
+        recompute=recompute,
+        schedule="1f1b" if pp > 1 else "none",
+        stack=stack.run_stacks[0] if stack.run_stacks else "megatron-2021",
+        memory_stack="" if stack.run_stacks else name,
+        zero_stage=stack.zero_stages[-1],
+        sequence_parallel=tp > 1,
+    )
+
+
+@given(_LAYOUTS)
+def test_more_data_parallel_ranks_and_smaller_micro_batches_need_no_more(
+    layout: tuple[int, int, int, str, str],
+) -> None:
+    base = footprint(_run(layout)).allocated_bytes
+    assert footprint(_run(layout, dp=4)).allocated_bytes <= base * (1 + 1e-9)
+    assert footprint(_run(layout, micro_batch=2 * layout[2])).allocated_bytes >= base
+
+
+@given(_LAYOUTS)
+def test_recompute_frees(layout: tuple[int, int, int, str, str]) -> None:
+    kept = [
+        layer_bytes(_run((*layout[:3], recompute, layout[4])))
+        for recompute in ("full", "selective", "none")
+    ]
+    assert 0 < kept[0] <= kept[1] <= kept[2]
+
+
+@given(_LAYOUTS, st.integers(4, 40))
+def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], layers: int) -> None:
+    run = _run(layout)
+    run = replace(run, model=replace(SMALL_GPT, num_layers=layers))
+    for split in ("even", "cost"):
+        shares = stage_shares(run, split)
+        assert sum(share.num_layers for share in shares) == layers
+        assert sum(share.has_head for share in shares) == 1
+        assert shares[0].has_embedding
+    total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
+    # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
+    assert total * run.tp >= run.model.parameters * 0.999
