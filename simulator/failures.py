@@ -20,17 +20,18 @@ from simulator.prediction import Interval
 _DAY_S = 86400.0
 # Failures per device and second. Value: 419 unexpected interruptions in 54 days of 16,384 H100
 # (Llama 3, arXiv 2407.21783, section 3.3.4); ends: 2.34 and 6.50 failures per 1,000 node-days of
-# eight A100 (Kokolis et al., arXiv 2410.21680, section 3: clusters RSC-2 and RSC-1). Other devices
-# are assumed alike.
+# eight A100 (Kokolis et al., arXiv 2410.21680: clusters RSC-2 and RSC-1). Both checked against
+# what others cite of them, 2026-11-21. Other devices are assumed alike.
 FAILURES_PER_DEVICE_S = Interval(
     value=419 / (54 * 16384) / _DAY_S, low=2.34e-3 / 8 / _DAY_S, high=6.50e-3 / 8 / _DAY_S
 )
 # Storage that a device has to itself while all write: 2 TB/s sustained and 7 TB/s at the peak for
-# 16,384 devices (arXiv 2407.21783, section 3.3.1); the low end, half of the former, is assumed.
+# 16,384 devices (arXiv 2407.21783, section 3.3.1, checked as above); the low end, half of the former,
+# is assumed.
 STORAGE_BYTES_PER_S = Interval(value=2e12 / 16384, low=1e12 / 16384, high=7e12 / 16384)
 # From a failure to the next step. High end: more than 90 % effective training time with 419
-# interruptions in 54 days leaves 18.6 minutes for each at most (the same section), lost work and
-# all; 5 minutes are what arXiv 2410.21680, section 4, takes for a restart; between them is assumed.
+# interruptions in 54 days (arXiv 2407.21783, section 3.3.4) leaves 18.6 minutes for each at most,
+# lost work and all; the low end of 5 minutes and the value between are assumed.
 RESTART_S = Interval(value=600.0, low=300.0, high=0.1 * 54 * _DAY_S / 419)
 # Of a parameter: weight in 16 bits, master weight and Adam's two moments in fp32.
 _CHECKPOINT_BYTES = 14.0
