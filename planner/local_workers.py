@@ -18,19 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import IO
 
 from planner.sweep import Job, Reply, Workers
 
 TRIES = 2  # a job whose process died is given to another one once
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    process: subprocess.Popen[str]
-    job: Job
 
 
 def local_workers(function: str, count: int) -> Workers:

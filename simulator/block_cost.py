@@ -20,8 +20,6 @@ from simulator.op_cost import OpCost
 from simulator.plan import Recompute
 from simulator.prediction import Interval
 
-ZERO = Interval(value=0.0, low=0.0, high=0.0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCost:

@@ -26,8 +26,8 @@ FAILURES_PER_DEVICE_S = Interval(
     value=419 / (54 * 16384) / _DAY_S, low=2.34e-3 / 8 / _DAY_S, high=6.50e-3 / 8 / _DAY_S
 )
 # Storage that a device has to itself while all write: 2 TB/s sustained and 7 TB/s at the peak for
-# 16,384 devices (arXiv 2407.21783, section 3.3.1, checked as above); the low end, half of the former,
-# is assumed.
+# 16,384 devices (arXiv 2407.21783, section 3.3.1, checked as above); the low end, half of the
+# former, is assumed.
 STORAGE_BYTES_PER_S = Interval(value=2e12 / 16384, low=1e12 / 16384, high=7e12 / 16384)
 # From a failure to the next step. High end: more than 90 % effective training time with 419
 # interruptions in 54 days (arXiv 2407.21783, section 3.3.4) leaves 18.6 minutes for each at most,

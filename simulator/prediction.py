@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from profiles.errors import InputError
 from profiles.hardware.device import ReferencePoint
 
-PREDICTION_SCHEMA = "shardwright/prediction@1"
-
 COMPONENTS = (
     "compute",
     "recompute",

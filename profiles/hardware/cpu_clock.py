@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +30,6 @@ DELAY_LIMIT = 0.05
 _MIN_QUIET = 3
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
-_TASKS = Path("/proc/self/task")
-_PRESSURE = Path("/proc/pressure/cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,63 +114,16 @@ class ThreadClock:
         self.close()
 
 
-def read_process_clock() -> ClockReading:
-    """The clocks of this process: CPU time and delay are sums over all its threads."""
-    delays = []
-    try:
-        tasks = os.listdir(_TASKS)
-    except OSError:
-        tasks = []
-    for task in tasks:
-        delay = _delay_ns(f"{_TASKS}/{task}/schedstat")
-        if delay is not None:
-            delays.append(delay)
-    delay_ns = sum(delays) if delays else None
-    return ClockReading(time.perf_counter_ns(), time.process_time_ns(), delay_ns)
-
-
 def between(start: ClockReading, end: ClockReading) -> Sample:
-    """What passed from `start` to `end`.
-
-    A thread that ended between two readings of the process takes its delay with it, so that the
-    sum could fall: the difference is then 0, never negative.
-    """
+    """What passed from `start` to `end`."""
     delay_s = None
     if start.delay_ns is not None and end.delay_ns is not None:
-        delay_s = max(0, end.delay_ns - start.delay_ns) * 1e-9
+        delay_s = (end.delay_ns - start.delay_ns) * 1e-9
     return Sample(
         wall_s=(end.wall_ns - start.wall_ns) * 1e-9,
         cpu_s=(end.cpu_ns - start.cpu_ns) * 1e-9,
         delay_s=delay_s,
     )
-
-
-def cpu_pressure_s() -> float | None:
-    """Seconds since boot in which some thread of the machine waited for a core, or None.
-
-    The `some` line of /proc/pressure/cpu (Documentation/accounting/psi.rst of the Linux kernel).
-    """
-    try:
-        text = _PRESSURE.read_text(encoding="ascii")
-    except OSError:
-        return None
-    return parse_pressure(text)
-
-
-def parse_pressure(text: str) -> float | None:
-    """Seconds in the `some ... total=` entry of a pressure file, or None where there is none.
-
-    >>> parse_pressure("some avg10=0.07 avg60=0.04 avg300=0.00 total=2500000")
-    2.5
-    """
-    for line in text.splitlines():
-        words = line.split()
-        if words and words[0] == "some":
-            for word in words[1:]:
-                key, _, value = word.partition("=")
-                if key == "total" and value.isdigit():
-                    return int(value) * 1e-6
-    return None
 
 
 def delay_fraction(sample: Sample, *, compute_only: bool = False) -> float:
@@ -188,11 +138,6 @@ def delay_fraction(sample: Sample, *, compute_only: bool = False) -> float:
     if delay_s is None:
         delay_s = sample.wall_s - sample.cpu_s if compute_only else 0.0
     return min(1.0, max(0.0, delay_s / sample.wall_s))
-
-
-def is_disturbed(sample: Sample, *, limit: float = DELAY_LIMIT, compute_only: bool = False) -> bool:
-    """True where the sample waited for a core longer than `limit` of its wall time."""
-    return delay_fraction(sample, compute_only=compute_only) > limit
 
 
 def summarise(

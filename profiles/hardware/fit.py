@@ -64,11 +64,6 @@ class Curve:
     log_edge_error: float
     num_points: int
 
-    @property
-    def x_range(self) -> tuple[float, float]:
-        """Smallest and largest measured x: outside, values are extrapolated."""
-        return math.exp(self.log_x[0]), math.exp(self.log_x[-1])
-
     def at(self, x: float) -> CurveValue:
         """The value at `x`; raises InputError unless x > 0."""
         if not (x > 0 and math.isfinite(x)):

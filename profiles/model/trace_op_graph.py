@@ -230,9 +230,7 @@ class _Tracer(TorchFunctionMode):
         written = args[0] if name == "__setitem__" else out
         leaves = [x for x in tree_leaves(written) if isinstance(x, Tensor)]
         outputs = [x for x in leaves if inplace or id(x) not in own]
-        if not outputs or (
-            name == "__get__" and attribute_name(func) not in ("T", "mT", "H", "data")
-        ):
+        if not outputs or (name == "__get__" and attribute_name(func) not in _TENSOR_ATTRIBUTES):
             return out
         if name == "__get__":
             before = [self._number(x) for x in inputs]

@@ -26,8 +26,6 @@ from simulator.measurement import Measurement
 from simulator.op_cost import price_op
 from simulator.plan import Plan, Recompute
 
-LEVELS = ("op", "block", "stage")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:

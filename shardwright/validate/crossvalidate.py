@@ -20,14 +20,9 @@ FOLDS = 5
 def plain_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str, str]:
     """`count` folds of single rows: each source is dealt evenly, in the order of its ids' hashes.
 
-    Near-duplicates of a row may stay among those fitted on, so this is the kindest of the four.
+    Near-duplicates of a row may stay among those fitted on, so this is the kindest of the three.
     """
     return _dealt(runs, lambda run: run.id, count)
-
-
-def grouped_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str, str]:
-    """`count` folds that keep rows of one source, model and number of devices together."""
-    return _dealt(runs, lambda run: f"{run.model}|{run.num_devices}", count)
 
 
 def model_folds(runs: Iterable[PublishedRun], *, batches: int | None = None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,16 +99,6 @@ def memory_summary(rows: Iterable[ComparedRun]) -> ErrorSummary:
     known = [(row.memory_error, row.memory_inside) for row in rows]
     pairs = [(error, inside) for error, inside in known if error is not None]
     return summarise([error for error, _ in pairs], [inside for _, inside in pairs])
-
-
-def accuracy_by(
-    rows: Iterable[ComparedRun], key: Callable[[ComparedRun], str]
-) -> dict[str, Accuracy]:
-    """The accuracy of each group that `key` names, by name."""
-    groups: dict[str, list[ComparedRun]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return {name: accuracy(groups[name]) for name in sorted(groups)}
 
 
 def worst_rows(rows: Iterable[ComparedRun], count: int) -> tuple[ComparedRun, ...]:

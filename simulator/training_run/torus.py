@@ -42,8 +42,3 @@ def _on_axis(count: int, stride: int, begins: int, ends: int) -> int:
     """Ranks of an axis of a group that a torus axis tells apart."""
     first, last = max(begins, stride), min(ends, stride * count)
     return max(1, last // first) if last > first else 1
-
-
-def sides_product(sides: Sequence[int]) -> int:
-    """Chips of a torus."""
-    return math.prod(sides)

@@ -13,7 +13,6 @@ from profiles.errors import InputError
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.validate.crossvalidate import (
-    grouped_folds,
     model_folds,
     model_key,
     plain_folds,
@@ -44,7 +43,7 @@ def test_folds_do_not_depend_on_order() -> None:
     rows = runs()
     mixed = rows.copy()
     random.Random(1).shuffle(mixed)
-    for folds in (plain_folds, grouped_folds, model_folds, source_folds):
+    for folds in (plain_folds, model_folds, source_folds):
         assert folds(rows) == folds(mixed)
 
 
@@ -54,17 +53,6 @@ def test_plain_folds_are_even_within_each_source() -> None:
     sizes = Counter((source_of(run.id), folds[run.id]) for run in rows)
     assert len(sizes) == 10
     assert set(sizes.values()) == {12}
-
-
-def test_groups_stay_together() -> None:
-    rows = runs()
-    folds = grouped_folds(rows)
-    together: dict[tuple[str, str, int | None], set[str]] = {}
-    for run in rows:
-        key = (source_of(run.id), run.model, run.num_devices)
-        together.setdefault(key, set()).add(folds[run.id])
-    assert all(len(found) == 1 for found in together.values())
-    assert len(set(folds.values())) == 5
 
 
 def test_a_model_is_left_out_across_sources() -> None:
@@ -105,10 +93,9 @@ def test_folds_of_the_open_rows_are_stable() -> None:
     rows = read_runs(TRUTH / "runs.csv")
     found = {
         folds.__name__: hashlib.sha256(repr(sorted(folds(rows).items())).encode()).hexdigest()[:12]
-        for folds in (plain_folds, grouped_folds, model_folds)
+        for folds in (plain_folds, model_folds)
     }
     assert found == {
         "plain_folds": "1052f0b95200",
-        "grouped_folds": "ab1cb594ddef",
         "model_folds": "1bd5c62ff12c",
     }
