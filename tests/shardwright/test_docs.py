@@ -37,6 +37,16 @@ def test_the_readme_names_the_two_commands_and_many_more() -> None:
     assert (ROOT / "docs/images/report.png").is_file()
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_that_is_named_exists(name: str) -> None:
+    """By a path from the root, or by its name alone in one of the packages; `*` as in a shell."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/.*]+\.(?:py|toml|md))`", text)
+    assert len(named) > 3
+    for path in named:
+        assert any(ROOT.glob(path)) or any(ROOT.glob(f"*/**/{path}")), path
+
+
 def test_readme_commands_run(tmp_path: Path) -> None:
     ran, helped = 0, set()
     for command in readme_commands():
