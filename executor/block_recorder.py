@@ -81,6 +81,7 @@ class BlockRecorder(Recorder):
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
+        """As Recorder.action, with the blocks of the stages that are watched."""
         found = _ACTION.fullmatch(name)
         if found is None or int(found[1]) not in self._stages:
             with super().action(name):
@@ -132,6 +133,7 @@ class BlockRecorder(Recorder):
 
     @contextmanager
     def step(self) -> Iterator[Any]:
+        """As Recorder.step; when it began is kept."""
         with super().step() as record:
             self.begins_ns.append(self._begin.wall_ns)
             yield record

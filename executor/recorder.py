@@ -25,6 +25,7 @@ class StepRecord:
     loss: float | None = None
 
     def seconds_of(self, *names: str) -> float:
+        """Wall seconds of the actions of these names."""
         return sum(end - start for name, start, end, _ in self.actions if name in names)
 
 
@@ -38,6 +39,7 @@ class Recorder:
 
     @contextmanager
     def step(self) -> Iterator[StepRecord]:
+        """Records what runs inside it as one step."""
         self._current = StepRecord()
         self._begin = read_clock()
         yield self._current

@@ -45,10 +45,12 @@ class Refinement:
 
     @property
     def step_time_s(self) -> float:
+        """Predicted seconds; infinite where nothing was found."""
         return self.prediction.step_time_s.value if self.prediction else np.inf
 
     @property
     def rank_key(self) -> tuple[float, float, Cell]:
+        """Order of answers: time, then memory, then the cell's degrees."""
         memory = self.prediction.peak_memory_bytes.value if self.prediction else np.inf
         return (self.step_time_s, memory, self.cell)
 

@@ -54,6 +54,7 @@ class _IdealSolver(PartitionSolver):
         self.longest_block = float((np.min(forward, axis=0) + np.min(least, axis=0)).max())
 
     def mean_stage_time(self) -> float:
+        """Seconds that some stage takes at least: the mean, or the longest block."""
         return max(float(self.time_before[-1]) / self.problem.num_stages, self.longest_block)
 
     def _node(self, stage: int, i: int, j: int) -> LabelSet:

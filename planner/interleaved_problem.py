@@ -68,6 +68,7 @@ class InterleavedProblem:
         return replace(self, chain=with_capacity(self.chain, more_bytes))
 
     def stages_of(self, rank: int) -> range:
+        """Virtual stages of a rank, in the order of the chain."""
         return range(rank, self.chain.num_stages, self.num_ranks)
 
     def example(self, stage: int, size: int) -> tuple[int, int]:

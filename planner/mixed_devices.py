@@ -30,6 +30,7 @@ class MixedReplica:
 
     @property
     def pipeline_s(self) -> float:
+        """Seconds of its micro-batches through its stages."""
         return self.split.pipeline_s(self.num_microbatches)
 
 

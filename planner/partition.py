@@ -92,10 +92,12 @@ class PartitionSolver:
         self.time_before = self.forward_before + self.backward_before
 
     def mean_stage_time(self) -> float:
+        """Seconds that some stage takes at least: the mean, or the longest block."""
         longest = float(np.diff(self.time_before).max())
         return max(float(self.time_before[-1]) / self.problem.num_stages, longest)
 
     def largest_stage_time(self) -> float:
+        """Seconds of the longest run of blocks, at its fastest strategies: no stage takes longer."""
         return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:

@@ -175,6 +175,7 @@ class Partition:
     step_time_s: float
 
     def ends(self) -> tuple[int, ...]:
+        """Per stage the block behind its last."""
         return (*self.starts[1:], len(self.strategies))
 
 

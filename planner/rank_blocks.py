@@ -141,6 +141,7 @@ class RankBlocks:
         return tuple(sorted(found.values(), key=lambda c: (c.seconds, c.strategies)))
 
     def statics(self, extras: int) -> Statics:
+        """Room and gradients of the rank with the first `extras` of its stages a block longer."""
         if extras not in self._known:
             sizes = [self.problem.least_blocks + (at < extras) for at in range(self.v)]
             ranges = tuple(map(self.problem.example, self.stages, sizes))
@@ -178,6 +179,7 @@ class RankBlocks:
         return np.asarray(need.max(axis=1))
 
     def crossings(self, longer: Counts) -> Array:
+        """[v] bytes received and sent by each stage per micro-batch, with `longer` blocks more."""
         sizes = (self.problem.least_blocks + longer).tolist()
         ranges = map(self.problem.example, self.stages, sizes)
         return np.asarray(

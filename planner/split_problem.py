@@ -82,6 +82,7 @@ class SplitProblem:
 
     @property
     def per_rank(self) -> int:
+        """Virtual stages of a rank."""
         return self.schedule.num_stages // self.schedule.num_ranks
 
     def with_capacity(self, more_bytes: float) -> SplitProblem:

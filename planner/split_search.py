@@ -56,6 +56,7 @@ class Split:
 
     @property
     def step_time_s(self) -> float:
+        """Of the partition; infinite without one."""
         return self.partition.step_time_s if self.partition else np.inf
 
 

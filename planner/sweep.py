@@ -97,6 +97,7 @@ class Verdict:
 
     @property
     def found(self) -> Answer | None:
+        """The answer of whichever search was asked."""
         return self.answer if self.answer is not None else self.layout
 
 
@@ -122,9 +123,11 @@ Workers = Callable[[Sequence[Job]], Iterator[Reply]]
 class Shelf(Protocol):
     """Keeps answers between sweeps; failures are not kept, they are tried again."""
 
-    def find(self, posed: Posed) -> Answer | None: ...
+    def find(self, posed: Posed) -> Answer | None:
+        """A kept answer to the question, or None."""
 
-    def keep(self, posed: Posed, solved: Answer) -> Answer: ...
+    def keep(self, posed: Posed, solved: Answer) -> Answer:
+        """The answer as it is kept from now on."""
 
 
 def sweep(

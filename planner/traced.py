@@ -17,4 +17,5 @@ class Traced(Protocol):
     tied_parameters: tuple[tuple[str, ...], ...]
     why_not_tensor_parallel: str
 
-    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph: ...
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph of a micro-batch as one of `tp` ranks runs it."""

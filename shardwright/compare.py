@@ -70,6 +70,7 @@ class Comparison:
 
     @property
     def step(self) -> Row:
+        """The row of the whole step."""
         return self.rows[0]
 
 

@@ -76,6 +76,7 @@ class MixedStep:
 
     @property
     def reduction_s(self) -> float:
+        """Seconds that the exchange adds after the slowest pipeline."""
         return max(0.0, max(self.reduced_s) - self.pipeline_s)
 
 

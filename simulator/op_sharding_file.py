@@ -50,6 +50,7 @@ class Change:
 
     @property
     def target(self) -> Placements:
+        """The placements at the end of the change."""
         return self.steps[-1]
 
 
@@ -110,10 +111,12 @@ class ShardingCost:
 
     @property
     def seconds(self) -> float:
+        """Kernels and collectives."""
         return self.work_s + self.communication_s
 
     @property
     def communication_s(self) -> float:
+        """Seconds of collectives: between ops, inside ops, of gradients of weights."""
         return self.reshard_s + self.inner_s + self.weight_sync_s
 
     @property
@@ -204,6 +207,7 @@ class CountedMessages:
 
     @property
     def agree(self) -> bool:
+        """Whether number and bytes of the collectives are the planned ones."""
         return self.planned == self.counted and self.planned_bytes == self.counted_bytes
 
 

@@ -126,6 +126,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
+        """Ranks of the plan."""
         return self.pp * self.dp * self.tp
 
     def rank(self, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> int:
@@ -142,7 +143,9 @@ class Plan:
         return rank_of_stage(self.schedule, self.pp, stage)
 
     def tp_group(self, pp_rank: int, dp_rank: int = 0) -> tuple[int, ...]:
+        """Ranks that split the layers of one pipeline rank and replica."""
         return tuple(self.rank(pp_rank, dp_rank, t) for t in range(self.tp))
 
     def dp_group(self, pp_rank: int, tp_rank: int = 0) -> tuple[int, ...]:
+        """Ranks that are replicas of one pipeline and tensor rank."""
         return tuple(self.rank(pp_rank, d, tp_rank) for d in range(self.dp))

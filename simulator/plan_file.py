@@ -48,6 +48,7 @@ class Infeasibility:
 
     @property
     def bytes_over(self) -> float:
+        """What the device lacks."""
         return self.needed_bytes - self.capacity_bytes
 
 

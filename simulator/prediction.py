@@ -98,10 +98,12 @@ class RankMemory:
 
     @property
     def static_bytes(self) -> float:
+        """What the rank holds during the whole step."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
     def peak_bytes(self) -> float:
+        """At the moment with the most: the parts' sum."""
         return (
             self.static_bytes
             + self.activations_bytes
@@ -111,6 +113,7 @@ class RankMemory:
 
     @property
     def fits(self) -> bool:
+        """Whether the peak is within the usable memory."""
         return self.peak_bytes <= self.capacity_bytes
 
 

@@ -35,6 +35,7 @@ class OptimizerBytes:
     sgd: float
 
     def of(self, optimizer: str) -> float:
+        """Bytes a parameter of an optimizer's states."""
         return self.adamw if optimizer == "adamw" else self.sgd
 
 
@@ -63,6 +64,7 @@ class Stack:
     behaviour: Behaviour
 
     def bytes_of(self, precision: str) -> PrecisionBytes:
+        """Of a precision: fp32, bf16 or fp16."""
         return {"fp32": self.fp32, "bf16": self.bf16, "fp16": self.fp16}[precision]
 
 

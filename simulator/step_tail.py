@@ -29,6 +29,7 @@ class Tail:
 
     @property
     def total_s(self) -> float:
+        """Exchange of gradients, then the optimizer."""
         return self.data_parallel_s + self.optimizer_s
 
 

@@ -31,6 +31,7 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
+        """Seconds from the first action's start to the last one's end."""
         return max(self.end_s)
 
     def rank_end_s(self, rank: int) -> float:

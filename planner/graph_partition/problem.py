@@ -127,6 +127,7 @@ class Split:
 
     @property
     def proven(self) -> bool:
+        """Whether no split can be better."""
         return self.bound_s >= self.max_load_s
 
 

@@ -57,6 +57,7 @@ def along_dims(call: OpCall) -> tuple[Loop, ...]:
 
 
 def joined(call: OpCall) -> tuple[Loop, ...]:
+    """Concatenation: all dims but that along which tensors are joined."""
     return elementwise(call, without=call.dims)
 
 

@@ -80,6 +80,7 @@ def batch_norm(call: OpCall) -> tuple[Loop, ...]:
 
 
 def group_norm(call: OpCall) -> tuple[Loop, ...]:
+    """The batch alone: a group's channels are normalised together."""
     return (Loop(role="", inputs=(0, *(None,) * (len(call.inputs) - 1)), outputs=(0,)),)
 
 

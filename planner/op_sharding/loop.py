@@ -28,6 +28,7 @@ class Exchange:
 
     @property
     def memory_bytes(self) -> float:
+        """Of the full buffer."""
         return float(self.elements * DTYPE_BYTES[self.dtype])
 
 
@@ -60,10 +61,12 @@ class OpCall:
     outputs: tuple[GraphTensor, ...]
 
     def input_shape(self, index: int) -> tuple[int, ...]:
+        """Of one of the tensors that it reads."""
         return self.inputs[index].shape
 
     @property
     def out(self) -> tuple[int, ...]:
+        """Shape of the first tensor that it makes."""
         return self.outputs[0].shape
 
     @property

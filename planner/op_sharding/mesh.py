@@ -41,6 +41,7 @@ class Mesh:
 
     @property
     def devices(self) -> int:
+        """Devices of all axes together."""
         return math.prod(self.sizes)
 
     @property

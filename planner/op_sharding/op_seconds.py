@@ -52,6 +52,7 @@ class OpPrice:
 
     @property
     def total_s(self) -> float:
+        """Work, collectives inside the op, gradients of weights."""
         return self.work_s + self.inner_s + self.weight_sync_s
 
 

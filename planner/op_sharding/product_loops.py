@@ -42,6 +42,7 @@ def product(call: OpCall) -> tuple[Loop, ...]:
 
 
 def einsum(call: OpCall) -> tuple[Loop, ...]:
+    """One loop per letter; () without an explicit output or with an ellipsis."""
     equation = call.op.option("equation")
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return ()

@@ -112,6 +112,7 @@ def partition_rows(folder: Path, time_limit_s: float = TIME_LIMIT_S) -> tuple[Pa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own flags."""
     parser.add_argument("file", type=Path, metavar="FILE", help="a layer graph, JSON")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="SPLIT", help="write the split to this JSON file"
@@ -126,6 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Solve the file's graph, print and write the split; the exit status."""
     if not arguments.time_limit > 0:
         raise InputError(f"--time-limit is {arguments.time_limit}; it must be above 0 seconds")
     try:

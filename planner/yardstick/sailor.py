@@ -42,6 +42,7 @@ class SailorRow:
 
     @property
     def unfitted_error(self) -> float:
+        """Relative error of the step without what was fitted, above 0 where predicted too slow."""
         return self.unfitted_step_s / self.run.step_s - 1.0
 
     @property

@@ -67,6 +67,7 @@ class Run:
 
     @property
     def mixed(self) -> bool:
+        """Whether several types of device take part."""
         return len({group.device for stage in self.groups for group in stage}) > 1
 
 
@@ -82,6 +83,8 @@ class Curve:
     constant: float
 
     def bytes_per_s(self, message_bytes: float) -> float:
+        """Rate of a message of so many bytes: the file's parabola in log2 of its MB, held below
+        64 KiB and above 1 GiB."""
         x = math.log2(min(max(message_bytes, 2.0**16), 2.0**30) / 1e6)
         return (self.square * x * x + self.slope * x + self.constant) * 1e9
 

@@ -120,6 +120,7 @@ class Cluster:
 
     @property
     def homogeneous(self) -> bool:
+        """True where all devices are of one type."""
         return len({group.device.name for group in self.groups}) == 1
 
     def device_at(self, index: int) -> Device:

@@ -66,10 +66,12 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
+        """Product of the shape."""
         return math.prod(self.shape)
 
     @property
     def memory_bytes(self) -> int:
+        """Of the contents, without an allocator's rounding."""
         return round(self.num_elements * DTYPE_BYTES[self.dtype])
 
 
@@ -206,14 +208,17 @@ class Block:
 
     @property
     def forward_flop(self) -> int:
+        """FLOPs of the forward, as this rank runs it (1 multiply-add = 2)."""
         return sum(op.work_flop for op in self.forward_ops)
 
     @property
     def backward_flop(self) -> int:
+        """FLOPs of the backward, as this rank runs it, nothing recomputed."""
         return sum(op.work_flop for op in self.backward_ops)
 
     @property
     def saved_bytes(self) -> int:
+        """Kept for the backward, beside tensors between blocks."""
         return sum(tensor.memory_bytes for tensor in self.saved)
 
     @property
@@ -293,6 +298,7 @@ class ModelGraph:
 
     @property
     def cuttable(self) -> bool:
+        """Whether it has more than one block."""
         return not self.why_not_cuttable
 
     @property
@@ -302,14 +308,17 @@ class ModelGraph:
 
     @property
     def forward_flop(self) -> int:
+        """FLOPs of the forward, as this rank runs it (1 multiply-add = 2)."""
         return sum(block.forward_flop for block in self.blocks)
 
     @property
     def backward_flop(self) -> int:
+        """FLOPs of the backward, as this rank runs it, nothing recomputed."""
         return sum(block.backward_flop for block in self.blocks)
 
     @property
     def full_parameter_count(self) -> int:
+        """Elements over the whole tp group; tied parameters once."""
         return sum(block.full_parameter_count for block in self.blocks)
 
 

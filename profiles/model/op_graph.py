@@ -43,6 +43,7 @@ class GraphTensor:
 
     @property
     def memory_bytes(self) -> float:
+        """Of the contents, without an allocator's rounding."""
         return self.num_elements * DTYPE_BYTES[self.dtype]
 
 
@@ -91,6 +92,7 @@ class GraphBlock:
 
     @property
     def repeats(self) -> int:
+        """How many blocks of the model it stands for."""
         return len(self.entries)
 
 

@@ -134,6 +134,7 @@ class Output:
                 self.leaves.append(("plain", leaf))
 
     def fits(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call is given what the remembered one was given, but for values."""
         return [_spec(x) for x in tree_leaves((args, kwargs))] == self.inputs
 
     def make(self, args: Any, kwargs: Any) -> Any:

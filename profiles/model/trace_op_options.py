@@ -14,16 +14,19 @@ _VIEW_TRIAL = ("view", "reshape", "flatten", "unflatten", "contiguous")
 
 
 def call_name(func: Any) -> str:
+    """The name of a torch function; reflected operators have that of the plain one."""
     name = str(getattr(func, "__name__", func))
     plain = {"__rmul__": "mul", "__radd__": "add", "__matmul__": "matmul", "__rsub__": "rsub"}
     return plain.get(name, name)
 
 
 def attribute_name(func: Any) -> str:
+    """Of a property of tensors its name (`T`, `shape`), else empty."""
     return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
 def copied(kwargs: dict[str, Any], copy: Any) -> dict[str, Any]:
+    """Keyword arguments with every tensor replaced by `copy` of it."""
     return {key: tree_map_only(Tensor, copy, value) for key, value in kwargs.items()}
 
 

@@ -107,6 +107,7 @@ def tensor_bytes(x: Tensor) -> int:
 
 
 def dtype_name(x: torch.dtype) -> str:
+    """`bfloat16` of `torch.bfloat16`."""
     return str(x).removeprefix("torch.")
 
 

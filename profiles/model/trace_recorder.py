@@ -85,10 +85,12 @@ class Recorder(TorchDispatchMode):
     # --- where we are -------------------------------------------------------------------------
 
     def enter_module(self, path: str) -> None:
+        """Ops from here on belong to the module at `path`."""
         self._path.append(path)
         self._note_module(path)
 
     def leave_module(self) -> None:
+        """Ops from here on belong to the module around it."""
         self._path.pop()
         self._note_module(self._path[-1])
 
@@ -99,6 +101,7 @@ class Recorder(TorchDispatchMode):
         self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
 
     def begin_backward(self) -> None:
+        """Ops from here on are backward ops."""
         self.phase = Phase.BACKWARD
 
     @contextmanager

@@ -87,6 +87,7 @@ class Transformer:
 
     @property
     def router_parameters(self) -> int:
+        """Of one layer of experts."""
         return self.hidden_size * self.num_experts
 
     @property
@@ -99,6 +100,7 @@ class Transformer:
 
     @property
     def num_expert_layers(self) -> int:
+        """Layers with experts."""
         return max(0, self.num_layers - self.first_dense_layers) if self.num_experts else 0
 
     @property

@@ -38,6 +38,7 @@ class RankParts:
 
     @property
     def step_s(self) -> float:
+        """The parts' sum."""
         return self.busy_s + self.gradient_exchange_s + self.optimizer_s + self.waiting_s
 
 

@@ -54,6 +54,7 @@ class RooflinePoint:
 
     @property
     def rate_flop_per_s(self) -> float:
+        """Reached, not the device's."""
         return self.flop / self.time_s
 
 

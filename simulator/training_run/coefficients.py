@@ -435,9 +435,11 @@ class Assigned:
         return {kind: values[index] for kind, index in self.index.items()}
 
     def starts(self) -> Array:
+        """Where fits begin, per coefficient."""
         return np.asarray([KINDS[k].start for k in self.kinds])
 
     def spreads(self) -> Array:
+        """How far (in log) each may lie from what it is drawn to."""
         return np.asarray([KINDS[k].spread for k in self.kinds])
 
     def from_file(self, file: CoefficientFile) -> Array:

@@ -46,6 +46,7 @@ class RankFootprint:
 
     @property
     def allocated_bytes(self) -> float:
+        """Tensors at the fullest moment of the rank."""
         return self.static.total + self.always + self.activations + self.moment_bytes
 
 
@@ -72,6 +73,7 @@ class Footprint:
 
     @property
     def fullest(self) -> RankFootprint:
+        """The rank that needs the most."""
         return max(self.ranks, key=lambda rank: rank.needed_bytes)
 
 

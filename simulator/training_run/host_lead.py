@@ -49,6 +49,7 @@ class HostLead:
         return next(self.share[name] for name in lead_regimes(run) if name in self.share)
 
     def launches_of(self, run: TrainingRun) -> int:
+        """By how many launches the host is ahead of the device in the run."""
         return self.launches if run.pp == 1 else self.pipeline_launches
 
 

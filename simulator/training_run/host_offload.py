@@ -64,6 +64,7 @@ def host_bytes(run: TrainingRun, updated: float, layers: float) -> float:
 
 
 def host_limit_bytes(host: Host) -> float:
+    """Host memory that a device's share of a run may take."""
     return USABLE_SHARE * host.memory_bytes
 
 

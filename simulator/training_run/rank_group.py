@@ -16,6 +16,7 @@ class RankGroup:
 
     @property
     def ranks(self) -> int:
+        """Ranks of the group."""
         return math.prod(count for count, _ in self.axes)
 
     def within(self, part_devices: int) -> int:
@@ -37,10 +38,12 @@ def _together(count: int, stride: int, part_devices: int) -> int:
 
 
 def tensor_group(run: TrainingRun) -> RankGroup:
+    """Ranks that split each layer: neighbours."""
     return RankGroup(((run.tp, 1),))
 
 
 def context_group(run: TrainingRun) -> RankGroup:
+    """Ranks that split a sequence: a tensor group apart."""
     return RankGroup(((run.cp, run.tp),))
 
 

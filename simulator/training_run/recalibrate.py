@@ -135,14 +135,17 @@ class Recalibration:
 
     @property
     def error_before(self) -> float:
+        """Mean absolute relative error with the shipped coefficients."""
         return mean_error(self.before_s, self.measured_s)
 
     @property
     def error_after(self) -> float:
+        """The same with the refitted ones, on the runs that they were fitted on."""
         return mean_error(self.after_s, self.measured_s)
 
     @property
     def error_left_out(self) -> float:
+        """The same on runs that were left out of the fit."""
         return mean_error(self.left_out_s, self.measured_s)
 
     @property

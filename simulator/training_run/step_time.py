@@ -50,6 +50,7 @@ class StepParts:
 
     @property
     def total_s(self) -> Array:
+        """Seconds of a step, per run."""
         return np.asarray(
             self.compute_s
             + self.tensor_s

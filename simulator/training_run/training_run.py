@@ -142,4 +142,5 @@ class TrainingRun:
 
     @property
     def num_nodes(self) -> int:
+        """Groups of devices that the inner link joins, at least 1."""
         return max(1, math.ceil(self.num_devices / self.node_devices))
