@@ -97,7 +97,7 @@ class PartitionSolver:
         return max(float(self.time_before[-1]) / self.problem.num_stages, longest)
 
     def largest_stage_time(self) -> float:
-        """Seconds of the longest run of blocks, at its fastest strategies: no stage takes longer."""
+        """Seconds of the longest range of blocks at its fastest: no stage takes longer."""
         return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
