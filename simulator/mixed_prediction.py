@@ -24,7 +24,7 @@ from simulator.predict import Traced
 from simulator.prediction import Interval, RankMemory
 from simulator.schedule import build_schedule
 from simulator.stack import Stack
-from simulator.step_tail import held_parameters, price_tail
+from simulator.step_tail import Tail, held_parameters, price_tail
 from simulator.timeline import simulate
 
 _ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
@@ -219,6 +219,26 @@ def _counts(graph: ModelGraph, first: int, last: int) -> tuple[int, ...]:
     return held_parameters(graph, graph.chain[first:last])
 
 
+def _tail(
+    plan: MixedPlan,
+    counts: tuple[int, ...],
+    group: tuple[int, ...],
+    cluster: Cluster,
+    stack: Stack,
+) -> Tail:
+    """What devices that hold parameters of these sizes in common do after the last backward."""
+    return price_tail(
+        counts,
+        group=group,
+        zero_stage=plan.zero_stage,
+        precision=plan.workload.precision,
+        optimizer=plan.workload.optimizer,
+        cluster=cluster,
+        stack=stack,
+        sharing=plan.tp,
+    )
+
+
 def _exchange_s(
     plan: MixedPlan,
     first: int,
@@ -229,16 +249,8 @@ def _exchange_s(
     end: str,
 ) -> float:
     """Seconds to exchange blocks [first, last) over the replicas."""
-    tail = price_tail(
-        _counts(graph, first, last),
-        group=tuple(p.stage_of(first).devices[0] for p in plan.pipelines),
-        zero_stage=plan.zero_stage,
-        precision=plan.workload.precision,
-        optimizer=plan.workload.optimizer,
-        cluster=cluster,
-        stack=stack,
-        sharing=plan.tp,
-    )
+    group = tuple(p.stage_of(first).devices[0] for p in plan.pipelines)
+    tail = _tail(plan, _counts(graph, first, last), group, cluster, stack)
     return {
         "value": tail.data_parallel_s,
         "low": tail.data_parallel_low_s,
@@ -258,17 +270,10 @@ def _optimizer_s(
     """Seconds of a stage's optimizer on its own devices."""
     own = plan.pipelines[number].stages[stage]
     others = [p for index, p in enumerate(plan.pipelines) if index != number]
-    tail = price_tail(
-        _counts(graph, own.first_block, own.last_block),
-        # Only the first device and the number of the group count for the optimizer.
-        group=(own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others)),
-        zero_stage=plan.zero_stage,
-        precision=plan.workload.precision,
-        optimizer=plan.workload.optimizer,
-        cluster=cluster,
-        stack=stack,
-        sharing=plan.tp,
-    )
+    counts = _counts(graph, own.first_block, own.last_block)
+    # Only the first device and the number of the group count for the optimizer.
+    group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
+    tail = _tail(plan, counts, group, cluster, stack)
     return {
         "value": tail.optimizer_s,
         "low": tail.optimizer_low_s,
