@@ -1,14 +1,10 @@
-"""`predict --runs`: one row per row whatever they hold, and how near the open table's rows come."""
+"""`predict --runs`: one row per row whatever they hold."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-import os
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES, RUN_COLUMNS, PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.predict_runs import predict_table, predicted_runs, row_of
-from shardwright.validate.compared import ComparedRun, compare_runs
-from shardwright.validate.groups import source_of
 from shardwright.validate.predicted import PREDICTED_COLUMNS, read_predicted
-from shardwright.validate.statistics import step_time_summary
-from shardwright.validate.targets import TARGETS, outcome
 from simulator.training_run.predict_runs import predict_runs
+from tests.shardwright.test_cli import shardwright
 
 ROOT = Path(__file__).parents[2]
-TRUTH = ROOT.parent / "shared" / "truth"
-needs_truth = pytest.mark.skipif(
-    not TRUTH.is_dir(), reason="the folder shared/truth is not beside the checkout"
-)
 
 RUN = PublishedRun(
     row=1,
@@ -304,16 +292,6 @@ def test_layouts_that_failed_are_a_table_too(tmp_path: Path) -> None:
     assert sizes[0] > 10 * sizes[1]
 
 
-def shardwright(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardwright", *arguments],
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     path = write(tmp_path, [cells(RUN), cells(RUN, id="bad", dp="two")])
     done = shardwright("predict", "--runs", str(path))
@@ -327,73 +305,3 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     assert "unknown column 'num_layer'" in " ".join(wrong.stderr.split())
     assert "num_layers" in wrong.stderr
     assert wrong.stdout == ""
-
-
-# ---- The open table of published runs
-
-
-@pytest.fixture(scope="module")
-def compared() -> tuple[ComparedRun, ...]:
-    path = TRUTH / "runs.csv"
-    runs = read_runs(path, lenient=True)
-    return compare_runs(runs, read_measured(path), predicted_runs(runs))
-
-
-@needs_truth
-def test_nearly_every_open_row_is_predicted(compared: tuple[ComparedRun, ...]) -> None:
-    """97 % of all rows and of those that name their layout; the others say why."""
-    assert len(compared) == 2068
-    named = [row for row in compared if row.run.tp is not None and row.run.pp is not None]
-    for rows in (compared, named):
-        assert sum(row.supported for row in rows) >= 0.97 * len(rows)
-    for row in compared:
-        if not row.supported:
-            assert len(row.predicted.status) > len("unsupported: run '' cannot be predicted: ")
-            assert row.predicted.step_time_s is None
-    # No source is left out as a whole but one of three rows without a batch or a device.
-    lost = Counter(source_of(row.run.id) for row in compared if not row.supported)
-    assert lost["mbridge"] <= 20  # state-space models
-    assert set(lost) <= {"mbridge", "mlperf", "colossal"}
-
-
-# Issue 3's targets, where the shipped coefficients reach them, and a fifth more: small changes of
-# the model may not break a test, a lost term must. Cross-validated figures: docs/accuracy.md.
-MARGIN = 1.2
-REACHED = (
-    "llmf, bf16, sequence up to 8k",
-    "simumax-b200",
-    "korthikanti-tab5",
-    "vtrain-single",
-    "zb",
-    "mbridge and mlperf, dense bf16 or fp8, layout known",
-    "TPU",
-)
-
-
-@needs_truth
-@pytest.mark.parametrize("name", REACHED)
-def test_open_rows_come_within_their_target(compared: tuple[ComparedRun, ...], name: str) -> None:
-    (target,) = (target for target in TARGETS if target.name == name)
-    found = outcome(target, compared)
-    assert found.compared == found.rows or name == "TPU"
-    assert target.step_time is not None
-    assert found.step_time <= MARGIN * target.step_time
-    if target.bias is not None:
-        assert abs(found.bias) <= MARGIN * target.bias
-
-
-@needs_truth
-def test_no_source_is_far_off_or_below_its_interval(compared: tuple[ComparedRun, ...]) -> None:
-    """90 % intervals hold 75 % of every source's rows at least, and 85 % of all; the sweep whose
-    slow rows carry network trouble aside, no source is off by more than a sixth."""
-    inside: dict[str, list[bool]] = {}
-    for row in compared:
-        if row.step_time_error is not None:
-            inside.setdefault(source_of(row.run.id), []).append(row.step_time_inside)
-    every = [held for rows in inside.values() for held in rows]
-    assert sum(every) >= 0.85 * len(every)
-    for source, held in inside.items():
-        assert sum(held) >= 0.75 * len(held), source
-        if source != "ultra":
-            mine = [row for row in compared if source_of(row.run.id) == source]
-            assert step_time_summary(mine).mean_absolute < 1 / 6, source

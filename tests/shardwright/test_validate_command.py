@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,18 +14,9 @@ from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.commands.validate import validate
 from shardwright.validate.groups import source_of
+from tests.shardwright.test_cli import shardwright
 
 ROOT = Path(__file__).parents[2]
-
-
-def shardwright(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardwright", *arguments],
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def page_of(

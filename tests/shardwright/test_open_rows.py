@@ -1,0 +1,163 @@
+"""The open rows that stand beside the repository: how many are predicted, how near their step times
+and their peaks come. In one file, since the peaks of the largest sweep are run once for all."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profiles.published.measured import read_measured
+from profiles.published.run_table import read_runs
+from shardwright.commands.predict_runs import predicted_runs
+from shardwright.validate.compared import ComparedRun, compare_runs
+from shardwright.validate.groups import source_of
+from shardwright.validate.statistics import step_time_summary
+from shardwright.validate.targets import TARGETS, outcome
+from simulator.training_run.complete import UnsupportedRunError, complete_run
+from simulator.training_run.footprint import fits, footprint
+from simulator.training_run.training_run import TrainingRun
+
+TRUTH = Path(__file__).parents[3] / "shared" / "truth"
+GIB = 2**30
+pytestmark = pytest.mark.skipif(
+    not (TRUTH / "runs.csv").is_file(), reason=f"no published runs at {TRUTH}"
+)
+
+
+@functools.cache
+def _measured() -> tuple[tuple[TrainingRun, float], ...]:
+    peaks = {m.id: m.peak_memory_gib for m in read_measured(TRUTH / "runs.csv")}
+    found = []
+    for run in read_runs(TRUTH / "runs.csv", lenient=True):
+        peak = peaks[run.id]
+        if peak is not None:
+            try:
+                found.append((complete_run(run), peak))
+            except UnsupportedRunError:
+                continue
+    return tuple(found)
+
+
+def _errors(prefix: str, *, unit: float = GIB) -> np.ndarray:
+    rows = [(run, peak) for run, peak in _measured() if run.id.startswith(prefix)]
+    assert rows
+    return np.array([footprint(run).shown_bytes / unit / peak - 1 for run, peak in rows])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "worst_mean"),
+    # As measured, with a little room: 0.10 %, 3.6 %, 6.3 % (rows left out 7.2 %), 7.9 %, 7.5 %.
+    [
+        ("simumax-b200", 0.002),
+        ("bloom", 0.04),
+        ("ultra", 0.067),
+        ("mlperf", 0.09),
+        ("dlperf", 0.08),
+    ],
+)
+def test_mean_error(prefix: str, worst_mean: float) -> None:
+    assert np.abs(_errors(prefix)).mean() <= worst_mean
+
+
+def test_zero_bubble_prints_decimal_gigabytes() -> None:
+    # Its runtime logs max_memory_allocated() // 1000000; read as GiB the same rows are 5.7 % off.
+    assert np.abs(_errors("zb_", unit=1e9)).mean() <= 0.025
+    assert np.abs(_errors("zb_")).mean() <= 0.06
+
+
+def test_without_tensor_parallelism_nothing_is_fitted_and_half_are_within_a_per_cent() -> None:
+    errors = [
+        footprint(run).shown_bytes / GIB / peak - 1
+        for run, peak in _measured()
+        if run.id.startswith("ultra") and run.tp == 1
+    ]
+    assert len(errors) == 85
+    assert np.median(np.abs(errors)) <= 0.008
+    assert np.mean(np.abs(errors)) <= 0.026
+
+
+def test_no_model_of_the_sweep_is_far_from_the_others() -> None:
+    by_depth: dict[int, list[float]] = {}
+    for run, peak in _measured():
+        if run.id.startswith("ultra"):
+            error = abs(footprint(run).shown_bytes / GIB / peak - 1)
+            by_depth.setdefault(run.model.num_layers, []).append(error)
+    assert len(by_depth) == 4
+    assert all(np.mean(errors) < 0.09 for errors in by_depth.values())
+
+
+def test_fits_or_fails() -> None:
+    ran = np.mean([fits(run) for run, _ in _measured() if run.id.startswith("ultra")])
+    failed = [complete_run(run) for run in read_runs(TRUTH / "failed.csv")]
+    assert len(failed) == 753
+    stopped = np.mean([not fits(run) for run in failed])
+    # 97.9 % and 94.7 %; of the rest a good part failed for other reasons than memory.
+    assert (ran + stopped) / 2 >= 0.96
+
+
+@pytest.fixture(scope="module")
+def compared() -> tuple[ComparedRun, ...]:
+    path = TRUTH / "runs.csv"
+    runs = read_runs(path, lenient=True)
+    return compare_runs(runs, read_measured(path), predicted_runs(runs))
+
+
+def test_nearly_every_open_row_is_predicted(compared: tuple[ComparedRun, ...]) -> None:
+    """97 % of all rows and of those that name their layout; the others say why."""
+    assert len(compared) == 2068
+    named = [row for row in compared if row.run.tp is not None and row.run.pp is not None]
+    for rows in (compared, named):
+        assert sum(row.supported for row in rows) >= 0.97 * len(rows)
+    for row in compared:
+        if not row.supported:
+            assert len(row.predicted.status) > len("unsupported: run '' cannot be predicted: ")
+            assert row.predicted.step_time_s is None
+    # No source is left out as a whole but one of three rows without a batch or a device.
+    lost = Counter(source_of(row.run.id) for row in compared if not row.supported)
+    assert lost["mbridge"] <= 20  # state-space models
+    assert set(lost) <= {"mbridge", "mlperf", "colossal"}
+
+
+# Issue 3's targets, where the shipped coefficients reach them, and a fifth more: small changes of
+# the model may not break a test, a lost term must. Cross-validated figures: docs/accuracy.md.
+MARGIN = 1.2
+REACHED = (
+    "llmf, bf16, sequence up to 8k",
+    "simumax-b200",
+    "korthikanti-tab5",
+    "vtrain-single",
+    "zb",
+    "mbridge and mlperf, dense bf16 or fp8, layout known",
+    "TPU",
+)
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_open_rows_come_within_their_target(compared: tuple[ComparedRun, ...], name: str) -> None:
+    (target,) = (target for target in TARGETS if target.name == name)
+    found = outcome(target, compared)
+    assert found.compared == found.rows or name == "TPU"
+    assert target.step_time is not None
+    assert found.step_time <= MARGIN * target.step_time
+    if target.bias is not None:
+        assert abs(found.bias) <= MARGIN * target.bias
+
+
+def test_no_source_is_far_off_or_below_its_interval(compared: tuple[ComparedRun, ...]) -> None:
+    """90 % intervals hold 75 % of every source's rows at least, and 85 % of all; the sweep whose
+    slow rows carry network trouble aside, no source is off by more than a sixth."""
+    inside: dict[str, list[bool]] = {}
+    for row in compared:
+        if row.step_time_error is not None:
+            inside.setdefault(source_of(row.run.id), []).append(row.step_time_inside)
+    every = [held for rows in inside.values() for held in rows]
+    assert sum(every) >= 0.85 * len(every)
+    for source, held in inside.items():
+        assert sum(held) >= 0.75 * len(held), source
+        if source != "ultra":
+            mine = [row for row in compared if source_of(row.run.id) == source]
+            assert step_time_summary(mine).mean_absolute < 1 / 6, source
