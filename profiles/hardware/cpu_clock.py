@@ -115,10 +115,10 @@ class ThreadClock:
 
 
 def between(start: ClockReading, end: ClockReading) -> Sample:
-    """What passed from `start` to `end`."""
+    """What passed from `start` to `end`; a delay that falls, as a sum over threads may, is 0."""
     delay_s = None
     if start.delay_ns is not None and end.delay_ns is not None:
-        delay_s = (end.delay_ns - start.delay_ns) * 1e-9
+        delay_s = max(0, end.delay_ns - start.delay_ns) * 1e-9
     return Sample(
         wall_s=(end.wall_ns - start.wall_ns) * 1e-9,
         cpu_s=(end.cpu_ns - start.cpu_ns) * 1e-9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +53,18 @@ def no_causal_mask() -> Iterator[None]:
     finally:
         for name, original in replaced.items():
             setattr(masks, name, original)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Inside it a CPU's ops are torch's own: oneDNN's are others, and not of every machine.
+
+    torch warns there of a setting for GPUs that is left as it is.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:

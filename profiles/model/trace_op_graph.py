@@ -22,7 +22,7 @@ from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
-from profiles.model.trace_fakes import no_causal_mask
+from profiles.model.trace_fakes import no_causal_mask, plain_kernels
 from profiles.model.trace_op_kernels import Kernels, backward_kernels, run_call
 from profiles.model.trace_op_options import (
     attribute_name,
@@ -55,7 +55,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
     with ExitStack() as stack:
         tracer.hook(stack)
         stack.enter_context(no_causal_mask())
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(plain_kernels())
         stack.enter_context(tracer)
         try:
             output = built.call(built.module, *built.args)

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -21,7 +20,7 @@ from profiles.model.build import BuiltModel
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.trace_attention import FusedAttention
 from profiles.model.trace_cuts import Output
-from profiles.model.trace_fakes import Fakes, no_causal_mask, without_skipped
+from profiles.model.trace_fakes import Fakes, no_causal_mask, plain_kernels, without_skipped
 from profiles.model.trace_ops import dtype_name
 from profiles.model.trace_recorder import Recorder
 from profiles.model.trace_tensor_parallel import Sharding
@@ -105,7 +104,7 @@ class TracedPass:
             if target == "gpu":
                 stack.enter_context(FusedAttention())
             stack.enter_context(no_causal_mask())
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
             try:
                 output = self.built.call(self.built.module, *fakes.args)
