@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import fewest_recomputed_layers, needed_floor_bytes
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.features import host_memory_short, stage_layers
 from simulator.training_run.footprint import Footprint, footprint
+from simulator.training_run.host_offload import host_memory_short
+from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
 

@@ -189,7 +189,7 @@ class _Gathered:
 
 
 def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
-    """`features.recomputed_share` of every layout."""
+    """`recomputed_share` of every layout."""
     share = layouts.recompute_layers * layouts.vpp / layers
     return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
 

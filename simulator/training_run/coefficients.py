@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.document import read_document
-from simulator.training_run.network_text import network_of
-from simulator.training_run.run_stack import load_run_stack
+from simulator.training_run.coefficient_owner import family_of, owner_of
 from simulator.training_run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
@@ -343,20 +342,6 @@ KINDS = (
 )
 
 
-# Processors by the beginnings of their names in the catalogue.
-_ARCHITECTURES = (
-    ("v100", "volta"),
-    ("a100", "ampere"),
-    ("h", "hopper"),
-    ("gh", "hopper"),
-    ("b", "blackwell"),
-    ("gb", "blackwell"),
-    ("mi", "cdna"),
-    ("tpu", "tpu"),
-)
-_BITS = {"fp32": 32, "fp8": 8, "mxfp8": 8, "nvfp4": 4}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientFile:
     """profiles/data/calibration/runs.toml."""
@@ -373,45 +358,6 @@ class CoefficientFile:
 def shipped_coefficients() -> CoefficientFile:
     """The coefficients that the project ships."""
     return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
-
-
-def owner_of(kind: Kind, run: TrainingRun) -> str:
-    """Whose coefficient of a kind a run takes."""
-    if kind.owner == "device":
-        return run.device
-    if kind.owner == "device and bits":
-        return f"{run.device}.{_BITS.get(run.precision, 16)}"
-    if kind.owner == "stack and sharding":
-        return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
-    if kind.owner == "stack":
-        return software_of(run)
-    return network_kind(run) if kind.owner == "network" else "*"
-
-
-def family_of(kind: Kind, run: TrainingRun) -> str:
-    """What the owner of a run's coefficient is akin to: of a device its architecture (and data
-    type), "" for all others. A device without rows of its own takes its family's value, and rows of
-    one tell of the others."""
-    family = next((name for start, name in _ARCHITECTURES if run.device.startswith(start)), "")
-    if kind.owner == "device":
-        return family
-    if kind.owner == "device and bits" and family:
-        return f"{family}.{_BITS.get(run.precision, 16)}"
-    return ""
-
-
-def software_of(run: TrainingRun) -> str:
-    """The software whose coefficients a run takes: its stack, or what that stack is called where
-    the optimizer is sharded (`RunStack.sharded_name`)."""
-    sharded = load_run_stack(run.stack).sharded_name
-    return sharded if sharded and run.zero_stage else run.stack
-
-
-def network_kind(run: TrainingRun) -> str:
-    """The kind of the network between nodes: `infiniband`, `roce`, ... Words that print a rate and
-    no kind are taken for the commonest between GPU nodes."""
-    kind = network_of(run.outer_link, run.device, run.node_devices).kind
-    return "infiniband" if kind == "network" else kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

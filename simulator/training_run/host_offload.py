@@ -18,7 +18,9 @@ from profiles.hardware.host import Host, host_of
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.in_flight_batches import most_in_flight
 from simulator.training_run.memory_stack import memory_stack_of
-from simulator.training_run.run_stack import RunStack
+from simulator.training_run.rank_parameters import updated_parameters
+from simulator.training_run.run_stack import RunStack, load_run_stack
+from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.tensor_sizes import TensorSizes
 from simulator.training_run.training_run import TrainingRun
 
@@ -82,3 +84,18 @@ def _kept_bytes(run: TrainingRun) -> float:
         again = min(1.0, run.recompute_layers * run.vpp * run.pp / run.model.num_layers)
         return again * of("full") + (1 - again) * of("none")
     return of(run.recompute)
+
+
+def host_memory_short(run: TrainingRun) -> str:
+    """Why host memory does not hold what the run keeps there, "" where it does."""
+    if not (run.optimizer_offload or run.activation_offload):
+        return ""
+    host = host_of(run.device)
+    stack = load_run_stack(run.stack)
+    needed = host_bytes(run, updated_parameters(run, stack), stage_layers(run)[0])
+    if needed <= host_limit_bytes(host):
+        return ""
+    return (
+        f"needs {needed / 1e9:.0f} GB of host memory per device, {host.name} has "
+        f"{host_limit_bytes(host) / 1e9:.0f} GB to use"
+    )

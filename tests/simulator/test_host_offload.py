@@ -12,11 +12,12 @@ from profiles.hardware.host import has_host, host_of
 from profiles.model.transformer import Transformer
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.explain_run import explain_run
-from simulator.training_run.features import features, host_memory_short
+from simulator.training_run.features import features
 from simulator.training_run.footprint import footprint
 from simulator.training_run.host_offload import (
     ADAM_REACH,
     host_limit_bytes,
+    host_memory_short,
     optimizer_host_s,
 )
 from simulator.training_run.predict_runs import predicted_parts

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from profiles.hardware.catalog import get_device, get_link
 from profiles.hardware.collective_curve import load_curves
 from profiles.hardware.gemm_surface import load_surface
-from simulator.training_run.features import Features, features, links_of, stage_layers
+from simulator.training_run.features import Features, features
+from simulator.training_run.run_links import links_of
+from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,

@@ -13,8 +13,8 @@ from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_cluster, get_device
 from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.features import stage_layers
 from simulator.training_run.footprint import footprint
+from simulator.training_run.stage_layers import stage_layers
 from tests.planner.layout.asked import question, solved
 
 

@@ -14,8 +14,8 @@ from planner.layout.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_cluster, get_device, get_link
 from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.features import host_memory_short
 from simulator.training_run.footprint import footprint
+from simulator.training_run.host_offload import host_memory_short
 from tests.planner.layout.asked import question, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
 

@@ -1,0 +1,112 @@
+"""The features of one run from the seconds of its layers."""
+
+from __future__ import annotations
+
+from profiles.hardware.catalog import get_device
+from simulator.training_run.blocked_host import blocked_host
+from simulator.training_run.host_offload import activation_host_s, optimizer_host_s
+from simulator.training_run.idle_share import idle_share
+from simulator.training_run.layer_work import LayerWork, padded_vocabulary
+from simulator.training_run.message_row import message_row
+from simulator.training_run.rank_parameters import (
+    layer_parameters,
+    rank_parameters,
+    updated_parameters,
+)
+from simulator.training_run.run_links import links_of
+from simulator.training_run.run_stack import RunStack
+from simulator.training_run.stage_layers import recomputed_shares, stage_layers
+from simulator.training_run.step_messages import extra_pass_bytes
+from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.work_seconds import WorkSeconds
+
+
+def feature_row(
+    run: TrainingRun,
+    stack: RunStack,
+    works: tuple[LayerWork, ...],
+    seconds: tuple[WorkSeconds, ...],
+    *,
+    fits: bool,
+) -> dict[str, float]:
+    """The features of a run by name, but those of `wide_layers.py`.
+
+    works, seconds  of a dense layer, of one with experts, of the head
+    fits            the run is known to fit its devices
+    """
+    model = run.model
+    expert_share = model.num_expert_layers / model.num_layers
+    bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
+
+    def mixed(dense: float, expert: float) -> float:
+        return dense * (1 - expert_share) + expert * expert_share
+
+    dense, expert, head = seconds
+    dense_work, expert_work, head_load = works
+    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
+    ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
+    full, last = stage_layers(run)
+    again = recomputed_shares(run, stack)
+    links = links_of(run)
+    row = {
+        "microbatches": float(run.num_microbatches),
+        "pp": float(run.pp),
+        "vpp": float(run.vpp),
+        "dp": float(run.dp),
+        "devices": float(run.num_devices),
+        "nodes": float(run.num_nodes),
+        "layers": full,
+        "last_layers": last,
+        "all_layers": float(model.num_layers),
+        "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
+        "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
+        "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
+        "peak_backward": mixed(getattr(dense, ideal), getattr(expert, ideal)),
+        "grouped_forward": expert_share * expert.grouped_forward_s,
+        "grouped_backward": expert_share * expert.grouped_backward_s,
+        "attention_forward": dense.attention_forward_s,
+        "attention_backward": dense.attention_backward_s,
+        "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
+        / bandwidth,
+        "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+        / bandwidth,
+        "score_forward": dense_work.score_bytes / bandwidth,
+        "kernels_forward": mixed(
+            stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)
+        ),
+        "kernels_backward": mixed(
+            stack.kernels_backward, _expert_kernels(run, stack.kernels_backward)
+        ),
+        "recomputed_matmul": again[0],
+        "recomputed_attention": again[1],
+        "recomputed_pass": again[2],
+        "head_matmul": head.matmul_forward_s + getattr(head, backward),
+        "head_peak": head.peak_forward_s + getattr(head, ideal),
+        "head_pass": (head_load.forward_pass_bytes + head_load.backward_pass_bytes) / bandwidth,
+    }
+    row |= message_row(run, stack, links)
+    updated = updated_parameters(run, stack)
+    row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    if run.optimizer_offload and not run.lora:
+        row["optimizer_s"] = 0.0
+        row["host_step_s"] = optimizer_host_s(run, stack, updated)
+    else:
+        row["host_step_s"] = 0.0
+    row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_host"] = float(stack.overlaps_host)
+    row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
+    layer_gradients = 0.0 if run.lora else layer_parameters(run)
+    row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
+    table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
+    row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
+    row["idle_share"] = idle_share(run, row)
+    held = sum(rank_parameters(run, stack))
+    row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
+    return row
+
+
+def _expert_kernels(run: TrainingRun, dense: float) -> float:
+    """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
+    and grouped matmuls are two launches per local expert (Megatron-Core before cuBLAS had them
+    grouped; assumed of all)."""
+    return 2 * dense + 2 * run.model.num_experts / max(1, run.expert_parallel)

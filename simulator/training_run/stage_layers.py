@@ -1,0 +1,46 @@
+"""How layers lie on stages, and what share of them the backward runs again."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.training_run.run_stack import RunStack
+from simulator.training_run.training_run import TrainingRun
+
+
+def stage_layers(run: TrainingRun) -> tuple[float, float]:
+    """Layers of the fullest stage and of the last one.
+
+    Even where pp divides them. Otherwise, where embedding and head count as a layer each
+    (Zero Bubble paper, arXiv 2401.10241, section 5.1) and that divides evenly, so; else the first
+    stages take one more.
+    """
+    layers, stages = run.model.num_layers, run.pp
+    if layers % stages == 0 or stages == 1:
+        return layers / stages, layers / stages
+    if (layers + 2) % stages == 0:
+        full = (layers + 2) / stages
+        return full, full - 1
+    return float(math.ceil(layers / stages)), float(layers // stages)
+
+
+def recomputed_share(run: TrainingRun) -> float:
+    """Share of the fullest stage's layers that full recomputation runs again."""
+    if not run.recompute_layers:
+        return 1.0
+    full, _ = stage_layers(run)
+    return min(1.0, run.recompute_layers * run.vpp / full)
+
+
+def recomputed_shares(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]:
+    """Shares of the forward's matmuls, attention core and passes that are done again."""
+    if run.recompute == "full":
+        share = recomputed_share(run)
+        return share, share, share
+    if run.recompute == "selective":
+        return 0.0, 1.0 if stack.attention == "unfused" else 0.0, 0.0
+    if run.recompute == "mlp":
+        return 0.5, 0.0, 0.5
+    if run.recompute == "minimal":
+        return 0.0, 0.0, 1.0
+    return 0.0, 0.0, 0.0
