@@ -1,0 +1,118 @@
+"""What a plan or a described run comes to, beside what was measured: `predict`, `compare`,
+`validate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright.flags.shared import Json, Local
+
+PREDICT_EXAMPLES = (
+    "Examples:\n\n  shardwright predict plan.json --explain\n\n  shardwright predict plan.json "
+    "--html report.html --trace trace.json"
+)
+COMPARE_EXAMPLES = (
+    "Examples:\n\n  shardwright compare plan.json run.json --html report.html\n\n  shardwright "
+    "compare old.json new.json --markdown diff.md"
+)
+VALIDATE_EXAMPLES = (
+    "Examples:\n\n  shardwright validate\n\n  shardwright validate runs.csv --cross-validate "
+    "--markdown accuracy.md"
+)
+
+
+def predict(
+    plan_file: Annotated[Path | None, typer.Argument(metavar="PLAN", help="a plan file")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="a table of described runs instead of a plan")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", help="with --runs: the table; - for stdout")] = Path(
+        "-"
+    ),
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
+    ] = None,
+    explain_run: Annotated[
+        str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    local: Local = None,
+    json_output: Json = False,
+) -> None:
+    """One plan in depth: where the time and the memory go, and what the numbers rest on. Or one
+    prediction per row of a table of runs (--runs)."""
+    if runs is None and (calibration or explain_run):
+        raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+    if runs is not None and explain_run is not None:
+        from shardwright.commands.explain_run import explain_row
+
+        explain_row(runs, explain_run, calibration)
+        return
+    if runs is not None and calibration is not None:
+        from shardwright.commands.calibrate import predict_calibrated
+
+        predict_calibrated(runs, output, calibration)
+        return
+    if runs is not None:
+        from shardwright.commands.predict_runs import predict_table
+
+        predict_table(runs, output)
+        return
+    if plan_file is None:
+        raise typer.BadParameter("give a plan file, or a table of runs with --runs")
+    from shardwright.commands.predict import predict as command
+
+    command(
+        plan_file, explain=explain, html=html, trace=trace, local=local, json_output=json_output
+    )
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="a plan file")],
+    second: Annotated[Path, typer.Argument(help="a run of it, or another plan file")],
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    local: Local = None,
+    json_output: Json = False,
+    fail_over: Annotated[
+        str | None, typer.Option("--fail-over", help="15%: exit 4 where the step is further off")
+    ] = None,
+) -> None:
+    """Predicted against measured, part by part; or the difference of two plans."""
+    from shardwright.commands.compare import compare as command
+
+    command(
+        first,
+        second,
+        markdown=markdown,
+        html=html,
+        trace=trace,
+        local=local,
+        json_output=json_output,
+        fail_over=fail_over,
+    )
+
+
+def validate(
+    table: Annotated[
+        Path | None, typer.Argument(metavar="RUNS", help="a table of runs [the project's own]")
+    ] = None,
+    failed: Annotated[
+        Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")
+    ] = None,
+    cross_validate: Annotated[
+        bool, typer.Option("--cross-validate", help="refit without the rows that are predicted")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
+) -> None:
+    """Predictions beside what others measured: errors, intervals, choices, by source."""
+    from shardwright.commands.validate import validate as command
+
+    command(table, failed=failed, cross_validate=cross_validate, markdown=markdown, html=html)
