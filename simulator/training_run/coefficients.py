@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from profiles.document import read_document
 from simulator.training_run.network_text import network_of
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
@@ -401,10 +400,8 @@ def family_of(kind: Kind, run: TrainingRun) -> str:
 
 
 def software_of(run: TrainingRun) -> str:
-    """The software whose coefficients a run takes: its stack, or what that stack is called where
-    the optimizer is sharded (`RunStack.sharded_name`)."""
-    sharded = load_run_stack(run.stack).sharded_name
-    return sharded if sharded and run.zero_stage else run.stack
+    """The software whose coefficients a run takes."""
+    return run.stack
 
 
 def network_kind(run: TrainingRun) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
 from profiles.hardware.host import host_of
+from profiles.model.transformer import Transformer
 from simulator.training_run.blocked_host import blocked_host
 from simulator.training_run.far_seconds import FarCut, far_collective_s, far_cut
 from simulator.training_run.gradient_exchange import (
@@ -420,7 +421,17 @@ def _recomputed(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]
         return 0.5, 0.0, 0.5
     if run.recompute == "minimal":
         return 0.0, 0.0, 1.0
+    if run.recompute == "alternate":
+        return _alternate_share(run.model), 0.0, 1.0
     return 0.0, 0.0, 0.0
+
+
+def _alternate_share(model: Transformer) -> float:
+    """Work of keys, output and up projection over that of all seven matmuls of a layer (of six
+    without a gate, whose last one's output nothing asks for)."""
+    query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
+    again = key + query + (model.ffn_size if model.gated else 0)
+    return again / (2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size)
 
 
 def _moved(
