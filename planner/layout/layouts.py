@@ -25,7 +25,7 @@ SCHEDULES = (
     "v-min",
     "dualpipev",
 )
-RECOMPUTE = ("none", "selective", "mlp", "minimal", "full")
+RECOMPUTE = ("none", "selective", "mlp", "minimal", "alternate", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,36 @@ from dataclasses import dataclass
 from simulator.training_run.memory_stack import MemoryStack
 from simulator.training_run.tensor_sizes import TensorSizes
 
-_DENSE_PARTS = ("input", "norm", "attention", "core", "mlp")
-_EXPERT_PARTS = ("input", "norm", "attention", "core", "routing", "experts", "shared")
-# What recomputation frees of a layer. `minimal` is MaxText's, which keeps the outputs of matmuls.
+_DENSE_PARTS = ("input", "norm", "attention", "attention-again", "core", "mlp", "mlp-again")
+_EXPERT_PARTS = (
+    "input",
+    "norm",
+    "attention",
+    "attention-again",
+    "core",
+    "routing",
+    "experts",
+    "shared",
+)
+# What recomputation frees of a layer. `minimal` is MaxText's, which keeps the outputs of matmuls;
+# `alternate` is torchtitan's, which keeps every second one's.
 _FREED: dict[str, tuple[str, ...]] = {
     "none": (),
     "selective": ("core",),
-    "mlp": ("mlp", "routing", "experts", "shared"),
+    "mlp": ("mlp", "mlp-again", "routing", "experts", "shared"),
     "minimal": ("core", "norm"),
-    "full": ("norm", "attention", "core", "mlp", "routing", "experts", "shared"),
+    "alternate": ("norm", "attention-again", "mlp-again", "routing", "shared"),
+    "full": (
+        "norm",
+        "attention",
+        "attention-again",
+        "core",
+        "mlp",
+        "mlp-again",
+        "routing",
+        "experts",
+        "shared",
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.training_run.network_text import NodeNetwork, network_of, usual_network
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits":
         return f"{run.device}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
-        return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
+        return f"{run.stack}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
-        return software_of(run)
+        return run.stack
     return network_kind(run) if kind.owner == "network" else "*"
 
 
@@ -66,13 +65,6 @@ def family_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits" and family:
         return f"{family}.{_BITS.get(run.precision, 16)}"
     return ""
-
-
-def software_of(run: TrainingRun) -> str:
-    """The software whose coefficients a run takes: its stack, or what that stack is called where
-    the optimizer is sharded (`RunStack.sharded_name`)."""
-    sharded = load_run_stack(run.stack).sharded_name
-    return sharded if sharded and run.zero_stage else run.stack
 
 
 def network_kind(run: TrainingRun) -> str:

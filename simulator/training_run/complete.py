@@ -19,6 +19,7 @@ from profiles.published.run import PublishedRun
 from simulator.training_run.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.complete_model import complete_model
 from simulator.training_run.complete_words import (
+    PRECISIONS,
     precision_of,
     recompute_of,
     schedule_of,
@@ -26,7 +27,8 @@ from simulator.training_run.complete_words import (
 )
 from simulator.training_run.memory_stack import memory_stack_of_framework
 from simulator.training_run.network_text import network_of
-from simulator.training_run.run_stack import stack_of_framework
+from simulator.training_run.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run_stack import load_run_stack, stack_of_framework
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.unsupported import UnsupportedRunError
 
@@ -59,7 +61,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     )
     model = complete_model(run, seq_len=seq_len, tp=layout.tp, pp=layout.pp, stack=stack, said=said)
     lora = run.family == "lora"
-    zero_stage = _zero_stage(run, stack, said)
+    zero_stage = _zero_stage(run, stack, layout.pp, said)
     vpp = vpp_of(run, layout.pp, model.num_layers, stack, said)
     completed = TrainingRun(
         id=run.id,
@@ -77,7 +79,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         sequence_parallel=_sequence_parallel(run, layout.tp, stack, said),
         zero_stage=zero_stage,
         recompute=recompute_of(run, stack, said),
-        micro_batch=_micro_batch(run, layout, device, zero_stage, global_batch, said),
+        micro_batch=_micro_batch(run, layout, vpp, device, zero_stage, stack, global_batch, said),
         global_batch=global_batch,
         seq_len=seq_len,
         precision=_precision(run, device, stack, said),
@@ -121,16 +123,23 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
         # One name for ten years of code: without a version the device dates it.
         stack = ""
     if stack:
-        return stack
+        return _compiled(run, stack, said)
     on_gpus = "megatron-2021" if old else "megatron-core"
+    if old and run.zero_stage and not run.framework:
+        # ZeRO in that generation means DeepSpeed.
+        on_gpus = "megatron-deepspeed"
     stack = "maxtext" if device.type == "tpu" else on_gpus
     said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
     return stack
 
 
-def _is_megatron_core(stack: str) -> bool:
-    """Megatron-Core and what is built on it (Megatron-Bridge)."""
-    return stack.startswith("megatron-") and stack != "megatron-2021"
+def _compiled(run: PublishedRun, stack: str, said: list[str]) -> str:
+    """The stack, or the compiled one where a precision below 16 bits leans on the compiler."""
+    compiled = load_run_stack(stack).compiled_name
+    if not compiled or PRECISIONS.get(run.precision.strip().lower()) not in LOW_PRECISIONS:
+        return stack
+    said.append(f"torch.compile, which fuses the casts of {run.precision}")
+    return compiled
 
 
 def _seq_len(run: PublishedRun, said: list[str]) -> int:
@@ -156,11 +165,14 @@ def _global_batch(run: PublishedRun, seq_len: int, said: list[str]) -> int:
     return batch
 
 
-def _zero_stage(run: PublishedRun, stack: str, said: list[str]) -> int:
-    if run.zero_stage is not None:
-        return run.zero_stage
-    stage = 1 if _is_megatron_core(stack) else {"torch-fsdp": 3, "maxtext": 3}.get(stack, 0)
-    said.append(f"ZeRO stage {stage}")
+def _zero_stage(run: PublishedRun, stack: str, pp: int, said: list[str]) -> int:
+    stage = run.zero_stage
+    if stage is None:
+        stage = load_run_stack(stack).usual_zero_stage
+        said.append(f"ZeRO stage {stage}")
+    if pp > 1 and stage > 1 and load_run_stack(stack).gathered_in_pipelines:
+        said.append(f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work")
+        return 1
     return stage
 
 
@@ -188,7 +200,7 @@ def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) 
         return False
     if run.sequence_parallel is not None:
         return run.sequence_parallel
-    on = _is_megatron_core(stack) or stack == "nanotron"
+    on = load_run_stack(stack).usual_sequence_parallel
     said.append(f"sequence parallelism {'on' if on else 'off'}")
     return on
 
@@ -196,8 +208,10 @@ def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) 
 def _micro_batch(
     run: PublishedRun,
     layout: Layout,
+    vpp: int,
     device: Device,
     zero_stage: int,
+    stack: str,
     global_batch: int,
     said: list[str],
 ) -> int:
@@ -211,6 +225,8 @@ def _micro_batch(
         return min(run.micro_batch, per_rank)
     whole = layout.pp == 1 and (device.type == "tpu" or zero_stage == 3)
     micro_batch = per_rank if whole else 1
+    if layout.pp > 1 and load_run_stack(stack).microbatch_per_stage:
+        micro_batch = max(1, per_rank // (layout.pp * vpp))
     said.append(f"micro-batch {micro_batch}")
     return micro_batch
 

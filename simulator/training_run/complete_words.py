@@ -6,6 +6,7 @@ import re
 
 from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.unsupported import UnsupportedRunError
 
 PRECISIONS = {
@@ -74,6 +75,13 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
     if "qkv_proj" in text or "save_" in text:
         said.append(f"recompute {run.recompute!r} taken as 'minimal'")
         return "minimal"
+    if text == "alternate" or (
+        "selective" in text and load_run_stack(stack).selective != "selective"
+    ):
+        kind = load_run_stack(stack).selective if text != "alternate" else text
+        if text != kind:
+            said.append(f"selective as every second matmul ({stack}'s default)")
+        return kind
     if text.startswith("selective"):
         return "selective"
     if text == "mlp":
@@ -122,7 +130,8 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     if "mlperf" in f"{run.id} {run.source}".lower() and _is_fp8_gpu(device):
         said.append("fp8, in which MLPerf's language models are trained where there is fp8")
         return "fp8"
-    old = device.startswith("v100") or (device.startswith("a100") and stack == "megatron-2021")
+    early = stack in ("megatron-2021", "megatron-deepspeed")
+    old = device.startswith("v100") or (device.startswith("a100") and early)
     precision = "fp16" if old else "bf16"
     said.append(precision)
     return precision
@@ -141,7 +150,8 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     advised = text in ("", "none") and stack.startswith(("megatron-core", "megatron-bridge"))
     if "interleav" in text or (advised and num_layers % pp == 0):
         per_rank = num_layers // pp
-        chunks = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
+        even = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
+        chunks = load_run_stack(stack).usual_chunks or even
         said.append(f"{chunks} chunks per pipeline rank")
         return chunks
     if text in ("zbv", "zb-v", "dualpipev", "v-half", "v-min"):

@@ -16,7 +16,19 @@ from simulator.training_run.training_run import TrainingRun
 MEMORY_STACK_SCHEMA = "shardwright/memory-stack@1"
 MEMORY_STACK_FOLDER = Path(__file__).parents[2] / "profiles" / "data" / "run_memory"
 
-PARTS = ("", "input", "norm", "attention", "core", "mlp", "routing", "experts", "shared")
+PARTS = (
+    "",
+    "input",
+    "norm",
+    "attention",
+    "attention-again",
+    "core",
+    "mlp",
+    "mlp-again",
+    "routing",
+    "experts",
+    "shared",
+)
 SPLITS = ("tp", "sequence", "none")
 PLACES = ("layer", "head", "embedding", "step")
 STAGE_SPLITS = ("even", "cost")
@@ -30,7 +42,7 @@ class KeptTensor:
     """A tensor that stays in memory.
 
     part    of a layer, which says what recomputation frees it: `input` is the layer's own input,
-            `core` the attention itself
+            `core` the attention itself, `-again` what keeping every second matmul leaves out
     width   elements per token, or of a whole weight (simulator/training_run/tensor_width.py)
     bytes   per element;  count  tensors of this kind
     split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.training_run.host_lead import shipped_host_lead
+from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
@@ -21,6 +22,9 @@ CONDITIONS = (
     "sharded-parameters",
     "fp8",
     "no-fp8",
+    "eager",
+    "compiled",
+    "alternate",
     "trained-weights",
     "dense-layers-here",
     "expert-layers-here",
@@ -46,6 +50,9 @@ def run_conditions(run: TrainingRun) -> frozenset[str]:
         "sharded-parameters": run.zero_stage >= 3,
         "fp8": low,
         "no-fp8": not low,
+        "eager": bool(load_run_stack(run.stack).compiled_name),
+        "compiled": not load_run_stack(run.stack).compiled_name,
+        "alternate": run.recompute == "alternate",
         "trained-weights": not run.lora,
     }
     return frozenset(name for name, holds in held.items() if holds)

@@ -38,8 +38,14 @@ class RunStack:
     blocking_messages   the host waits for every message between stages: sizes travel ahead and are
                      read on the host before the tensor is asked for (simulator/training_run/
                      message_stalls.py says what that costs)
-    sharded_name     whose coefficients runs with a sharded optimizer take, where that is other
-                     software; "" for the stack's own
+    usual_zero_stage, usual_sequence_parallel   what it does where a source is silent
+    gathered_in_pipelines   ZeRO 3 keeps a stage's parameters and gradients whole beside a pipeline
+    microbatch_per_stage   a rank's sequences are split into as many micro-batches as the pipeline
+                     has stages, where a source is silent
+    usual_chunks     chunks per rank of an interleaved pipeline, where a source is silent; 0 for the
+                     fewest that split the layers evenly
+    selective        the kind of `TrainingRun.recompute` that its "selective" means
+    compiled_name    the stack that it is under torch.compile; "" where that is not told apart
     """
 
     name: str
@@ -64,7 +70,13 @@ class RunStack:
     splits_sends: bool = False
     blocking_messages: bool = False
     overlaps_host: bool = False
-    sharded_name: str = ""
+    usual_zero_stage: int = 0
+    usual_sequence_parallel: bool = False
+    gathered_in_pipelines: bool = False
+    microbatch_per_stage: bool = False
+    usual_chunks: int = 0
+    selective: str = "selective"
+    compiled_name: str = ""
 
 
 def run_stack_names() -> tuple[str, ...]:
@@ -83,8 +95,12 @@ def load_run_stack(name: str) -> RunStack:
 def stack_of_framework(framework: str) -> str:
     """The stack that a framework's name means, or "" for none: the longest matching beginning.
 
+    A name with "compile" in it means the compiled stack of one that tells them apart.
+
     >>> stack_of_framework("Megatron-Bridge 26.04")
     'megatron-bridge'
+    >>> stack_of_framework("torchtitan (FSDP2, torch.compile)")
+    'torchtitan-compiled'
     """
     asked = framework.strip().lower()
     found = [
@@ -93,4 +109,5 @@ def stack_of_framework(framework: str) -> str:
         for start in load_run_stack(name).frameworks
         if asked.startswith(start)
     ]
-    return max(found)[1] if found else ""
+    name = max(found)[1] if found else ""
+    return (load_run_stack(name).compiled_name or name) if name and "compile" in asked else name

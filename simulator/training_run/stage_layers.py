@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from profiles.model.transformer import Transformer
 from simulator.training_run.run_stack import RunStack
 from simulator.training_run.training_run import TrainingRun
 
@@ -43,4 +44,14 @@ def recomputed_shares(run: TrainingRun, stack: RunStack) -> tuple[float, float, 
         return 0.5, 0.0, 0.5
     if run.recompute == "minimal":
         return 0.0, 0.0, 1.0
+    if run.recompute == "alternate":
+        return _alternate_share(run.model), 0.0, 1.0
     return 0.0, 0.0, 0.0
+
+
+def _alternate_share(model: Transformer) -> float:
+    """Work of keys, output and up projection over that of all seven matmuls of a layer (of six
+    without a gate, whose last one's output nothing asks for)."""
+    query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
+    again = key + query + (model.ffn_size if model.gated else 0)
+    return again / (2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size)

@@ -18,8 +18,9 @@ class TrainingRun:
 
     device        name in the catalogue; node_devices  devices that the inner link joins
     expert_parallel  ranks over which experts are spread (a part of dp x tp)
-    recompute     `none`, `selective` (the attention core), `mlp`, `full`, or `minimal` (all that is
-                  cheap; MaxText's word)
+    recompute     `none`, `selective` (the attention core), `mlp`, `full`, `minimal` (all that is
+                  cheap; MaxText's word) or `alternate` (that and every second matmul;
+                  torchtitan's)
     recompute_layers  of `full`: the first so many layers of each virtual stage are run again (what
                   Megatron-Core calls the block method); 0 for all
     vpp           model chunks per pipeline rank
