@@ -68,6 +68,7 @@ class Features:
     layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
                           datasheet's peak
+    state_*               seconds of the recurrence of states, with its bytes
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     socket_calls          tensor-parallel collectives between processes of both sockets, forward
@@ -123,6 +124,8 @@ class Features:
     grouped_backward: Array
     attention_forward: Array
     attention_backward: Array
+    state_forward: Array
+    state_backward: Array
     pass_forward: Array
     pass_backward: Array
     score_forward: Array
@@ -207,7 +210,10 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
             continue
         places[key] = len(works)
         works.append((run.device, layer_work(run, stack, experts=False)))
-        works.append((run.device, layer_work(run, stack, experts=run.model.num_experts > 0)))
+        fullest = run.expert_imbalance
+        has_experts = run.model.num_experts > 0
+        expert = layer_work(run, stack, experts=has_experts, imbalance=fullest)
+        works.append((run.device, expert))
         works.append((run.device, head_work(run, stack)))
     seconds = work_seconds(works)
     table = []
@@ -235,6 +241,7 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.sequence_parallel,
         run.micro_batch,
         run.seq_len,
+        run.expert_imbalance,
     )
 
 
@@ -282,14 +289,26 @@ def _wide_layers(
     }
 
 
+def predicting_layers(run: TrainingRun) -> int:
+    """Layers that predict further tokens."""
+    return run.model.predicted_ahead * run.model.predicting_layers
+
+
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
     """Layers of the fullest stage and of the last one.
 
     Even where pp divides them. Otherwise, where embedding and head count as a layer each
     (Zero Bubble paper, arXiv 2401.10241, section 5.1) and that divides evenly, so; else the first
-    stages take one more.
+    stages take one more. Layers that predict further tokens are on the last stage, and they, their
+    logits and the loss stand there for a layer each (Megatron-Bridge, recipes/deepseek, layouts of
+    DeepSeek-V3 at pp 4, 8 and 16).
     """
     layers, stages = run.model.num_layers, run.pp
+    ahead = run.model.predicted_ahead
+    if ahead and stages > 1:
+        full = float(math.ceil((layers + 2 * ahead + 1) / stages))
+        return full, max(0.0, layers - full * (stages - 1)) + predicting_layers(run)
+    layers += predicting_layers(run)
     if layers % stages == 0 or stages == 1:
         return layers / stages, layers / stages
     if (layers + 2) % stages == 0:
@@ -336,6 +355,8 @@ def _row(
     ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
     full, last = stage_layers(run)
     again = _recomputed(run, stack)
+    heads = 1.0 + model.predicted_ahead
+    blocks = 0.5 * model.blocks_per_layer
     links = links_of(run)
     row = {
         "microbatches": float(run.num_microbatches),
@@ -346,7 +367,7 @@ def _row(
         "nodes": float(run.num_nodes),
         "layers": full,
         "last_layers": last,
-        "all_layers": float(model.num_layers),
+        "all_layers": float(model.num_layers + predicting_layers(run)),
         "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
         "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
         "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
@@ -355,23 +376,27 @@ def _row(
         "grouped_backward": expert_share * expert.grouped_backward_s,
         "attention_forward": dense.attention_forward_s,
         "attention_backward": dense.attention_backward_s,
+        "state_forward": dense.state_forward_s,
+        "state_backward": dense.state_backward_s,
         "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
         / bandwidth,
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
         "kernels_forward": mixed(
-            stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)
+            blocks * stack.kernels_forward, _expert_kernels(run, blocks * stack.kernels_forward)
         ),
         "kernels_backward": mixed(
-            stack.kernels_backward, _expert_kernels(run, stack.kernels_backward)
+            blocks * stack.kernels_backward, _expert_kernels(run, blocks * stack.kernels_backward)
         ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],
         "recomputed_pass": again[2],
-        "head_matmul": head.matmul_forward_s + getattr(head, backward),
-        "head_peak": head.peak_forward_s + getattr(head, ideal),
-        "head_pass": (head_load.forward_pass_bytes + head_load.backward_pass_bytes) / bandwidth,
+        "head_matmul": heads * (head.matmul_forward_s + getattr(head, backward)),
+        "head_peak": heads * (head.peak_forward_s + getattr(head, ideal)),
+        "head_pass": heads
+        * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
+        / bandwidth,
     }
     row |= _messages(run, stack, links)
     updated = _updated_parameters(run, stack)
@@ -454,11 +479,14 @@ def _messages(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, floa
         # reduce do not speed up.
         operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
         for operation in operations:
-            tensor += _moved(run, links, operation, boundary, tensor_group(run), 1) * 2.0
+            each = _moved(run, links, operation, boundary, tensor_group(run), 1)
+            tensor += each * run.model.blocks_per_layer
     expert = Messages()
     if run.expert_parallel > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
-        routed = boundary * run.model.top_k / (run.tp if run.sequence_parallel else 1)
+        # The fullest rank is sent more than the others, and all wait for it.
+        routed = run.tokens * run.model.expert_width * width * run.model.top_k
+        routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
         expert = _moved(
             run, links, "all_to_all", routed, expert_group(run), _expert_stride(run)
         ) * (2.0 * share)
@@ -522,10 +550,10 @@ def _layer_parameters(run: TrainingRun) -> float:
 def _shared_parameters(run: TrainingRun) -> float:
     """Of an average layer on one tp rank, what every data-parallel rank has alike."""
     model = run.model
-    layer = (model.attention_parameters + model.small_parameters) / run.tp
+    layer = (model.mixer_parameters + model.small_parameters) / run.tp
     expert_share = model.num_expert_layers / model.num_layers
-    layer += (1 - expert_share) * model.dense_parameters / run.tp
-    shared = model.num_shared_experts * model.expert_parameters / run.tp
+    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / run.tp
+    shared = model.shared_expert_parameters / run.tp
     return layer + expert_share * (shared + model.router_parameters)
 
 
