@@ -86,6 +86,15 @@ KINDS = (
         source="attention_surface.py: the backward is derived",
     ),
     Kind(
+        name="state",
+        owner="",
+        start=1.5,
+        spread=0.5,
+        meaning="time of the recurrence of state layers (Mamba-2 and its kin) over that of its "
+        "products as batched matmuls and of its bytes at the full bandwidth",
+        source="assumed: kernels in Triton, tiles of 64 to 128 (state_work.py)",
+    ),
+    Kind(
         name="passes",
         owner="stack",
         start=1.2,

@@ -30,6 +30,7 @@ _USUAL_HEAD = 128
 # train/tr11-176B-ml/chronicles-prequel.md), read 2026-11-21.
 _HEADS_OF_WIDTH = {14400: 96}
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bBtTmM])(?![a-zA-Z0-9])")
+_WITHOUT_MTP = re.compile(r"\b(w/o|without|no)[\s_-]?mtp\b", re.I)
 _GATED_NAME = re.compile(
     r"llama|mistral|mixtral|qwen|gemma|deepseek|kimi|palm|phi|yi-|baichuan", re.I
 )
@@ -50,7 +51,7 @@ def complete_model(
         raise UnsupportedRunError(run.id, f"{known.name}: {known.unsupported}")
     try:
         if known is not None and known.figures is not None:
-            return _of_known(run, known, known.figures, seq_len, said)
+            return _of_known(run, known, known.figures, seq_len, stack, said)
         return _of_rules(run, seq_len, tp, pp, stack, said)
     except UnsupportedRunError:
         raise
@@ -72,8 +73,14 @@ def parameters_in_name(name: str) -> float | None:
 
 
 def _of_known(
-    run: PublishedRun, known: KnownModel, figures: Transformer, seq_len: int, said: list[str]
+    run: PublishedRun,
+    known: KnownModel,
+    figures: Transformer,
+    seq_len: int,
+    stack: str,
+    said: list[str],
 ) -> Transformer:
+    figures = _predicting(run, known, figures, stack, said)
     given = {
         "num_layers": run.num_layers,
         "hidden_size": run.hidden_size,
@@ -107,6 +114,10 @@ def _of_known(
     ]
     if figures.latent is not None:
         silent.append("latent attention")
+    if figures.state is not None:
+        silent.append(f"{figures.state_layers} layers with a state ({figures.state.rule})")
+    if figures.window_layers:
+        silent.append(f"windows of {figures.window} keys in {figures.window_layers} layers")
     if figures.biases:
         silent.append("biases")
     if model.learned_positions:
@@ -116,6 +127,24 @@ def _of_known(
     if known.note:
         said.append(f"{known.name}: {known.note}")
     return model
+
+
+def _predicting(
+    run: PublishedRun, known: KnownModel, figures: Transformer, stack: str, said: list[str]
+) -> Transformer:
+    """The figures with as many tokens predicted ahead as the run's framework does: Megatron-Bridge
+    takes the count of the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
+    unless the row's name says that there is none; others leave it out by default (MaxText,
+    configs/base.yml, mtp_num_layers: 0)."""
+    if not figures.predicted_ahead:
+        return figures
+    count = figures.predicted_ahead
+    if not stack.startswith("megatron-bridge") or _WITHOUT_MTP.search(run.model):
+        figures = replace(figures, predicted_ahead=0)
+    if not _WITHOUT_MTP.search(run.model):
+        words = "" if figures.predicted_ahead else "not "
+        said.append(f"multi-token prediction {words}trained ({known.name} has {count})")
+    return figures
 
 
 def _of_rules(

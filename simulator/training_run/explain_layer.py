@@ -71,6 +71,12 @@ def _pass_terms(way: str, v: Mapping[str, float], c: Mapping[str, float]) -> lis
             product(c["attention"], v[f"attention_{way}"]),
         ),
         (
+            "recurrence of states",
+            c["state"] * v[f"state_{way}"],
+            "state x (surface of its products + bytes moved / memory bandwidth)",
+            product(c["state"], v[f"state_{way}"]),
+        ),
+        (
             "experts' matmuls",
             grouped * v[f"grouped_{way}"],
             "grouped x matmul x surface",
@@ -120,6 +126,7 @@ def _recomputed(
             v["recomputed_attention"],
             forward["attention, forward"] + forward["softmax and dropout of the scores, forward"],
         ),
+        ("recurrence of states", v["recomputed_matmul"], forward["recurrence of states, forward"]),
         ("elementwise work", v["recomputed_pass"], forward["elementwise work, forward"]),
     )
     return [

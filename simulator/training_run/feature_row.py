@@ -15,7 +15,7 @@ from simulator.training_run.rank_parameters import (
 )
 from simulator.training_run.run_links import links_of
 from simulator.training_run.run_stack import RunStack
-from simulator.training_run.stage_layers import recomputed_shares, stage_layers
+from simulator.training_run.stage_layers import predicting_layers, recomputed_shares, stage_layers
 from simulator.training_run.step_messages import extra_pass_bytes
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import WorkSeconds
@@ -47,6 +47,8 @@ def feature_row(
     ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
     full, last = stage_layers(run)
     again = recomputed_shares(run, stack)
+    heads = 1.0 + model.predicted_ahead
+    blocks = 0.5 * model.blocks_per_layer
     links = links_of(run)
     row = {
         "microbatches": float(run.num_microbatches),
@@ -57,7 +59,7 @@ def feature_row(
         "nodes": float(run.num_nodes),
         "layers": full,
         "last_layers": last,
-        "all_layers": float(model.num_layers),
+        "all_layers": float(model.num_layers + predicting_layers(run)),
         "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
         "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
         "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
@@ -66,23 +68,27 @@ def feature_row(
         "grouped_backward": expert_share * expert.grouped_backward_s,
         "attention_forward": dense.attention_forward_s,
         "attention_backward": dense.attention_backward_s,
+        "state_forward": dense.state_forward_s,
+        "state_backward": dense.state_backward_s,
         "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
         / bandwidth,
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
         "kernels_forward": mixed(
-            stack.kernels_forward, _expert_kernels(run, stack.kernels_forward)
+            blocks * stack.kernels_forward, _expert_kernels(run, blocks * stack.kernels_forward)
         ),
         "kernels_backward": mixed(
-            stack.kernels_backward, _expert_kernels(run, stack.kernels_backward)
+            blocks * stack.kernels_backward, _expert_kernels(run, blocks * stack.kernels_backward)
         ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],
         "recomputed_pass": again[2],
-        "head_matmul": head.matmul_forward_s + getattr(head, backward),
-        "head_peak": head.peak_forward_s + getattr(head, ideal),
-        "head_pass": (head_load.forward_pass_bytes + head_load.backward_pass_bytes) / bandwidth,
+        "head_matmul": heads * (head.matmul_forward_s + getattr(head, backward)),
+        "head_peak": heads * (head.peak_forward_s + getattr(head, ideal)),
+        "head_pass": heads
+        * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
+        / bandwidth,
     }
     row |= message_row(run, stack, links)
     updated = updated_parameters(run, stack)

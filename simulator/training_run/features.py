@@ -33,6 +33,7 @@ class Features:
     layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
                           datasheet's peak
+    state_*               seconds of the recurrence of states, with its bytes
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     socket_calls          tensor-parallel collectives between processes of both sockets, forward
@@ -88,6 +89,8 @@ class Features:
     grouped_backward: Array
     attention_forward: Array
     attention_backward: Array
+    state_forward: Array
+    state_backward: Array
     pass_forward: Array
     pass_backward: Array
     score_forward: Array
@@ -172,7 +175,10 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
             continue
         places[key] = len(works)
         works.append((run.device, layer_work(run, stack, experts=False)))
-        works.append((run.device, layer_work(run, stack, experts=run.model.num_experts > 0)))
+        fullest = run.expert_imbalance
+        has_experts = run.model.num_experts > 0
+        expert = layer_work(run, stack, experts=has_experts, imbalance=fullest)
+        works.append((run.device, expert))
         works.append((run.device, head_work(run, stack)))
     seconds = work_seconds(works)
     table = []
@@ -200,4 +206,5 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.sequence_parallel,
         run.micro_batch,
         run.seq_len,
+        run.expert_imbalance,
     )

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.model.transformer import Transformer
+from simulator.training_run.quantised_bytes import quantised_bytes
 from simulator.training_run.run_stack import RunStack
+from simulator.training_run.state_work import SCAN_BACKWARD, state_work
 from simulator.training_run.training_run import TrainingRun
 
 # Data types that the matmuls of a layer run in; attention and head stay in 16 bits
@@ -52,6 +54,7 @@ class Attention:
     """One call of a fused attention kernel; `count` of them (rings of context parallelism).
 
     newest   False for FlashAttention-2, which uses nothing newer than Ampere's instructions
+    window   keys that a query meets at most, 0 for all
     """
 
     batch: float
@@ -62,26 +65,34 @@ class Attention:
     dtype: str
     count: float = 1.0
     newest: bool = True
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
-    matmuls       forward; attention  fused, or None
+    matmuls       forward; attention  calls of the fused core
     grouped       forward matmuls of experts, which run as a group
     score_matmuls  products of unfused attention, each with two in the backward
+    state_matmuls  products of a state's recurrence, each with two in the backward
+    state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
+    scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
     """
 
     matmuls: tuple[Matmul, ...]
     grouped: tuple[Matmul, ...] = ()
-    attention: Attention | None = None
+    attention: tuple[Attention, ...] = ()
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
     backward_pass_bytes: float = 0.0
     score_bytes: float = 0.0
+    state_matmuls: tuple[Matmul, ...] = ()
+    state_pass_bytes: float = 0.0
+    scan_forward_flop: float = 0.0
+    scan_backward_flop: float = 0.0
 
     def backward_matmuls(self, *, weights: bool = True) -> tuple[Matmul, ...]:
         """The gradients of `matmuls`; those of the inputs alone where the weights are frozen."""
@@ -138,31 +149,54 @@ def layer_work(
         local = model.num_experts / ranks
         # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
         per_expert = max(1.0, routed * ranks / model.num_experts)
-        grouped = _feed_forward(model, per_expert, h, model.expert_size, 1, dtype, local)
+        taken = model.expert_width
+        grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
         inner += routed * model.expert_size
         matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
+        if model.expert_input:
+            # Into the experts' width and back, on a tp-th of the tokens each.
+            matmuls.append(Matmul(m=tokens / run.tp, n=taken, k=h, dtype=dtype))
+            matmuls.append(Matmul(m=tokens / run.tp, n=h, k=taken, dtype=dtype))
         if model.num_shared_experts:
             size = model.expert_size * model.num_shared_experts
             matmuls += _feed_forward(model, tokens, h, size, run.tp, dtype, 1.0)
             inner += tokens * size / run.tp
-    else:
-        matmuls += _feed_forward(model, tokens, h, model.ffn_size, run.tp, dtype, 1.0)
-        inner += tokens * model.ffn_size / run.tp
+    elif model.dense_density > 0:
+        share = model.dense_density
+        matmuls += _feed_forward(model, tokens, h, model.ffn_size, run.tp, dtype, share)
+        inner += share * tokens * model.ffn_size / run.tp
     # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
     rows = tokens / run.tp if run.sequence_parallel else tokens
-    passes = width * (stack.norm_passes * rows * h + stack.activation_passes * inner)
+    norms = stack.norm_passes * 0.5 * model.blocks_per_layer
+    passes = width * (norms * rows * h + stack.activation_passes * inner)
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
-        passes += width * 4 * tokens / run.tp * model.top_k * h
+        passes += width * 4 * tokens / run.tp * model.top_k * model.expert_width
     attention, scores, score_bytes = _attention(run, stack)
+    states: tuple[Matmul, ...] = ()
+    moved = scan = 0.0
+    if model.state is not None:
+        share = model.state_share
+        state = state_work(model, tokens, run.seq_len, run.tp)
+        moved = share * (width * tokens * state.pass_width + state.state_bytes)
+        scan = share * state.scan_flop
+        states = tuple(
+            Matmul(m=x.m, n=x.n, k=x.k, dtype=wide_type(run), count=share * x.count)
+            for x in state.products
+        )
+    casts = quantised_bytes(run.precision, (*matmuls, *grouped))
     return LayerWork(
         matmuls=tuple(matmuls),
         grouped=tuple(grouped),
         attention=attention,
         score_matmuls=scores,
-        forward_pass_bytes=passes,
-        backward_pass_bytes=passes * stack.backward_passes,
+        forward_pass_bytes=passes + casts[0],
+        backward_pass_bytes=passes * stack.backward_passes + casts[1],
         score_bytes=score_bytes,
+        state_matmuls=states,
+        state_pass_bytes=moved,
+        scan_forward_flop=scan,
+        scan_backward_flop=SCAN_BACKWARD * scan,
     )
 
 
@@ -177,22 +211,37 @@ def head_work(run: TrainingRun, stack: RunStack) -> LayerWork:
 
 
 def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iterator[Matmul]:
+    """Of the average layer's attention and state."""
     h, heads = model.hidden_size, model.num_heads
+    if model.state is not None:
+        state, share = model.state, model.state_share
+        size = state.input_size / tp
+        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
+        if state.rule == "scan":
+            made = state.step_rank + 2 * state.state_size
+            inner = state.inner_size / tp
+            yield Matmul(m=tokens, n=made, k=inner, dtype=dtype, count=share)
+            yield Matmul(m=tokens, n=inner, k=state.step_rank, dtype=dtype, count=share)
+        yield Matmul(m=tokens, n=h, k=state.inner_size / tp, dtype=dtype, count=share)
+    share = model.attention_share
+    if not share:
+        return
     if model.latent is None:
         kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
         size = model.head_size * (heads + 2 * kv) / tp
-        yield Matmul(m=tokens, n=size, k=h, dtype=dtype)
-        yield Matmul(m=tokens, n=h, k=model.head_size * heads / tp, dtype=dtype)
+        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
+        yield Matmul(m=tokens, n=h, k=model.head_size * heads / tp, dtype=dtype, count=share)
         return
     x = model.latent
     if x.query_rank:
-        yield Matmul(m=tokens, n=x.query_rank, k=h, dtype=dtype)
+        yield Matmul(m=tokens, n=x.query_rank, k=h, dtype=dtype, count=share)
     key = x.nope_size + x.rope_size
-    yield Matmul(m=tokens, n=heads * key / tp, k=x.query_rank or h, dtype=dtype)
-    yield Matmul(m=tokens, n=x.key_value_rank + x.rope_size, k=h, dtype=dtype)
+    queries = heads * key / tp
+    yield Matmul(m=tokens, n=queries, k=x.query_rank or h, dtype=dtype, count=share)
+    yield Matmul(m=tokens, n=x.key_value_rank + x.rope_size, k=h, dtype=dtype, count=share)
     size = heads * (x.nope_size + x.value_size) / tp
-    yield Matmul(m=tokens, n=size, k=x.key_value_rank, dtype=dtype)
-    yield Matmul(m=tokens, n=h, k=heads * x.value_size / tp, dtype=dtype)
+    yield Matmul(m=tokens, n=size, k=x.key_value_rank, dtype=dtype, count=share)
+    yield Matmul(m=tokens, n=h, k=heads * x.value_size / tp, dtype=dtype, count=share)
 
 
 def _feed_forward(
@@ -207,29 +256,42 @@ def _feed_forward(
 
 def _attention(
     run: TrainingRun, stack: RunStack
-) -> tuple[Attention | None, tuple[Matmul, ...], float]:
+) -> tuple[tuple[Attention, ...], tuple[Matmul, ...], float]:
     model, dtype = run.model, wide_type(run)
     heads = model.num_heads / run.tp
     size = model.head_size
     if model.latent is not None:
-        size = model.latent.nope_size + model.latent.rope_size
+        # Scores have the width of keys, what they weigh that of values: the mean of both has as
+        # many operations.
+        x = model.latent
+        size = round((x.nope_size + x.rope_size + x.value_size) / 2)
     if stack.attention != "unfused":
-        call = Attention(
-            batch=run.micro_batch,
-            seq=run.seq_len,
-            heads=heads,
-            kv_heads=max(1.0, model.num_kv_heads / run.tp),
-            head_size=size,
-            dtype=dtype,
-            # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
-            count=1.0 / run.cp,
-            newest=stack.attention == "fused",
+        windowed = model.window_layers if model.window < run.seq_len else 0
+        calls = tuple(
+            Attention(
+                batch=run.micro_batch,
+                seq=run.seq_len,
+                heads=heads,
+                kv_heads=max(1.0, model.num_kv_heads / run.tp),
+                head_size=size,
+                dtype=dtype,
+                # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
+                count=layers / model.num_layers / run.cp,
+                newest=stack.attention == "fused",
+                window=window,
+            )
+            for layers, window in (
+                (model.attention_count - windowed, 0),
+                (windowed, model.window),
+            )
+            if layers
         )
-        return call, (), 0.0
-    count = run.micro_batch * heads / run.cp
+        return calls, (), 0.0
+    # Unfused scores are computed whole and masked, window or not.
+    count = run.micro_batch * heads / run.cp * model.attention_share
     scores = Matmul(m=run.seq_len, n=run.seq_len, k=size, dtype=dtype, count=count)
     values = Matmul(m=run.seq_len, n=size, k=run.seq_len, dtype=dtype, count=count)
     # Scores: written, read and written by mask and softmax, read and written with a byte of mask
     # by dropout, read again (arXiv 2205.05198, section 4.1: 5 a s^2 b bytes of them are kept).
     moved = count * run.seq_len**2 * (2 * 4 + 2 * 2 + 1)
-    return None, (scores, values), moved
+    return (), (scores, values), moved

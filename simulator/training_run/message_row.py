@@ -36,11 +36,14 @@ def message_row(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, fl
         # reduce do not speed up.
         operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
         for operation in operations:
-            tensor += moved_messages(run, links, operation, boundary, tensor_group(run), 1) * 2.0
+            each = moved_messages(run, links, operation, boundary, tensor_group(run), 1)
+            tensor += each * run.model.blocks_per_layer
     expert = Messages()
     if run.expert_parallel > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
-        routed = boundary * run.model.top_k / (run.tp if run.sequence_parallel else 1)
+        # The fullest rank is sent more than the others, and all wait for it.
+        routed = run.tokens * run.model.expert_width * width * run.model.top_k
+        routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
         expert = moved_messages(
             run, links, "all_to_all", routed, expert_group(run), _expert_stride(run)
         ) * (2.0 * share)

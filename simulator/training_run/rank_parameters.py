@@ -16,10 +16,10 @@ def layer_parameters(run: TrainingRun) -> float:
 def _shared_parameters(run: TrainingRun) -> float:
     """Of an average layer on one tp rank, what every data-parallel rank has alike."""
     model = run.model
-    layer = (model.attention_parameters + model.small_parameters) / run.tp
+    layer = (model.mixer_parameters + model.small_parameters) / run.tp
     expert_share = model.num_expert_layers / model.num_layers
-    layer += (1 - expert_share) * model.dense_parameters / run.tp
-    shared = model.num_shared_experts * model.expert_parameters / run.tp
+    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / run.tp
+    shared = model.shared_expert_parameters / run.tp
     return layer + expert_share * (shared + model.router_parameters)
 
 

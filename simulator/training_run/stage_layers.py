@@ -9,14 +9,26 @@ from simulator.training_run.run_stack import RunStack
 from simulator.training_run.training_run import TrainingRun
 
 
+def predicting_layers(run: TrainingRun) -> int:
+    """Layers that predict further tokens."""
+    return run.model.predicted_ahead * run.model.predicting_layers
+
+
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
     """Layers of the fullest stage and of the last one.
 
     Even where pp divides them. Otherwise, where embedding and head count as a layer each
     (Zero Bubble paper, arXiv 2401.10241, section 5.1) and that divides evenly, so; else the first
-    stages take one more.
+    stages take one more. Layers that predict further tokens are on the last stage, and they, their
+    logits and the loss stand there for a layer each (Megatron-Bridge, recipes/deepseek, layouts of
+    DeepSeek-V3 at pp 4, 8 and 16).
     """
     layers, stages = run.model.num_layers, run.pp
+    ahead = run.model.predicted_ahead
+    if ahead and stages > 1:
+        full = float(math.ceil((layers + 2 * ahead + 1) / stages))
+        return full, max(0.0, layers - full * (stages - 1)) + predicting_layers(run)
+    layers += predicting_layers(run)
     if layers % stages == 0 or stages == 1:
         return layers / stages, layers / stages
     if (layers + 2) % stages == 0:

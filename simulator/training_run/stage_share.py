@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profiles.model.transformer import Transformer
 from simulator.training_run.training_run import TrainingRun
 
 # Schedules whose first rank holds the last stage too: stages go there and back.
@@ -36,11 +37,10 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
     """
     count = run.pp * run.vpp
     cuts = _by_cost(run, count) if split == "cost" else _even(run.model.num_layers, count)
-    dense = run.model.num_layers - run.model.num_expert_layers
     shares = []
     begins = 0
     for stage, layers in enumerate(cuts.layers):
-        dense_here = max(0, min(layers, dense - begins))
+        dense_here = _dense_before(run.model, begins + layers) - _dense_before(run.model, begins)
         shares.append(
             StageShare(
                 rank=_rank(stage, run),
@@ -53,6 +53,15 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
         )
         begins += layers
     return tuple(shares)
+
+
+def _dense_before(model: Transformer, layers: int) -> int:
+    """Layers without experts among the first `layers`: all of the first ones, but spread evenly
+    over a hybrid."""
+    dense = model.num_layers - model.num_expert_layers
+    if model.is_even:
+        return min(layers, dense)
+    return layers * dense // model.num_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

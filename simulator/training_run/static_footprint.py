@@ -105,10 +105,10 @@ def _rank_parameters(
     model, tp = run.model, run.tp
     dense = experts = 0.0
     for share in shares:
-        dense += share.num_layers * (model.attention_parameters / tp + model.small_parameters)
-        dense += share.dense_layers * model.dense_parameters / tp
+        dense += share.num_layers * (model.mixer_parameters / tp + model.small_parameters)
+        dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
         dense += share.expert_layers * (
-            model.num_shared_experts * model.expert_parameters / tp + model.router_parameters
+            model.shared_expert_parameters / tp + model.router_parameters
         )
         split = run.expert_parallel if run.expert_parallel > 1 else tp
         experts += share.expert_layers * model.num_experts * model.expert_parameters / split

@@ -157,12 +157,14 @@ def step_parts(
     forward = forward + grouped * x.grouped_forward
     scores = c["scores"] * x.score_forward
     forward = forward + c["passes"] * x.pass_forward + scores
-    backward = backward_matmul + attention * x.attention_backward
+    forward = forward + c["state"] * x.state_forward
+    backward = backward_matmul + attention * x.attention_backward + c["state"] * x.state_backward
     backward = backward + grouped * x.grouped_backward
     backward = backward + c["passes"] * x.pass_backward + 1.5 * scores
     backward = backward + c["optimizer"] * x.accumulation_s
     again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward)
     again = again + x.recomputed_attention * (attention * x.attention_forward + scores)
+    again = again + x.recomputed_matmul * c["state"] * x.state_forward
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward
     tensor = moved(x.tensor_inner, x.tensor_outer, x.tensor_far, c) + 1e-6 * (
         x.tensor_inner_steps * c["inner_step_us"] + x.tensor_outer_steps * c["outer_step_us"]

@@ -19,6 +19,8 @@ TOKEN_WIDTHS = (
     "routed_expert",
     "shared",
     "router",
+    "state_inner",
+    "state_shared",
     "vocabulary",
 )
 WEIGHT_WIDTHS = (
@@ -46,6 +48,7 @@ def token_widths(
 ) -> dict[str, float]:
     """Elements per token of the activations of a layer and of the head, before any split.
 
+    Of the average layer where not all have attention or a feed-forward.
     `core` is the attention's output, `scores` a token's row of every head. `routed` and
     `routed_expert` count every token top_k times, and as often more as the fullest rank's experts
     get tokens beyond the mean (without a capacity that drops them, a rank holds what it is sent:
@@ -55,21 +58,26 @@ def token_widths(
     query = model.head_size if x is None else x.nope_size + x.rope_size
     value = model.head_size if x is None else x.value_size
     key_heads = model.num_kv_heads if x is None else model.num_heads
+    mixed, state = model.attention_share, model.state
     return {
         "hidden": model.hidden_size,
-        "query": model.num_heads * query,
-        "key": key_heads * query,
-        "value": key_heads * value,
-        "core": model.num_heads * value,
-        "heads": model.num_heads,
-        "scores": model.num_heads * seq_len,
-        "query_latent": 0 if x is None else x.query_rank,
-        "key_value_latent": 0 if x is None else x.key_value_rank,
-        "ffn": model.ffn_size,
-        "routed": imbalance * model.top_k * model.hidden_size,
+        "query": mixed * model.num_heads * query,
+        "key": mixed * key_heads * query,
+        "value": mixed * key_heads * value,
+        "core": mixed * model.num_heads * value,
+        "heads": mixed * model.num_heads,
+        "scores": mixed * model.num_heads * seq_len,
+        "query_latent": 0 if x is None else mixed * x.query_rank,
+        "key_value_latent": 0 if x is None else mixed * x.key_value_rank,
+        "ffn": model.dense_density * model.ffn_size,
+        "routed": imbalance * model.top_k * model.expert_width,
         "routed_expert": imbalance * model.top_k * model.expert_size,
         "shared": model.num_shared_experts * model.expert_size,
         "router": model.num_experts,
+        "state_inner": 0 if state is None else model.state_share * state.inner_size,
+        "state_shared": 0
+        if state is None
+        else model.state_share * (state.shared_size + state.gate_size),
         "vocabulary": vocabulary,
     }
 
@@ -85,5 +93,5 @@ def weight_widths(model: Transformer, vocabulary: int) -> dict[str, float]:
         "attention_out_weight": core * model.hidden_size,
         "mlp_weights": model.dense_parameters,
         "expert_weights": model.expert_parameters,
-        "shared_weights": model.num_shared_experts * model.expert_parameters,
+        "shared_weights": model.shared_expert_parameters,
     }

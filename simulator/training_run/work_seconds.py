@@ -30,6 +30,9 @@ _ALIGNED_BYTES = 16
 _NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
 # First of two columns of sums, forward and backward, of the attention core.
 _SCORES = 5
+# The same of a state's recurrence, batched as scores are.
+_STATES = 10
+_BATCHED = (_SCORES, _SCORES + 1, _STATES, _STATES + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class WorkSeconds:
 
     matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
     grouped_*     matmuls of experts
+    state_*       the recurrence of a state, with what moves around it at the full bandwidth
     peak_*        `matmul_*` at the datasheet's peak
     frozen_backward_s   the backward matmuls where the weights are frozen
     """
@@ -52,13 +56,15 @@ class WorkSeconds:
     peak_forward_s: float
     peak_backward_s: float
     frozen_peak_backward_s: float
+    state_forward_s: float = 0.0
+    state_backward_s: float = 0.0
 
 
 def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     """The seconds of each (device name, work); equal shapes are priced together."""
-    sums = np.zeros((len(works), 10))
+    sums = np.zeros((len(works), 12))
     products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
-    calls: dict[tuple[str, str, int, bool], list[tuple[float, ...]]] = defaultdict(list)
+    calls: dict[tuple[str, str, int, bool, int], list[tuple[float, ...]]] = defaultdict(list)
 
     def add(device: str, matmul: Matmul, row: int, slot: int) -> None:
         sizes = (matmul.m, matmul.n, matmul.k)
@@ -81,19 +87,30 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             add(device, matmul, row, _SCORES)
             for gradient in matmul.gradients():
                 add(device, gradient, row, _SCORES + 1)
-        if work.attention is not None:
-            x = work.attention
-            calls[device, x.dtype, x.head_size, x.newest].append(
+        for x in work.attention:
+            calls[device, x.dtype, x.head_size, x.newest, x.window].append(
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
+        for matmul in work.state_matmuls:
+            add(device, matmul, row, _STATES)
+            for gradient in matmul.gradients():
+                add(device, gradient, row, _STATES + 1)
+        if work.state_pass_bytes:
+            bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
+            vector = _vector_flop_per_s(device)
+            moved = work.state_pass_bytes / bandwidth
+            # The backward reads the gradients beside what the forward read.
+            sums[row, _STATES] += moved + work.scan_forward_flop / vector
+            sums[row, _STATES + 1] += 2.0 * moved + work.scan_backward_flop / vector
     for (device, dtype), shapes in products.items():
         m, n, k, count, rows, slots = np.asarray(shapes).T
         # Scores are one batched call: all products fill the device together, so that they run at
         # the speed of one with as many rows as all have.
-        batch = np.where(slots >= _SCORES, count, 1.0)
+        batched = np.isin(slots, _BATCHED)
+        batch = np.where(batched, count, 1.0)
         each = _matmul_s(device, dtype, batch * m, n, k) * (count / batch)
         each = np.where(
-            (slots >= _SCORES) & _without_tensor_cores(dtype, m, n, k),
+            batched & _without_tensor_cores(dtype, m, n, k),
             np.maximum(each, 2 * m * n * k * count / _vector_flop_per_s(device)),
             each,
         )
@@ -101,12 +118,14 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         main = slots < 3
         ideal = 2 * m * n * k * count / _peak_flop_per_s(device, dtype)
         np.add.at(sums, (rows[main].astype(int), 7 + slots[main].astype(int)), ideal[main])
-    for (device, dtype, head_size, newest), asked in calls.items():
+    for (device, dtype, head_size, newest, window), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
         factor = 1.0
         if not newest and device.startswith(NEWER_THAN_FLASH_2):
             device, factor = FLASH_2_DEVICE, 1.0 / FLASH_2_GAIN
-        forward, backward = _attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)
+        forward, backward = _attention_s(
+            device, dtype, head_size, batch, seq, heads, kv_heads, window
+        )
         forward, backward = factor * forward, factor * backward
         np.add.at(sums, (rows.astype(int), _SCORES), forward * count)
         np.add.at(sums, (rows.astype(int), _SCORES + 1), backward * count)
@@ -122,6 +141,8 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             peak_forward_s=row[7],
             peak_backward_s=row[8],
             frozen_peak_backward_s=row[9],
+            state_forward_s=row[_STATES],
+            state_backward_s=row[_STATES + 1],
         )
         for row in sums.tolist()
     ]
@@ -161,11 +182,18 @@ def _peak_flop_per_s(device: str, dtype: str) -> float:
 
 
 def _attention_s(
-    device: str, dtype: str, head_size: int, batch: Array, seq: Array, heads: Array, kv: Array
+    device: str,
+    dtype: str,
+    head_size: int,
+    batch: Array,
+    seq: Array,
+    heads: Array,
+    kv: Array,
+    window: int = 0,
 ) -> tuple[Array, Array]:
     surface = load_attention_surface(device)
     # fp16 and bf16 run at one rate; wider types are not run through fused kernels in practice.
     known = "bfloat16" if dtype not in surface.tables else dtype
-    forward = surface.forward_s(known, batch, seq, heads, kv, head_size)
-    backward = surface.backward_s(known, batch, seq, heads, kv, head_size)
+    forward = surface.forward_s(known, batch, seq, heads, kv, head_size, window=window)
+    backward = surface.backward_s(known, batch, seq, heads, kv, head_size, window=window)
     return np.asarray(forward), np.asarray(backward)
