@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.far_seconds import FarCut, far_cut
 from simulator.training_run.layer_work import element_bytes
 from simulator.training_run.message_seconds import Links, Messages, send
 from simulator.training_run.rank_group import (
-    AXIS_ORDERS,
     context_group,
     expert_group,
     stage_stride,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.collective_curve import curves_on
+from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.far_seconds import far_collective_s
 from simulator.training_run.message_seconds import Links, Messages, collective
 from simulator.training_run.network_text import network_of
-from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.rank_group import RankGroup
 from simulator.training_run.training_run import TrainingRun
 

@@ -27,7 +27,8 @@ from profiles.model.transformer import Transformer
 
 # Flop per channel, state and token of the selective scan (arXiv 2312.00752, appendix D).
 _SCAN_FLOP = 9.0
-# The backward of a scan runs the forward again and then both recurrences (same paper, section 3.3.2).
+# The backward of a scan runs the forward again and then both recurrences (same paper, section
+# 3.3.2).
 SCAN_BACKWARD = 3.0
 
 
@@ -105,4 +106,3 @@ def state_work(model: Transformer, tokens: float, seq_len: int, tp: int) -> Stat
         pass_width=width,
         state_bytes=2.0 * states,
     )
-
