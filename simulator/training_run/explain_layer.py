@@ -27,6 +27,7 @@ class LayerTerms:
         passes = [*_pass_terms("forward", v, c), *_pass_terms("backward", v, c)]
         passes += _recomputed(v, c, {term.name: term.time_s for term in passes})
         passes += _layer_messages(v, c)
+        passes.append(_expert_messages(v, c, sum(term.time_s for term in passes)))
         device = sum(term.time_s for term in passes)
         again = 2.0 + v["recomputed_matmul"]
         kernels = v["kernels_forward"] * (1.0 + v["recomputed_matmul"]) + v["kernels_backward"]
@@ -157,13 +158,6 @@ def _layer_messages(v: Mapping[str, float], c: Mapping[str, float]) -> list[Step
             f"{c['tensor_exposed']:.4g}",
         ),
         StepLine(
-            part="expert_s",
-            name="experts' all-to-alls",
-            time_s=moved("expert", v, c) * again,
-            formula="(inner x seconds in the node + outer x seconds between nodes) x passes",
-            numbers=f"({moved_numbers('expert', v, c)}) x {again:g}",
-        ),
-        StepLine(
             part="context_s",
             name="context parallelism's collectives",
             time_s=moved("context", v, c) * 3.0,
@@ -171,3 +165,23 @@ def _layer_messages(v: Mapping[str, float], c: Mapping[str, float]) -> list[Step
             numbers=f"({moved_numbers('context', v, c)}) x 3",
         ),
     ]
+
+
+def _expert_messages(
+    v: Mapping[str, float], c: Mapping[str, float], computing_s: float
+) -> StepLine:
+    again = 2.0 + v["recomputed_matmul"]
+    whole = moved("expert", v, c) * again
+    words = "(inner x seconds in the node + outer x seconds between nodes) x passes"
+    numbers = f"({moved_numbers('expert', v, c)}) x {again:g}"
+    if v["overlaps_experts"] and whole > 0:
+        whole = larger_of(computing_s, whole) - computing_s
+        words = f"larger(computing, {words}) - computing: beside another micro-batch's passes"
+        numbers = f"larger({format_time(computing_s)}, {numbers}) - {format_time(computing_s)}"
+    return StepLine(
+        part="expert_s",
+        name="experts' all-to-alls",
+        time_s=whole,
+        formula=words,
+        numbers=numbers,
+    )

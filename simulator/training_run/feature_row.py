@@ -20,6 +20,10 @@ from simulator.training_run.step_messages import extra_pass_bytes
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import WorkSeconds
 
+# A forward and a backward of two micro-batches run as one, and the all-to-alls of each beside the
+# compute of the other (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4).
+PAIRED_SCHEDULES = ("dualpipe", "dualpipev")
+
 
 def feature_row(
     run: TrainingRun,
@@ -99,6 +103,7 @@ def feature_row(
     else:
         row["host_step_s"] = 0.0
     row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_experts"] = float(run.schedule in PAIRED_SCHEDULES)
     row["overlaps_host"] = float(stack.overlaps_host)
     row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else layer_parameters(run)

@@ -59,6 +59,7 @@ class Features:
                           wide_first, wide_last so many layers of the first and the last stage
     host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
                           there, down and up; overlaps_host  1 where both go on beside computing
+    overlaps_experts      1 where the experts' all-to-alls do
     extra_pass_s          streaming what compression and outer optimizers move, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
@@ -153,6 +154,7 @@ class Features:
     host_step_s: Array
     host_layer_s: Array
     overlaps_host: Array
+    overlaps_experts: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs."""

@@ -40,7 +40,7 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     backward += row["pass_backward"] + 1.5 * row["score_forward"]
     backward += row["recomputed_matmul"] * forward
     send = row["cut_inner"] + row["cut_outer"]
-    if run.schedule.startswith("zb") or run.schedule in _IN_V:
+    if run.schedule.startswith("zb") or run.schedule in (*_IN_V, "dualpipe"):
         return _zero_bubble_share(run, row, forward, backward, send)
     if run.schedule == "interleaved" and run.vpp > 1:
         return _interleaved_share(run, row, forward, backward, send)
@@ -61,6 +61,9 @@ def _zero_bubble_share(
         layers[-1] = row["last_layers"]
         head = row["head_matmul"] + row["head_pass"]
     thirds = [0.0] * (stages - 1) + [head / 3]
+    if run.schedule == "dualpipe":
+        # A second copy of every stage; each copy runs half of the micro-batches.
+        stages, layers, thirds = 2 * stages, 2 * layers, 2 * thirds
     durations = Durations(
         forward_s=tuple(forward * n + h for n, h in zip(layers, thirds, strict=True)),
         backward_s=tuple(backward * n + 2 * h for n, h in zip(layers, thirds, strict=True)),
@@ -72,6 +75,9 @@ def _zero_bubble_share(
         send_backward_s=(send,) * stages,
     )
     count = _micro_batches(run, 3 * stages)
+    if run.schedule.startswith("dualpipe"):
+        # The schedules exist for two micro-batches per rank or more; fewer idle as 1f1b.
+        count = count // 2 * 2 if count >= 2 * run.pp and run.pp % 2 == 0 else 0
     if count == 0:
         return 0.0
     schedule = build_schedule(

@@ -174,7 +174,11 @@ def step_parts(
     expert = moved(x.expert_inner, x.expert_outer, x.expert_far, c)
     expert = expert * (2.0 + x.recomputed_matmul)
     context = moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0
-    device = forward + backward + again + tensor + expert + context
+    computing = forward + backward + again + tensor + context
+    # Under what two micro-batches compute at a time, where the schedule pairs their passes.
+    beside = larger(computing, expert) - computing
+    expert = np.where(x.overlaps_experts > 0, beside, expert)
+    device = computing + expert
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
     rings = x.tensor_rings * (2.0 + x.recomputed_matmul) * c["ring_us"] * 1e-6
     sockets = x.socket_calls * (2.0 + x.recomputed_matmul) * c["socket_us"] * 1e-6
