@@ -122,6 +122,10 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
     if stack == "megatron-core" and old and not re.search(r"\d", run.framework):
         # One name for ten years of code: without a version the device dates it.
         stack = ""
+    if stack == "megatron-deepspeed" and not old and "megatron" not in run.framework.lower():
+        # DeepSpeed by itself shards models of others, with the kernels of their day.
+        said.append(f"stack torch-fsdp for {run.framework!r} on {device.name}")
+        return "torch-fsdp"
     if stack:
         return _compiled(run, stack, said)
     on_gpus = "megatron-2021" if old else "megatron-core"

@@ -146,3 +146,10 @@ def test_which_megatron_of_2021(framework: str, zero_stage: int | None, stack: s
         micro_batch=1,
     )
     assert complete_run(old).stack == stack
+
+
+def test_deepspeed_on_newer_devices_is_no_megatron() -> None:
+    run = complete_run(replace(LLAMA_8B, framework="DeepSpeed 0.15", pp=1, zero_stage=3))
+    assert run.stack == "torch-fsdp"
+    named = complete_run(replace(LLAMA_8B, framework="Megatron-DeepSpeed", micro_batch=1))
+    assert named.stack == "megatron-deepspeed"
