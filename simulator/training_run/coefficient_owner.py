@@ -6,8 +6,11 @@ the fit draws it towards, and what it takes where it has no rows of its own.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from profiles.hardware.catalog import get_device
+from profiles.hardware.device import Device
 from simulator.training_run.network_text import NodeNetwork, network_of, usual_network
 from simulator.training_run.training_run import TrainingRun
 
@@ -43,14 +46,31 @@ _GENERATIONS = ((100e9, "ib-xdr"), (50e9, "ib-ndr"), (25e9, "ib-hdr"), (12.5e9, 
 def owner_of(kind: Kind, run: TrainingRun) -> str:
     """Whose coefficient of a kind a run takes."""
     if kind.owner == "device":
-        return run.device
+        return processor_of(run.device)
     if kind.owner == "device and bits":
-        return f"{run.device}.{_BITS.get(run.precision, 16)}"
+        return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
         return f"{run.stack}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
         return run.stack
     return network_kind(run) if kind.owner == "network" else "*"
+
+
+@functools.cache
+def processor_of(name: str) -> str:
+    """The device whose kernels a device borrows, where the datasheets give both the same peaks and
+    the same power: one processor with other memory or links (A100 of 40 GB, H800). Else its own."""
+    device = get_device(name)
+    if not device.efficiency_of:
+        return name
+    lender = get_device(device.efficiency_of)
+    same = _datasheet(device) == _datasheet(lender)
+    return lender.name if same else name
+
+
+def _datasheet(device: Device) -> tuple[object, ...]:
+    peaks = {kind: rate.value for kind, rate in device.peak_flop_per_s.items()}
+    return tuple(sorted(peaks.items())), device.power_w.value
 
 
 def family_of(kind: Kind, run: TrainingRun) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_owner import processor_of
 from simulator.training_run.coefficients import (
     KINDS,
     Assigned,
@@ -174,7 +175,8 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
 
 def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
     """Whether the calibration saw runs of this device and of this stack."""
-    return {f"matmul.{run.device}", f"launch_us.{run.stack}"} <= set(calibration.values)
+    named = {f"matmul.{processor_of(run.device)}", f"launch_us.{run.stack}"}
+    return named <= set(calibration.values)
 
 
 def calibrated_interval(run: TrainingRun, time_s: float, calibration: Calibration) -> Interval:

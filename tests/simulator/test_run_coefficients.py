@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from profiles.hardware.catalog import device_names, get_link
-from simulator.training_run.coefficients import (
+from simulator.training_run.coefficient_owner import (
     _ARCHITECTURES,
+    family_of,
+    network_kind,
+    owner_of,
+    processor_of,
+)
+from simulator.training_run.coefficients import (
     KINDS,
     CoefficientFile,
     Kind,
     assign,
-    family_of,
-    network_kind,
-    owner_of,
     shipped_coefficients,
 )
 from simulator.training_run.features import features
@@ -156,6 +159,23 @@ def test_every_coefficient_changes_some_step() -> None:
 def test_a_stack_s_coefficient_is_the_stack_s() -> None:
     assert owner_of(KIND["optimizer"], GPT_RUN) == "megatron-2021"
     assert owner_of(KIND["optimizer"], LLAMA_RUN) == "torch-fsdp"
+
+
+@pytest.mark.parametrize(
+    ("device", "processor"),
+    [
+        ("a100-sxm-40gb", "a100-sxm-80gb"),
+        ("h800-sxm-80gb", "h100-sxm-80gb"),
+        # 250 W instead of 400 W; kernels of its own; another architecture.
+        ("a100-pcie-40gb", "a100-pcie-40gb"),
+        ("h200-sxm", "h200-sxm"),
+        ("v100-sxm2-16gb", "v100-sxm2-16gb"),
+    ],
+)
+def test_one_processor_has_one_coefficient(device: str, processor: str) -> None:
+    assert processor_of(device) == processor
+    assert owner_of(KIND["matmul"], replace(GPT_RUN, device=device)) == processor
+    assert owner_of(KIND["power"], replace(GPT_RUN, device=device)) == f"{processor}.16"
 
 
 def is_physical(kind: Kind, owner: str) -> bool:
