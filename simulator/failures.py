@@ -31,7 +31,8 @@ FAILURES_PER_DEVICE_S = Interval(
 STORAGE_BYTES_PER_S = Interval(value=2e12 / 16384, low=1e12 / 16384, high=7e12 / 16384)
 # From a failure to the next step. High end: more than 90 % effective training time with 419
 # interruptions in 54 days (arXiv 2407.21783, section 3.3.4) leaves 18.6 minutes for each at most,
-# lost work and all; the low end of 5 minutes and the value between are assumed.
+# lost work and all. Value: a fault is found and diagnosed in less than 10 minutes on average
+# (MegaScale, arXiv 2402.15627). The low end of 5 minutes is assumed.
 RESTART_S = Interval(value=600.0, low=300.0, high=0.1 * 54 * _DAY_S / 419)
 # Of a parameter: weight in 16 bits, master weight and Adam's two moments in fp32.
 _CHECKPOINT_BYTES = 14.0

@@ -22,6 +22,12 @@ _CONTEXT.set_forkserver_preload(
     [
         "shardwright.cli",
         *(f"shardwright.commands.{name}" for name in ("plan", "predict", "shard", "sweep")),
+        "shardwright.api",
+        "shardwright.report.terminal",
+        "planner.search",
+        "planner.layout.layout_plan",
+        "ortools.sat.python.cp_model",
+        "numba",
         "tests.executor.gradient_job",
         "tests.executor.sharding_job",
         *(f"transformers.models.{m}.modeling_{m}" for m in ("llama", "gpt2", "t5", "whisper")),

@@ -50,20 +50,8 @@ _ELEMENTWISE = (
     *("sin", "to", "float", "bfloat16", "half", "clone", "contiguous", "type_as", "where", "erf"),
     *("masked_fill", "maximum", "minimum", "clamp", "dropout", "eq", "ne", "lt", "gt", "le", "ge"),
     *("__eq__", "__lt__", "__gt__", "__and__", "__or__", "leaky_relu", "elu", "hardswish", "relu6"),
-    *(
-        "reciprocal",
-        "div_",
-        "mul_",
-        "add_",
-        "__floordiv__",
-        "__rpow__",
-        "__rtruediv__",
-        "logical_not",
-        "long",
-        "int",
-        "bool",
-        "mish",
-    ),
+    *("reciprocal", "div_", "mul_", "add_", "__floordiv__", "__rpow__", "__rtruediv__", "mish"),
+    *("logical_not", "long", "int", "bool"),
 )
 RULES: dict[str, Callable[[OpCall], tuple[Loop, ...]]] = {
     **dict.fromkeys(_ELEMENTWISE, dim_loops.elementwise),

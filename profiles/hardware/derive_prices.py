@@ -45,6 +45,7 @@ def derive(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         prices = np.asarray([float(row["usd_per_device_hour"]) for row in found])
         low, median, high = (float(q) for q in np.quantile(prices, (0.25, 0.5, 0.75)))
         dates = sorted(row["date"] for row in found)
+        providers = sorted({row["provider"] for row in found})
         table.append(
             {
                 "device": device,
@@ -52,10 +53,10 @@ def derive(rows: list[dict[str, str]]) -> list[dict[str, str]]:
                 "median_usd_per_hour": f"{median:.4g}",
                 "half_spread": f"{(high - low) / 2 / median:.3f}",
                 "offers": str(len(found)),
-                "providers": str(len({row["provider"] for row in found})),
+                "providers": str(len(providers)),
                 "first_date": dates[0],
                 "last_date": dates[-1],
-                "source": "published price lists of cloud providers",
+                "source": f"price lists of {' '.join(providers)}",
             }
         )
     return table

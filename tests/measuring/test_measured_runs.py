@@ -48,7 +48,7 @@ MODELS = {
     "gpt2": ("gpt2.json", 128, 2),
     "resnet50": ("examples.resnet50:build", 1, 2),
 }
-SHORT = ("tiny-llama-demo", 64, 2)  # of half the study's length: half a minute a pair
+SHORT = ("tiny-llama-demo", 64, 2)  # half the study's length, and of its profiled steps
 BUSY = 0.06  # the aim, asserted by the study of all schedules (make validate)
 NOT_WORSE = 0.25  # of every test run: a process may stay in a slow state that no kernel shows
 ATTEMPTS = 3
@@ -101,7 +101,16 @@ class Pair:
 def test_predictions_agree_with_1f1b_runs(
     machine: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check("llama", SHORT, SCHEDULES[:1], machine, tmp_path, capsys, bound=NOT_WORSE)
+    check(
+        "llama",
+        SHORT,
+        SCHEDULES[:1],
+        machine,
+        tmp_path,
+        capsys,
+        bound=NOT_WORSE,
+        profiled_steps=STEPS,
+    )
 
 
 @pytest.mark.slow
@@ -121,6 +130,7 @@ def check(
     capsys: pytest.CaptureFixture[str],
     *,
     bound: float,
+    profiled_steps: int = 12,
 ) -> None:
     text, length, micro_batch = case
     if text.endswith(".json"):
@@ -132,7 +142,9 @@ def check(
     graph = model.at(micro_batch)
 
     def profiled() -> Cluster:
-        return profile_model(spec, model, machine, (micro_batch,), date="2026-11-21")
+        return profile_model(
+            spec, model, machine, (micro_batch,), date="2026-11-21", num_steps=profiled_steps
+        )
 
     def pair(cluster: Cluster, schedule: str, vpp: int) -> Pair:
         measurements = cluster.groups[0].device.measurements

@@ -18,6 +18,7 @@ from profiles.model.build import build_model
 from profiles.model.graph import ModelGraph, OpKind, Phase
 from profiles.model.loaders import ModelSpec, model_names, resolve_model
 from profiles.model.trace import trace_graph
+from profiles.model.trace_fakes import plain_kernels
 from profiles.model.traced import trace_model
 from tests.profiles.small_models import CONFIGS
 
@@ -57,7 +58,7 @@ def test_flops_equal_torchs_own_counter(name: str, tmp_path: Path) -> None:
     # The counter lacks the CPU's fused attention: force the decomposed one, which it knows.
     decomposed = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
     with (
-        torch.backends.mkldnn.flags(enabled=False),
+        plain_kernels(),
         decomposed,
         FlopCounterMode(display=False) as counter,
     ):
@@ -112,7 +113,7 @@ def test_saved_bytes_equal_what_real_tensors_hold(name: str, tmp_path: Path) -> 
     counter = LiveBytes()
     held = [*built.module.parameters(), *built.module.buffers(), *built.args]
     counter.ignored = {x.untyped_storage()._cdata for x in held}
-    with torch.backends.mkldnn.flags(enabled=False), counter:
+    with plain_kernels(), counter:
         loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
         kept = counter.live
         counter.peak = counter.live
@@ -258,7 +259,7 @@ def test_recomputing_a_block_keeps_its_inputs_only(tmp_path: Path) -> None:
     counter = LiveBytes()
     held = [*built.module.parameters(), *built.module.buffers(), *built.args]
     counter.ignored = {x.untyped_storage()._cdata for x in held}
-    with torch.backends.mkldnn.flags(enabled=False), counter:
+    with plain_kernels(), counter:
         loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
         kept = counter.live
     assert loss.requires_grad

@@ -13,20 +13,25 @@ from dataclasses import replace
 from profiles.document import content_hash
 from profiles.sourced import Sourced
 from shardwright.report.roofline import Roofline, RooflinePoint
-from simulator.measurement import GradientCheck, Measurement, RankSample, StageSample, StepSample
-from simulator.plan import Plan, Recompute, Stage
+from simulator.measurement import Measurement, StepSample
+from simulator.plan import Plan, Recompute
 from simulator.plan_file import Alternative, PlanFile
 from simulator.prediction import (
     Component,
     Event,
-    Interval,
     MemorySample,
     Prediction,
     RankMemory,
     SourceTag,
-    StagePrediction,
 )
-from simulator.workload import Workload
+from tests.shardwright.two_ranks import (
+    four_blocks,
+    measured_ranks,
+    measured_stages,
+    passed_check,
+    predicted_stages,
+    within,
+)
 
 MIB = 2.0**20
 # (action, start, end) in tenths of a second.
@@ -54,29 +59,9 @@ ORDER = {
 }
 
 
-def within(value: float) -> Interval:
-    return Interval(value=value, low=0.9 * value, high=1.1 * value)
-
-
 def plan() -> Plan:
-    return Plan(
-        model="fixed",
-        model_hash="0123456789abcdef",
-        block_entries=("", "a", "b", "c"),
-        cluster="2xfixed",
-        cluster_hash="fedcba9876543210",
-        workload=Workload(global_batch=8, sequence_length=16, precision="fp32"),
-        pp=2,
-        dp=1,
-        tp=1,
-        micro_batch=2,
-        schedule="1f1b",
-        stages=(
-            Stage(first_block=0, last_block=2, recompute=(Recompute.NONE,) * 2),
-            Stage(first_block=2, last_block=4, recompute=(Recompute.NONE, Recompute.FULL)),
-        ),
-        seed=3,
-    )
+    names = ("fixed", "0123456789abcdef", "2xfixed", "fedcba9876543210")
+    return four_blocks(names, (Recompute.NONE, Recompute.FULL), seed=3)
 
 
 def events(scale_s: float, optimizer_s: float) -> tuple[Event, ...]:
@@ -135,17 +120,7 @@ def prediction(*, capacity_bytes: float = 1000 * MIB) -> Prediction:
         usd_per_million_tokens=within(1.25),
         kwh_per_million_tokens=within(3.0),
         bubble_fraction=0.1875,
-        stages=tuple(
-            StagePrediction(
-                stage=s,
-                rank=s,
-                forward_s=0.1,
-                backward_s=0.2,
-                optimizer_s=0.1,
-                data_parallel_s=0.0,
-            )
-            for s in (0, 1)
-        ),
+        stages=predicted_stages(),
         ranks=tuple(rank_memory(r, capacity_bytes) for r in (0, 1)),
         events=events(0.1, 0.1),
         sources=(
@@ -202,40 +177,11 @@ def run() -> Measurement:
             StepSample(wall_s=1.78, cpu_s=1.5, delay_fraction=d, disturbed=d > 0.05)
             for d in (0.0, 0.01, 0.2)
         ),
-        stages=tuple(
-            StageSample(
-                stage=s,
-                rank=s,
-                forward_wall_s=0.11,
-                forward_cpu_s=0.1,
-                backward_wall_s=0.22,
-                backward_cpu_s=0.21,
-                count=8,
-            )
-            for s in (0, 1)
-        ),
-        ranks=tuple(
-            RankSample(
-                rank=r,
-                peak_memory_bytes=(480 + 20 * r) * MIB,
-                peak_memory_kind="allocated",
-                optimizer_s=0.08,
-                data_parallel_s=0.0,
-                communication_s=0.38,
-            )
-            for r in (0, 1)
-        ),
+        stages=measured_stages((0.11, 0.1), (0.22, 0.21)),
+        ranks=measured_ranks((480 * MIB, 500 * MIB), 0.38),
         events=events(0.11, 0.08),
         delay_limit=0.05,
-        gradient_check=GradientCheck(
-            passed=True,
-            tolerance=1e-5,
-            loss=1.0,
-            reference_loss=1.0,
-            worst_relative_error=1e-7,
-            worst_parameter="a.weight",
-            parameters_checked=4,
-        ),
+        gradient_check=passed_check(),
         versions={"torch": "2.13.0", "python": "3.11.7"},
         machine="fixed cpu",
         date="2026-11-21",

@@ -55,13 +55,21 @@ def partly_recomputed(run):
 @pytest.mark.parametrize(
     "asked",
     [
-        question(tp=(1, 2, 4), cp=(1, 2)),
+        question(tp=(1, 2, 4), cp=(1, 2), micro_batch=(1, 2)),
         question(stack="megatron-2021", on="2x8xa100-sxm-40gb", batch=16, seq=2048),
-        question(stack="nanotron", batch=64),
+        question(stack="nanotron", batch=64, micro_batch=(1, 2, 4)),
         question(model="mixtral-8x7b", on="4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
         question(schedule=("zb-h1", "1f1b"), tp=(1, 2), cp=(1,), batch=16),
         question(on="1x8xa100-sxm-40gb", batch=8, precision="bf16"),
-        question("llama-3.1-70b", "4x8xh100-sxm", batch=16, seq=8192, recompute=("full",)),
+        question(
+            "llama-3.1-70b",
+            "4x8xh100-sxm",
+            batch=16,
+            seq=8192,
+            recompute=("full",),
+            tp=(2, 4, 8),
+            cp=(1, 2),
+        ),
         question(
             "llama-3.1-70b", "4x8xh100-sxm", batch=16, recompute=("full", "none"), tp=(4,), pp=(8,)
         ),
