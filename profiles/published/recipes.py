@@ -21,7 +21,7 @@ class Recipe:
     model       name of a known model (profiles.published.known_models)
     device      name in the catalogue
     sequences_per_device   global batch / devices; may be below 1
-    recompute   a word that `PublishedRun.recompute` may hold
+    recompute, precision, inter_node_link   words that the columns of `PublishedRun` may hold
     note        what of the recipe is not modelled, in words
 
     Raises InputError for a global batch that is no whole number of sequences.
@@ -41,6 +41,8 @@ class Recipe:
     micro_batch: int | None = None
     zero_stage: int | None = None
     recompute: str = ""
+    precision: str = ""
+    inter_node_link: str = ""
 
     def __post_init__(self) -> None:
         for count in self.num_devices:
@@ -107,6 +109,8 @@ def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
         "micro_batch": recipe.micro_batch,
         "zero_stage": recipe.zero_stage,
         "recompute": recipe.recompute,
+        "precision": recipe.precision,
+        "inter_node_link": recipe.inter_node_link,
     }
     silent = {
         name: value

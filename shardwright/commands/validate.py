@@ -22,7 +22,7 @@ from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.baseline import predict_baseline
 from shardwright.validate.compared import compare_runs
 from shardwright.validate.predicted import PredictedRun
-from shardwright.validate.study import AccuracyStudy, Column
+from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column
 from simulator.prediction import Interval
 from simulator.training_run.footprint import GIB
 
@@ -88,9 +88,10 @@ def _left_out(
     measured: Sequence[Measured],
     shipped: Sequence[PredictedRun],
 ) -> list[Column]:
-    from shardwright.validate.cross_fit import fit_table, left_out_s
+    from shardwright.validate.cross_fit import Array, fit_table, left_out_s
     from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
     from shardwright.validate.memory_fit import left_out_bytes, left_out_intervals, memory_table
+    from shardwright.validate.source_interval import source_intervals
 
     table = fit_table(published, measured)
     peaks = memory_table(published, measured)
@@ -98,16 +99,21 @@ def _left_out(
         ("5-fold", plain_folds, plain_folds),
         # A refit of all step times per model is slow; one of peaks is not.
         ("leave one model out", functools.partial(model_folds, batches=10), model_folds),
-        ("leave one source out", source_folds, source_folds),
+        (SOURCE_LEFT_OUT, source_folds, source_folds),
     )
     found: list[Column] = []
+    kept: dict[str, Array] = {}
     for name, of_times, of_peaks in ways:
-        times = left_out_s(table, of_times(table.published))
+        times = kept[name] = left_out_s(table, of_times(table.published))
         by_id = {run.id: float(t) for run, t in zip(table.runs, times, strict=True)}
         folds = of_peaks(peaks.published)
         bands = left_out_intervals(peaks, left_out_bytes(peaks, folds), folds)
         memory = {run.id: band for run, band in zip(peaks.runs, bands, strict=True)}
         predicted = [_with_memory(_with_time(row, by_id), memory) for row in shipped]
+        if name == SOURCE_LEFT_OUT:
+            strange = source_intervals(table, kept["5-fold"], times)
+            ends = {run.id: band for run, band in zip(table.runs, strange, strict=True)}
+            predicted = [_with_interval(row, ends) for row in predicted]
         found.append(Column(name=name, rows=compare_runs(published, measured, predicted)))
     return found
 
@@ -124,6 +130,14 @@ def _with_time(row: PredictedRun, times: Mapping[str, float]) -> PredictedRun:
         step_time_low_s=factor * (row.step_time_low_s or 0.0),
         step_time_high_s=factor * (row.step_time_high_s or 0.0),
     )
+
+
+def _with_interval(row: PredictedRun, ends: Mapping[str, Interval]) -> PredictedRun:
+    """The row with the interval that rows of other sources give its step time."""
+    found = ends.get(row.id)
+    if found is None or row.step_time_s is None:
+        return row
+    return replace(row, step_time_low_s=found.low, step_time_high_s=found.high)
 
 
 def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedRun:

@@ -169,6 +169,13 @@ def _honest(study: AccuracyStudy) -> list[str]:
             f"{percent(SOURCE_INTERVALS_TARGET)} or more on every source"
         )
     lines[0] += ")."
+    if not math.isnan(found.strange):
+        lines.append(
+            f"- With a whole source left out, also of the bands, intervals hold "
+            f"{percent(found.strange)} of its rows on average over the sources, "
+            f"{percent(found.strange_rows)} of all rows: what a run of a source that is in no "
+            "table here may expect."
+        )
     if not math.isnan(found.coverage):
         lines.append(
             f"- Of the rows that state devices, tp and pp, {percent(found.coverage)} have a "

@@ -30,6 +30,7 @@ from shardwright.validate.memory_fit import (
     predicted_bytes,
     ratios_by_regime,
 )
+from shardwright.validate.source_interval import coverage_by_source, source_intervals, step_bands
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import (
     COEFFICIENTS_FILE,
@@ -44,7 +45,6 @@ from simulator.training_run.interval import (
     INTERVALS_SCHEMA,
     Band,
     bands,
-    step_regimes_of,
 )
 
 
@@ -59,15 +59,18 @@ def main() -> None:
     write_text(COEFFICIENTS_FILE, _coefficients(table, fitted, today))
     five = left_out_s(table, plain_folds(table.published))
     unseen = left_out_s(table, source_folds(table.published))
-    step = _ratios(table, table.measured_s / five)
-    step["unseen"] = (table.measured_s / unseen).tolist()
+    step = step_bands(table, five, unseen)
     peaks = memory_table(published, measured)
     write_text(HOST_LEAD_FILE, host_lead_file(peaks, today))
     memory_folds = plain_folds(peaks.published)
     left = left_out_bytes(peaks, memory_folds)
     memory = bands(ratios_by_regime(peaks, left))
-    write_text(INTERVALS_FILE, _intervals(bands(step), memory, today))
+    write_text(INTERVALS_FILE, _intervals(step, memory, today))
     _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
+    held = coverage_by_source(table, source_intervals(table, five, unseen))
+    for name, share in held.items():
+        sys.stdout.write(f"source left out, {name}: intervals hold {share:.1%}\n")
+    sys.stdout.write(f"mean over sources: {np.mean(list(held.values())):.1%}\n")
     for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
         error = np.abs(found / table.measured_s - 1)
         sys.stdout.write(f"{name}: mean {error.mean():.1%}, median {np.median(error):.1%}\n")
@@ -87,14 +90,6 @@ def _say_memory(table: MemoryTable, left: np.ndarray, intervals: Sequence[Interv
             f"{errors[1].mean():.1%}, median {np.median(errors[1]):.1%}, intervals hold "
             f"{inside[mine].mean():.1%}\n"
         )
-
-
-def _ratios(table: FitTable, ratio: np.ndarray) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for run, value in zip(table.runs, ratio.tolist(), strict=True):
-        for name in step_regimes_of(run):
-            found.setdefault(name, []).append(value)
-    return found
 
 
 def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
@@ -140,7 +135,7 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
         "# shardwright/validate/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
-        'method = "split conformal, 5-fold (unseen: whole sources left out)"',
+        'method = "split conformal, 5-fold (unseen: whole sources left out, equally weighed)"',
         f'date = "{today}"',
     ]
     for title, table in (("step", step), ("memory", memory)):

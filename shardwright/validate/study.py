@@ -37,6 +37,8 @@ FITS_TARGET = 0.96
 INTERVALS_TARGET = (0.85, 0.95)
 SOURCE_INTERVALS_TARGET = 0.75
 COVERAGE_TARGET = 0.97
+# The column of rows whose whole source was left out, with intervals from the other sources.
+SOURCE_LEFT_OUT = "leave one source out"
 # One of fewer rows than this cannot tell 75 % from 90 %.
 _FEWEST = 8
 
@@ -105,12 +107,17 @@ class Honesty:
     worst_source      the source of 8 compared rows or more with the smallest such share, or ""
     worst_intervals   that share
     coverage          share of the rows that state devices, tp and pp and have a prediction
+    strange           with whole sources left out, the mean over sources of the share of rows whose
+                      measured step time lies in its interval
+    strange_rows      the same share of all rows
     """
 
     intervals: float
     worst_source: str
     worst_intervals: float
     coverage: float
+    strange: float
+    strange_rows: float
 
 
 def honesty(study: AccuracyStudy) -> Honesty:
@@ -126,12 +133,28 @@ def honesty(study: AccuracyStudy) -> Honesty:
         for row in study.rows
         if row.run.num_devices is not None and row.run.tp is not None and row.run.pp is not None
     ]
+    strange, strange_rows = _strange(study)
     return Honesty(
         intervals=step_time_summary(study.rows).interval_coverage,
         worst_source=worst,
         worst_intervals=shares.get(worst, math.nan),
         coverage=sum(stated) / len(stated) if stated else math.nan,
+        strange=strange,
+        strange_rows=strange_rows,
     )
+
+
+def _strange(study: AccuracyStudy) -> tuple[float, float]:
+    """What intervals hold where whole sources were left out: mean over sources, and of all rows."""
+    rows = next((c.rows for c in study.columns if c.name == SOURCE_LEFT_OUT), ())
+    groups: dict[str, list[ComparedRun]] = {}
+    for row in rows:
+        groups.setdefault(source_of(row.run.id), []).append(row)
+    shares = [step_time_summary(found).interval_coverage for found in groups.values()]
+    known = [share for share in shares if not math.isnan(share)]
+    if not known:
+        return math.nan, math.nan
+    return sum(known) / len(known), step_time_summary(rows).interval_coverage
 
 
 def regrets(study: AccuracyStudy) -> tuple[tuple[str, float, Regret], ...]:

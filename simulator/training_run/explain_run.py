@@ -25,6 +25,7 @@ from simulator.training_run.explain_memory import MemoryExplanation, explain_mem
 from simulator.training_run.explain_step import step_lines
 from simulator.training_run.features import features
 from simulator.training_run.interval import (
+    UNSEEN,
     Band,
     memory_interval,
     memory_regimes_of,
@@ -171,7 +172,7 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
 
 
 def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
-    names = ("unseen", *step_regimes_of(run))
+    names = (*step_regimes_of(run), UNSEEN)
     found = _banded(step_interval(run, time_s), names, shipped_intervals().step)
     if calibration is None or not is_calibrated(run, calibration):
         return found

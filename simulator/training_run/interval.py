@@ -1,10 +1,11 @@
 """90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
 
 Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
-4.5): runs of one stack, device and size of machine, since what was not predicted of a cluster (its
-network, above all) grows with it. A regime with few rows takes the next wider one's band (at last
-that of its device with any stack), a run whose device or stack has no fitted coefficient the band
-of whole sources left out. The regimes of a peak are those of `memory_regimes_of`.
+4.5): runs of one software, device and size of machine, since what was not predicted of a cluster
+(its network, above all) grows with it. A size with few rows takes the band of all sizes. Where
+there are few rows of a software on a device, a run is as strange as those of a source that nobody
+saw, and takes the band of whole sources left out (`group_band`). The regimes of a peak are those
+of `memory_regimes_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from profiles.document import read_document
 from simulator.prediction import Interval
-from simulator.training_run.coefficients import COEFFICIENTS_FILE, shipped_coefficients
+from simulator.training_run.coefficient_owner import software_of
+from simulator.training_run.coefficients import COEFFICIENTS_FILE
 from simulator.training_run.memory_stack import memory_stack_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run_stack import load_run_stack
@@ -27,7 +29,9 @@ INTERVALS_SCHEMA = "shardwright/run-intervals@1"
 INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
 # A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
 FEWEST = 15
-_EVERY, _UNSEEN = "*", "unseen"
+_EVERY, UNSEEN = "*", "unseen"
+# Share of the residuals beyond each end of a band.
+_TAIL = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +62,20 @@ def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
 
 def regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes that a run belongs to, the narrowest first."""
-    nodes = run.num_nodes
+    nodes, software = run.num_nodes, software_of(run)
     size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
     return (
-        f"{run.stack}, {run.device}, {size}",
-        f"{run.stack}, {run.device}",
-        f"{run.stack}, {size}",
-        run.stack,
+        f"{software}, {run.device}, {size}",
+        _pair(run),
+        f"{software}, {size}",
+        software,
         run.device,
         _EVERY,
     )
+
+
+def _pair(run: TrainingRun) -> str:
+    return f"{software_of(run)}, {run.device}"
 
 
 def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
@@ -84,12 +92,15 @@ def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     return (f"{names[0]}, {word}", *names)
 
 
-def step_interval(run: TrainingRun, time_s: float) -> Interval:
-    """The interval of a predicted step time."""
-    known = shipped_coefficients().values
-    seen = f"matmul.{run.device}" in known and f"passes.{run.stack}" in known
-    names = step_regimes_of(run) if seen else (_UNSEEN, _EVERY)
-    return _applied(shipped_intervals().step, names, time_s)
+def step_interval(
+    run: TrainingRun, time_s: float, known: Mapping[str, Band] | None = None
+) -> Interval:
+    """The interval of a predicted step time, of the shipped bands, or of others where there are
+    any."""
+    if not known:
+        known = shipped_intervals().step
+    names = step_regimes_of(run) if _pair(run) in known else (UNSEEN, _EVERY)
+    return _applied(known, names, time_s)
 
 
 def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
@@ -137,10 +148,37 @@ def band_of(ratios: Sequence[float]) -> Band:
     return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
 
 
+def group_band(ratios: Mapping[str, Sequence[float]]) -> Band:
+    """The band of measured over predicted ratios in groups of their own kind, for a member of a new
+    group: the quantiles of a distribution in which each group weighs the same, however many ratios
+    it has ("pooling CDFs", Dunn, Wasserman and Ramdas, JASA 118(544), 2023, section 3.1, without
+    the finite-sample term, which leaves no end to an interval of 90 % from fewer than 20 groups).
+
+    >>> group_band({"a": [1.0] * 90, "b": [2.0]})
+    Band(low=1.0, high=2.0, rows=91)
+    """
+    weighed = sorted((ratio, 1 / len(found)) for found in ratios.values() for ratio in found)
+    return Band(
+        low=_from_outside(weighed, len(ratios)),
+        high=_from_outside(weighed[::-1], len(ratios)),
+        rows=len(weighed),
+    )
+
+
+def _from_outside(weighed: Sequence[tuple[float, float]], groups: int) -> float:
+    """The first ratio with which more than the tail has been passed."""
+    passed = 0.0
+    for ratio, weight in weighed:
+        passed += weight
+        if passed > _TAIL * groups * (1 + 1e-12):
+            return ratio
+    return weighed[-1][0]
+
+
 def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
     """The band of every regime with enough rows, and of all."""
     return {
         name: band_of(found)
         for name, found in sorted(ratios.items())
-        if len(found) >= FEWEST or name in (_EVERY, _UNSEEN)
+        if len(found) >= FEWEST or name in (_EVERY, UNSEEN)
     }

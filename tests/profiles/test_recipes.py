@@ -99,3 +99,13 @@ def test_a_batch_must_be_whole_sequences(tmp_path) -> None:
     )
     with pytest.raises(DocumentError, match=r"X on 9 h100-sxm-80gb: a batch of 4\.5"):
         read_document(file, Recipes, schema=RECIPES_SCHEMA)
+
+
+def test_a_recipe_says_its_network_and_precision_where_the_row_does_not() -> None:
+    """BloombergGPT trained on p4d.24xlarge: 400 Gb/s of EFA per instance (arXiv 2303.17564)."""
+    row = PublishedRun(row=1, id="r", num_devices=512)
+    filled = fill_from_recipe(row, model="BloombergGPT", device="a100-sxm-40gb", said=[])
+    assert (filled.precision, filled.inter_node_link) == ("bf16", "EFA 4x100 Gb/s per node")
+    printed = PublishedRun(row=1, id="r", num_devices=512, inter_node_link="8x200 Gb/s HDR IB")
+    kept = fill_from_recipe(printed, model="BloombergGPT", device="a100-sxm-40gb", said=[])
+    assert kept.inter_node_link == "8x200 Gb/s HDR IB"

@@ -138,3 +138,10 @@ def test_words_for_a_list_of_defaults() -> None:
 def test_an_unknown_device_is_named() -> None:
     with pytest.raises(UnknownNameError, match="h1000"):
         network_of("8x400Gb/s", "h1000", 8)
+
+
+def test_the_network_of_a_recipe_is_read_as_its_instances_have_it() -> None:
+    """p4d.24xlarge: 400 Gb/s of EFA per instance (profiles/data/links/efa-v1.toml)."""
+    found = network_of("EFA 4x100 Gb/s per node", "a100-sxm-40gb", 8)
+    assert (found.kind, found.bytes_per_s_per_node, found.nics) == ("efa", 50e9, 4)
+    assert not found.assumed

@@ -121,7 +121,7 @@ def test_a_device_without_rows_takes_its_architectures_value() -> None:
     run = replace(LLAMA_RUN, device="h200-sxm")
     assert family_of(KIND["matmul"], run) == "hopper"
     assert family_of(KIND["power"], run) == "hopper.16"
-    assert family_of(KIND["passes"], run) == family_of(KIND["outer"], run) == ""
+    assert family_of(KIND["passes"], run) == ""
     file = file_of(**{"matmul.*": 0.7, "matmul.hopper.*": 0.9, "matmul.h100-sxm-80gb": 0.8})
     assigned = assign([run, LLAMA_RUN, GPT_RUN])
     found = assigned.of(assigned.from_file(file))["matmul"]
@@ -138,9 +138,35 @@ def test_every_device_of_the_catalogue_has_an_architecture_or_none() -> None:
     assert akin["rtx-4090"] == ""
 
 
-def test_a_network_of_no_kind_is_the_commonest() -> None:
-    assert network_kind(replace(GPT_RUN, outer_link="800 Gbps/node (config)")) == "infiniband"
-    assert network_kind(replace(GPT_RUN, outer_link="RoCE RDMA")) == "roce"
+@pytest.mark.parametrize(
+    ("device", "words", "kind", "family"),
+    [
+        # No kind, or no words at all: what the device's nodes usually have.
+        ("a100-sxm-80gb", "800 Gbps/node (config)", "ib-hdr", "infiniband"),
+        ("h100-sxm-80gb", "", "ib-ndr", "infiniband"),
+        # InfiniBand by the rate of a card, else by what the nodes usually have.
+        ("a100-sxm-80gb", "8x200 Gbps HDR IB per node", "ib-hdr", "infiniband"),
+        ("v100-sxm2-16gb", "1x100 Gb/s EDR IB per node", "ib-edr", "infiniband"),
+        ("gb300-nvl72", "4x ConnectX-8 IB XDR 800 Gb/s", "ib-xdr", "infiniband"),
+        ("h100-sxm-80gb", "Infiniband, Ethernet", "ib-ndr", "infiniband"),
+        ("a100-sxm-80gb", "1x56 Gb/s FDR IB per node", "ib-hdr", "infiniband"),
+        # Others by their kind.
+        ("a100-sxm-80gb", "RoCE RDMA", "roce", "ethernet"),
+        ("a100-sxm-40gb", "EFA 4x100 Gb/s per node", "efa", "ethernet"),
+        ("a100-sxm-80gb", "Omni-Path 4x100Gb/s per node (Jean Zay)", "omni-path", ""),
+    ],
+)
+def test_networks_by_their_generation(device: str, words: str, kind: str, family: str) -> None:
+    run = replace(GPT_RUN, device=device, outer_link=words)
+    assert network_kind(run) == kind
+    assert family_of(KIND["outer"], run) == family
+
+
+def test_a_network_without_rows_takes_its_familys_value() -> None:
+    run = replace(GPT_RUN, outer_link="8x100 Gb/s EDR IB per node")
+    file = file_of(**{"outer.*": 1.5, "outer.infiniband.*": 0.9, "outer.ib-hdr": 0.8})
+    assigned = assign([run, GPT_RUN])
+    assert assigned.of(assigned.from_file(file))["outer"].tolist() == [0.9, 0.8]
 
 
 def test_every_coefficient_changes_some_step() -> None:

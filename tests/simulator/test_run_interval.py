@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_owner import software_of
 from simulator.training_run.interval import (
     FEWEST,
     Band,
     IntervalFile,
     band_of,
     bands,
+    group_band,
     memory_interval,
     regimes_of,
     shipped_intervals,
@@ -87,6 +89,29 @@ def test_a_regime_needs_enough_rows() -> None:
     assert found["unseen"] == Band(low=1.0, high=3.0, rows=2)
 
 
+def test_a_band_of_groups_by_hand() -> None:
+    """Four groups of weight 1/4, tails of 0.05: each of the hundred of "a" weighs 0.0025, so that
+    twenty may lie outside; the one of "d" weighs 0.25 and may not."""
+    found = group_band(
+        {
+            "a": [0.5 + 0.001 * i for i in range(100)],
+            "b": [1.0],
+            "c": [1.1] * 7,
+            "d": [2.0],
+        }
+    )
+    assert found.low == pytest.approx(0.5 + 0.001 * 20)
+    assert found.high == 2.0
+    assert found.rows == 109
+
+
+@given(st.lists(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30), min_size=1, max_size=12))
+def test_a_band_of_groups_holds_nine_tenths_of_their_mean(groups: list[list[float]]) -> None:
+    band = group_band({str(i): found for i, found in enumerate(groups)})
+    shares = [np.mean([band.low <= x <= band.high for x in found]) for found in groups]
+    assert np.mean(shares) >= 0.9 - 1e-9
+
+
 @pytest.mark.parametrize(
     ("devices", "size"),
     [(4, "one node"), (8, "one node"), (16, "few nodes"), (64, "few nodes"), (72, "many nodes")],
@@ -105,15 +130,40 @@ def test_regimes_by_size(devices: int, size: str) -> None:
 
 
 def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
-    """By the shipped bands themselves: a run takes its regime's, else its stack's, else all's."""
+    """By the shipped bands themselves: a run takes its regime's, else that of its software on its
+    device; a software of which there are few rows on the device that of sources left out."""
     step = shipped_intervals().step
     for stack in ("megatron-2021", "torch-fsdp", "nanotron", "maxtext"):
         for devices in (8, 16, 128):
             run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
-            band = next(step[name] for name in step_regimes_of(run) if name in step)
+            names = step_regimes_of(run)
+            seen = f"{software_of(run)}, {run.device}" in step
+            band = next(step[name] for name in names if name in step) if seen else step["unseen"]
             found = step_interval(run, 10.0)
             assert found.low == pytest.approx(10.0 * min(1.0, band.low))
             assert found.high == pytest.approx(10.0 * max(1.0, band.high))
+
+
+def test_known_software_on_a_known_device_is_strange_where_the_two_never_met() -> None:
+    band = Band(low=0.95, high=1.05, rows=20)
+    wide = Band(low=0.5, high=2.0, rows=20)
+    known = {
+        "torch-fsdp, a100-sxm-80gb": band,
+        "torch-fsdp": band,
+        "h100-sxm-80gb": band,
+        "*": band,
+        "unseen": wide,
+    }
+    found = step_interval(LLAMA_RUN, 10.0, known)
+    assert (found.low, found.high) == (5.0, 20.0)
+    found = step_interval(replace(LLAMA_RUN, device="a100-sxm-80gb"), 10.0, known)
+    assert (found.low, found.high) == (9.5, 10.5)
+
+
+def test_a_sharded_optimizer_in_2021_is_other_software() -> None:
+    """DeepSpeed's bands are not those of Megatron-LM (RunStack.sharded_name)."""
+    assert regimes_of(replace(GPT_RUN, zero_stage=1))[3] == "megatron-deepspeed"
+    assert regimes_of(replace(GPT_RUN, zero_stage=0))[3] == "megatron-2021"
 
 
 def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> None:

@@ -1,0 +1,63 @@
+"""Intervals of runs whose whole source was left out: what a new source would get.
+
+A run of a source that the bands have never seen either belongs to a software and device of which
+other sources have rows enough, and takes the band of those, or it takes the band of whole sources
+left out, here of the other ones alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from shardwright.validate.cross_fit import Array, FitTable
+from shardwright.validate.groups import source_of
+from simulator.prediction import Interval
+from simulator.training_run.interval import (
+    UNSEEN,
+    Band,
+    bands,
+    group_band,
+    step_interval,
+    step_regimes_of,
+)
+
+
+def step_bands(
+    table: FitTable, fold_s: Array, source_s: Array, *, without: str = ""
+) -> dict[str, Band]:
+    """The bands of step times by regime, and `unseen`, from the rows of all sources but one.
+
+    fold_s, source_s  [runs] step times predicted with a fold, and with the whole source left out
+    """
+    regimes: dict[str, list[float]] = {}
+    sources: dict[str, list[float]] = {}
+    for i, run in enumerate(table.runs):
+        source = source_of(run.id)
+        if source == without:
+            continue
+        sources.setdefault(source, []).append(float(table.measured_s[i] / source_s[i]))
+        for name in step_regimes_of(run):
+            regimes.setdefault(name, []).append(float(table.measured_s[i] / fold_s[i]))
+    return bands(regimes) | {UNSEEN: group_band(sources)}
+
+
+def source_intervals(table: FitTable, fold_s: Array, source_s: Array) -> tuple[Interval, ...]:
+    """[runs] 90 % intervals of step times, each from the rows of other sources alone."""
+    sources = [source_of(run.id) for run in table.runs]
+    known = {
+        name: step_bands(table, fold_s, source_s, without=name) for name in sorted(set(sources))
+    }
+    return tuple(
+        step_interval(run, float(source_s[i]), known[sources[i]])
+        for i, run in enumerate(table.runs)
+    )
+
+
+def coverage_by_source(table: FitTable, intervals: Iterable[Interval]) -> dict[str, float]:
+    """Share of each source's measured step times that lie in their intervals."""
+    inside: dict[str, list[bool]] = {}
+    for run, measured, band in zip(table.runs, table.measured_s, intervals, strict=True):
+        inside.setdefault(source_of(run.id), []).append(bool(band.low <= measured <= band.high))
+    return {name: float(np.mean(found)) for name, found in sorted(inside.items())}
