@@ -19,6 +19,7 @@ from profiles.published.run import PublishedRun
 from simulator.training_run.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.complete_model import complete_model
 from simulator.training_run.complete_words import (
+    is_mlperf,
     precision_of,
     recompute_of,
     schedule_of,
@@ -123,6 +124,10 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
     if stack:
         return stack
     on_gpus = "megatron-2021" if old else "megatron-core"
+    if is_mlperf(run) and device.type == "gpu" and not old:
+        # Language models are submitted on GPUs from NVIDIA's NeMo containers, or AMD's port of them
+        # (training_results_v3.1 to v5.1).
+        on_gpus = "megatron-bridge"
     stack = "maxtext" if device.type == "tpu" else on_gpus
     said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
     return stack

@@ -69,6 +69,7 @@ class Features:
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
                           datasheet's peak
     state_*               seconds of the recurrence of states, with its bytes
+    cast_*                bytes of casts to fewer bits, likewise
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     socket_calls          tensor-parallel collectives between processes of both sockets, forward
@@ -128,6 +129,8 @@ class Features:
     state_backward: Array
     pass_forward: Array
     pass_backward: Array
+    cast_forward: Array
+    cast_backward: Array
     score_forward: Array
     kernels_forward: Array
     kernels_backward: Array
@@ -381,6 +384,10 @@ def _row(
         "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
         / bandwidth,
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+        / bandwidth,
+        "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
+        / bandwidth,
+        "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
         "kernels_forward": mixed(

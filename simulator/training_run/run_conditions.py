@@ -26,7 +26,7 @@ CONDITIONS = (
     "expert-layers-here",
     "later-rank",
 )
-LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
+LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
 
 
 def run_conditions(run: TrainingRun) -> frozenset[str]:
