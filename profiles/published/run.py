@@ -18,6 +18,7 @@ from profiles.published.table import (
     Table,
     count_cell,
     flag_cell,
+    number_cell,
     read_header,
     read_table,
     text_cell,
@@ -53,6 +54,15 @@ class PublishedRun:
     micro_batch             sequences per data-parallel rank and pass
     global_batch            sequences per optimizer step
     recompute, precision, schedule, framework    in the source's own words
+    sliding_window, window_layers   keys that a query meets at most, 0 for all, and in how many of
+                            the layers
+    mtp_layers              further tokens that the model is trained to predict
+    recompute_layers        first so many layers of a stage that full recomputation runs again
+    lora_rank               of adapters
+    expert_imbalance        tokens of the fullest expert rank over the mean
+    optimizer_offload, activation_offload   states in host memory; share of the activations there
+    reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
+                            `plan --stack`
     faults                  cells that could not be read, as messages (only with `lenient`)
     """
 
@@ -94,6 +104,20 @@ class PublishedRun:
     precision: str = ""
     schedule: str = ""
     framework: str = ""
+    sliding_window: int | None = None
+    window_layers: int | None = None
+    mtp_layers: int | None = None
+    recompute_layers: int | None = None
+    lora_rank: int | None = None
+    expert_imbalance: float | None = None
+    optimizer_offload: bool | None = None
+    activation_offload: float | None = None
+    reduce: str = ""
+    compress: str = ""
+    local_steps: int | None = None
+    local_workers: int | None = None
+    wide_layers: int | None = None
+    order: str = ""
     faults: tuple[str, ...] = ()
 
 
@@ -109,10 +133,16 @@ _MAY_BE_ZERO = frozenset(
         "num_shared_experts",
         "first_dense_layers",
         "zero_stage",
+        "sliding_window",
+        "window_layers",
+        "mtp_layers",
+        "recompute_layers",
+        "wide_layers",
     }
 )
 _LAST_ZERO_STAGE = 3
-_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel"})
+_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel", "optimizer_offload"})
+_NUMBERS = frozenset({"expert_imbalance", "activation_offload"})
 _TEXTS = frozenset(
     {
         "id",
@@ -125,6 +155,9 @@ _TEXTS = frozenset(
         "precision",
         "schedule",
         "framework",
+        "reduce",
+        "compress",
+        "order",
     }
 )
 _FAMILIES = ("", "dense", "moe", "lora")
@@ -177,7 +210,7 @@ def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
     return PublishedRun(row=row.number, faults=tuple(faults), **values)
 
 
-def _cell(column: str, text: str, where: str) -> str | int | bool | None:
+def _cell(column: str, text: str, where: str) -> str | int | float | bool | None:
     if column == "id" and not text:
         raise DocumentError(f"{where}: the id is empty; every run needs one")
     if column == "family":
@@ -188,6 +221,8 @@ def _cell(column: str, text: str, where: str) -> str | int | bool | None:
         return text_cell(text)
     if column in _FLAGS:
         return flag_cell(text, where)
+    if column in _NUMBERS:
+        return number_cell(text, where)
     if column == "vpp" and text == _ONE_LAYER_PER_CHUNK:
         return text
     count = count_cell(text, where, least=0 if column in _MAY_BE_ZERO else 1)

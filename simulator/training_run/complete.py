@@ -18,6 +18,7 @@ from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
 from simulator.training_run.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.complete_model import complete_model
+from simulator.training_run.complete_options import with_run_options
 from simulator.training_run.complete_words import (
     is_mlperf,
     precision_of,
@@ -87,6 +88,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         memory_stack=memory_stack_of_framework(run.framework),
         lora=lora,
     )
+    completed = with_run_options(run, completed, said)
     _check(run, completed, device)
     return _with_defaults(completed, said)
 

@@ -53,7 +53,7 @@ from simulator.training_run.rank_group import (
     tensor_group,
     worker_group,
 )
-from simulator.training_run.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run_conditions import BLOCK_SCALED, LOW_PRECISIONS
 from simulator.training_run.run_stack import RunStack, load_run_stack
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import WorkSeconds, work_seconds
@@ -391,10 +391,12 @@ def _row(
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
         "kernels_forward": mixed(
-            blocks * stack.kernels_forward, _expert_kernels(run, blocks * stack.kernels_forward)
+            blocks * stack.kernels_forward,
+            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1),
         ),
         "kernels_backward": mixed(
-            blocks * stack.kernels_backward, _expert_kernels(run, blocks * stack.kernels_backward)
+            blocks * stack.kernels_backward,
+            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2),
         ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],
@@ -426,11 +428,14 @@ def _row(
     return row
 
 
-def _expert_kernels(run: TrainingRun, dense: float) -> float:
+def _expert_kernels(run: TrainingRun, stack: RunStack, dense: float, *, products: int) -> float:
     """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
-    and grouped matmuls are two launches per local expert (Megatron-Core before cuBLAS had them
-    grouped; assumed of all)."""
-    return 2 * dense + 2 * run.model.num_experts / max(1, run.expert_parallel)
+    and both of an expert's matmuls are launched for every local expert (`RunStack.expert_kernels`),
+    `products` times each; those with a scale per block cast and reorder two operands."""
+    each = stack.expert_kernels
+    if run.precision in BLOCK_SCALED:
+        each += 2 * stack.block_scale_kernels
+    return 2 * dense + 2 * products * each * run.model.num_experts / max(1, run.expert_parallel)
 
 
 def recomputed_share(run: TrainingRun) -> float:

@@ -105,4 +105,3 @@ def state_work(model: Transformer, tokens: float, seq_len: int, tp: int) -> Stat
         pass_width=width,
         state_bytes=2.0 * states,
     )
-

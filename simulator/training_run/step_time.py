@@ -163,9 +163,7 @@ def step_parts(
     backward = backward + c["passes"] * x.pass_backward + 1.5 * scores
     backward = backward + c["casts"] * x.cast_backward
     backward = backward + c["optimizer"] * x.accumulation_s
-    again = x.recomputed_matmul * (
-        forward_matmul + grouped * x.grouped_forward + casts
-    )
+    again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward + casts)
     again = again + x.recomputed_attention * (attention * x.attention_forward + scores)
     again = again + x.recomputed_matmul * c["state"] * x.state_forward
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward
