@@ -16,12 +16,7 @@ from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.interval import memory_interval, step_interval
-
-# How far the seconds may be off that levels beyond the network, host memory, compression, local
-# steps and layers in bf16 add: half of them, assumed. The optimizer in host memory was within 13 %
-# of what was measured (host_offload.py); of the others nothing was.
-UNFITTED_UNCERTAINTY = 0.5
+from simulator.training_run.interval import memory_interval, step_interval, widened
 
 
 def choice_of(
@@ -70,20 +65,20 @@ def _step(layout: PricedLayout, coefficients: CoefficientFile) -> Interval:
         return found
     prices = LayoutPrices(run, coefficients)
     usual_s = float(prices.exact_parts(published).total_s[0])
-    off_s = UNFITTED_UNCERTAINTY * abs(time_s - usual_s)
-    low = max(found.low - off_s, min(found.low, 0.5 * time_s))
-    return Interval(value=time_s, low=low, high=found.high + off_s)
+    return widened(found, time_s - usual_s)
 
 
 def model_flop_per_token(model: Transformer, seq_len: int) -> float:
     """Forward and backward, without recomputation: PaLM, arXiv 2204.02311, appendix B, with the
-    experts that a token visits and without the table of embeddings."""
+    experts that a token visits and without the table of embeddings; in a window the keys that it
+    holds, and no arithmetic of a state."""
     idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
     used = model.parameters - idle - model.hidden_size * model.learned_positions
     if not model.tied_embeddings:
         used -= model.hidden_size * model.vocab_size
-    attention = 12 * model.num_layers * model.num_heads * model.head_size * seq_len
-    return float(6 * used + attention)
+    near = model.window_layers * min(model.window, seq_len)
+    keys = (model.attention_count - model.window_layers) * seq_len + near
+    return float(6 * used + 12 * model.num_heads * model.head_size * keys)
 
 
 _PART_WORDS = {

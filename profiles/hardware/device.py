@@ -15,6 +15,7 @@ PRECISION_TYPES = {
     "fp16": "float16",
     "fp32": "float32",
     "fp8": "float8_e4m3fn",
+    "int8": "int8",
     "mxfp8": "float8_e4m3fn",
     "nvfp4": "float4_e2m1fn_x2",
 }

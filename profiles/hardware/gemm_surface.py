@@ -142,7 +142,7 @@ def _surface(name: str) -> GemmSurface:
             tables[dtype] = scaled_table(
                 table,
                 dtype=dtype,
-                rate=device.peak(peak).value / from_device.peak(peak).value,
+                rate=relative.matmul_rate * device.peak(peak).value / from_device.peak(peak).value,
                 bandwidth=bandwidth,
             )
     return replace(

@@ -21,6 +21,8 @@ class Relative:
 
     attention_measured_on   another device for attention, where the relative's kernel is no match
     sm_count   the borrower's own number of processors, 0 to keep the relative's
+    matmul_rate   share of its peak that the borrower's long matmuls reach, over the relative's
+                  share; `reason` says where that was measured
     """
 
     measured_on: str
@@ -28,6 +30,7 @@ class Relative:
     attention_measured_on: str = ""
     sm_count: int = 0
     sm_source: str = ""
+    matmul_rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,13 @@ class Relatives:
     """The table: device -> relative."""
 
     devices: Mapping[str, Relative]
+
+
+def matmul_rate_of(device_name: str) -> float:
+    """Share of the peak that long matmuls of a device reach over its relative's share; 1 for a
+    device with kernels of its own, or one that nothing is known of."""
+    found = relatives().get(device_name)
+    return found.matmul_rate if found is not None else 1.0
 
 
 @functools.cache

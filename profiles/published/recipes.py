@@ -22,6 +22,8 @@ class Recipe:
     device      name in the catalogue
     sequences_per_device   global batch / devices; may be below 1
     recompute, precision, inter_node_link   words that the columns of `PublishedRun` may hold
+    quantization   precision of the matmuls, where it is below that of the tensors, which is what a
+                row prints (MaxText's word)
     note        what of the recipe is not modelled, in words
 
     Raises InputError for a global batch that is no whole number of sequences.
@@ -43,6 +45,7 @@ class Recipe:
     recompute: str = ""
     precision: str = ""
     inter_node_link: str = ""
+    quantization: str = ""
 
     def __post_init__(self) -> None:
         for count in self.num_devices:
@@ -117,6 +120,8 @@ def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
         for name, value in taken.items()
         if value not in (None, "") and getattr(run, name) in (None, "")
     }
+    if recipe.quantization and run.precision in ("", "bf16"):
+        silent["precision"] = recipe.quantization
     words = ", ".join(f"{name} {value}" for name, value in silent.items())
     said.append(f"{words} (recipe: {recipe.source})")
     if recipe.note:

@@ -40,6 +40,15 @@ class PublishedRun:
     micro_batch             sequences per data-parallel rank and pass
     global_batch            sequences per optimizer step
     recompute, precision, schedule, framework    in the source's own words
+    sliding_window, window_layers   keys that a query meets at most, 0 for all, and in how many of
+                            the layers
+    mtp_layers              further tokens that the model is trained to predict
+    recompute_layers        first so many layers of a stage that full recomputation runs again
+    lora_rank               of adapters
+    expert_imbalance        tokens of the fullest expert rank over the mean
+    optimizer_offload, activation_offload   states in host memory; share of the activations there
+    reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
+                            `plan --stack`
     faults                  cells that could not be read, as messages (only with `lenient`)
     """
 
@@ -81,6 +90,20 @@ class PublishedRun:
     precision: str = ""
     schedule: str = ""
     framework: str = ""
+    sliding_window: int | None = None
+    window_layers: int | None = None
+    mtp_layers: int | None = None
+    recompute_layers: int | None = None
+    lora_rank: int | None = None
+    expert_imbalance: float | None = None
+    optimizer_offload: bool | None = None
+    activation_offload: float | None = None
+    reduce: str = ""
+    compress: str = ""
+    local_steps: int | None = None
+    local_workers: int | None = None
+    wide_layers: int | None = None
+    order: str = ""
     faults: tuple[str, ...] = ()
 
 

@@ -14,6 +14,7 @@ from profiles.published.table import (
     Table,
     count_cell,
     flag_cell,
+    number_cell,
     read_header,
     read_table,
     text_cell,
@@ -28,10 +29,16 @@ _MAY_BE_ZERO = frozenset(
         "num_shared_experts",
         "first_dense_layers",
         "zero_stage",
+        "sliding_window",
+        "window_layers",
+        "mtp_layers",
+        "recompute_layers",
+        "wide_layers",
     }
 )
 _LAST_ZERO_STAGE = 3
-_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel"})
+_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel", "optimizer_offload"})
+_NUMBERS = frozenset({"expert_imbalance", "activation_offload"})
 _TEXTS = frozenset(
     {
         "id",
@@ -44,6 +51,9 @@ _TEXTS = frozenset(
         "precision",
         "schedule",
         "framework",
+        "reduce",
+        "compress",
+        "order",
     }
 )
 _FAMILIES = ("", "dense", "moe", "lora")
@@ -93,7 +103,7 @@ def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
     return PublishedRun(row=row.number, faults=tuple(faults), **values)
 
 
-def _cell(column: str, text: str, where: str) -> str | int | bool | None:
+def _cell(column: str, text: str, where: str) -> str | int | float | bool | None:
     if column == "id" and not text:
         raise DocumentError(f"{where}: the id is empty; every run needs one")
     if column == "family":
@@ -104,6 +114,8 @@ def _cell(column: str, text: str, where: str) -> str | int | bool | None:
         return text_cell(text)
     if column in _FLAGS:
         return flag_cell(text, where)
+    if column in _NUMBERS:
+        return number_cell(text, where)
     if column == "vpp" and text == _ONE_LAYER_PER_CHUNK:
         return text
     count = count_cell(text, where, least=0 if column in _MAY_BE_ZERO else 1)

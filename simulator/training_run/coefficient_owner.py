@@ -28,7 +28,7 @@ _ARCHITECTURES = (
     ("mi", "cdna"),
     ("tpu", "tpu"),
 )
-_BITS = {"fp32": 32, "fp8": 8, "mxfp8": 8, "nvfp4": 4}
+_BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
 # Networks by the beginnings of their names.
 _NETWORKS = (
     ("ib-", "infiniband"),

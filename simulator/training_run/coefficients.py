@@ -103,6 +103,16 @@ KINDS = (
         source="memory_rates.toml: 0.78 to 0.96 of the bandwidth is reached",
     ),
     Kind(
+        name="casts",
+        owner="stack",
+        start=0.5,
+        spread=0.5,
+        meaning="bytes of casts to 8 or 4 bits over those of kernels of their own "
+        "(quantised_bytes.py): what norms and activations before a matmul write in fewer bits "
+        "themselves costs nothing",
+        source="assumed: Transformer Engine fuses the cast into two of a layer's four inputs",
+    ),
+    Kind(
         name="scores",
         owner="stack",
         start=1.1,

@@ -18,8 +18,10 @@ from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
 from simulator.training_run.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.complete_model import complete_model
+from simulator.training_run.complete_options import with_run_options
 from simulator.training_run.complete_words import (
     PRECISIONS,
+    is_mlperf,
     precision_of,
     recompute_of,
     schedule_of,
@@ -88,6 +90,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         memory_stack=memory_stack_of_framework(run.framework),
         lora=lora,
     )
+    completed = with_run_options(run, completed, said)
     _check(run, completed, device)
     return _with_defaults(completed, said)
 
@@ -132,6 +135,10 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
     if old and run.zero_stage and not run.framework:
         # ZeRO in that generation means DeepSpeed.
         on_gpus = "megatron-deepspeed"
+    if is_mlperf(run) and device.type == "gpu" and not old:
+        # Language models are submitted on GPUs from NVIDIA's NeMo containers, or AMD's port of them
+        # (training_results_v3.1 to v5.1).
+        on_gpus = "megatron-bridge"
     stack = "maxtext" if device.type == "tpu" else on_gpus
     said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
     return stack

@@ -20,6 +20,7 @@ from profiles.errors import InputError
 from profiles.model.transformer import Transformer
 from profiles.published.known_models import KnownModel, known_model
 from profiles.published.run import PublishedRun
+from simulator.training_run.complete_options import with_model_options
 from simulator.training_run.unsupported import UnsupportedRunError
 
 _GPT_VOCABULARY = 50257
@@ -51,8 +52,10 @@ def complete_model(
         raise UnsupportedRunError(run.id, f"{known.name}: {known.unsupported}")
     try:
         if known is not None and known.figures is not None:
-            return _of_known(run, known, known.figures, seq_len, stack, said)
-        return _of_rules(run, seq_len, tp, pp, stack, said)
+            model = _of_known(run, known, known.figures, seq_len, stack, said)
+        else:
+            model = _of_rules(run, seq_len, tp, pp, stack, said)
+        return with_model_options(run, model)
     except UnsupportedRunError:
         raise
     except InputError as error:
@@ -116,7 +119,7 @@ def _of_known(
         silent.append("latent attention")
     if figures.state is not None:
         silent.append(f"{figures.state_layers} layers with a state ({figures.state.rule})")
-    if figures.window_layers:
+    if figures.window_layers and run.sliding_window is None:
         silent.append(f"windows of {figures.window} keys in {figures.window_layers} layers")
     if figures.biases:
         silent.append("biases")
@@ -136,7 +139,7 @@ def _predicting(
     takes the count of the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
     unless the row's name says that there is none; others leave it out by default (MaxText,
     configs/base.yml, mtp_num_layers: 0)."""
-    if not figures.predicted_ahead:
+    if not figures.predicted_ahead or run.mtp_layers is not None:
         return figures
     count = figures.predicted_ahead
     if not stack.startswith("megatron-bridge") or _WITHOUT_MTP.search(run.model):

@@ -25,6 +25,8 @@ PRECISIONS = {
     "bf16-true": "bf16",
     "fp16-true": "fp16",
     "fp8": "fp8",
+    # MaxText's and AQT's 8-bit integers.
+    "int8": "int8",
     # Transformer Engine's recipes of one scale per tensor, by their names there.
     "fp8-hybrid": "fp8",
     "fp8-delayed": "fp8",
@@ -46,6 +48,7 @@ _FULL = ("full", "rematerialization", "re-materialization", "activation checkpoi
 _SWITCHED_ON = ("1", "1.0", "true", "yes", "on")
 _SWITCHED_OFF = ("0", "0.0", "false", "off")
 # Parts of a layer whose activations a fused attention does not keep anyway, or that are small.
+_LLAMA_8B = re.compile(r"llama-?3(\.1)?[\s_-]*8b", re.I)
 _MLP_MODULES = ("mlp", "moe", "layernorm", "norm", "shared_experts", "act")
 
 
@@ -103,6 +106,11 @@ def _fp32_products(run: PublishedRun, text: str, name: str) -> str:
     return f"fp32 products at {device.name}'s rate for float32"
 
 
+def is_mlperf(run: PublishedRun) -> bool:
+    """Whether the row says that it is a submission to MLPerf Training."""
+    return "mlperf" in f"{run.id} {run.source}".lower()
+
+
 def _is_fp8_gpu(name: str) -> bool:
     device = get_device(name)
     return device.type == "gpu" and "float8_e4m3fn" in device.peak_flop_per_s
@@ -111,7 +119,10 @@ def _is_fp8_gpu(name: str) -> bool:
 def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) -> str:
     """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, fp8 in a submission
     to MLPerf Training on a device that has it (all of NVIDIA's and AMD's language models from v3.1
-    on, by their published configurations), else bf16.
+    on, by their published configurations), but nvfp4 for Llama 3.1 8B, which came with v5.1, where
+    there is FP4 (training_results_v5.1, NVIDIA's configurations of B200 and GB300), int8 on a TPU
+    that has it (MaxText, configs/v5p/gpt3_175b: "shared config between Google's various MLPerf 4.0
+    submissions"), else bf16.
 
     Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
     chronicles switch late). Raises UnsupportedRunError for an unknown word.
@@ -127,9 +138,15 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
         if PRECISIONS[text] == "fp32":
             said.append(_fp32_products(run, text, device))
         return PRECISIONS[text]
-    if "mlperf" in f"{run.id} {run.source}".lower() and _is_fp8_gpu(device):
+    if is_mlperf(run) and _is_fp8_gpu(device):
+        if _LLAMA_8B.match(run.model) and "float4_e2m1fn_x2" in get_device(device).peak_flop_per_s:
+            said.append("nvfp4, in which MLPerf's Llama 3.1 8B is trained where there is FP4")
+            return "nvfp4"
         said.append("fp8, in which MLPerf's language models are trained where there is fp8")
         return "fp8"
+    if is_mlperf(run) and "int8" in get_device(device).peak_flop_per_s:
+        said.append("int8, in which MaxText's submissions to MLPerf are trained")
+        return "int8"
     early = stack in ("megatron-2021", "megatron-deepspeed")
     old = device.startswith("v100") or (device.startswith("a100") and early)
     precision = "fp16" if old else "bf16"

@@ -90,6 +90,12 @@ def _pass_terms(way: str, v: Mapping[str, float], c: Mapping[str, float]) -> lis
             product(c["passes"], v[f"pass_{way}"]),
         ),
         (
+            "casts to fewer bits",
+            c["casts"] * v[f"cast_{way}"],
+            "casts x bytes moved / memory bandwidth",
+            product(c["casts"], v[f"cast_{way}"]),
+        ),
+        (
             "softmax and dropout of the scores",
             c["scores"] * scores,
             "scores x bytes moved / memory bandwidth",
@@ -120,7 +126,9 @@ def _recomputed(
         (
             "matmuls",
             v["recomputed_matmul"],
-            forward["matmuls, forward"] + forward["experts' matmuls, forward"],
+            forward["matmuls, forward"]
+            + forward["experts' matmuls, forward"]
+            + forward["casts to fewer bits, forward"],
         ),
         (
             "attention",

@@ -13,6 +13,7 @@ from simulator.training_run.rank_parameters import (
     rank_parameters,
     updated_parameters,
 )
+from simulator.training_run.run_conditions import BLOCK_SCALED
 from simulator.training_run.run_links import links_of
 from simulator.training_run.run_stack import RunStack
 from simulator.training_run.stage_layers import predicting_layers, recomputed_shares, stage_layers
@@ -78,12 +79,18 @@ def feature_row(
         / bandwidth,
         "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
         / bandwidth,
+        "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
+        / bandwidth,
+        "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
+        / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
         "kernels_forward": mixed(
-            blocks * stack.kernels_forward, _expert_kernels(run, blocks * stack.kernels_forward)
+            blocks * stack.kernels_forward,
+            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1),
         ),
         "kernels_backward": mixed(
-            blocks * stack.kernels_backward, _expert_kernels(run, blocks * stack.kernels_backward)
+            blocks * stack.kernels_backward,
+            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2),
         ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],
@@ -116,8 +123,11 @@ def feature_row(
     return row
 
 
-def _expert_kernels(run: TrainingRun, dense: float) -> float:
+def _expert_kernels(run: TrainingRun, stack: RunStack, dense: float, *, products: int) -> float:
     """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
-    and grouped matmuls are two launches per local expert (Megatron-Core before cuBLAS had them
-    grouped; assumed of all)."""
-    return 2 * dense + 2 * run.model.num_experts / max(1, run.expert_parallel)
+    and both of an expert's matmuls are launched for every local expert (`RunStack.expert_kernels`),
+    `products` times each; those with a scale per block cast and reorder two operands."""
+    each = stack.expert_kernels
+    if run.precision in BLOCK_SCALED:
+        each += 2 * stack.block_scale_kernels
+    return 2 * dense + 2 * products * each * run.model.num_experts / max(1, run.expert_parallel)

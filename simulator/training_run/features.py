@@ -34,6 +34,8 @@ class Features:
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
                           datasheet's peak
     state_*               seconds of the recurrence of states, with its bytes
+    cast_*                bytes of casts to fewer bits, likewise
+    cast_*                bytes of casts to fewer bits, likewise
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     socket_calls          tensor-parallel collectives between processes of both sockets, forward
@@ -94,6 +96,8 @@ class Features:
     state_backward: Array
     pass_forward: Array
     pass_backward: Array
+    cast_forward: Array
+    cast_backward: Array
     score_forward: Array
     kernels_forward: Array
     kernels_backward: Array

@@ -26,6 +26,7 @@ _MATMUL_TYPES = {
     "bf16": "bfloat16",
     "fp16": "float16",
     "fp8": "float8_e4m3fn",
+    "int8": "int8",
     "mxfp8": "float8_e4m3fn",
     "nvfp4": "float4_e2m1fn_x2",
 }
@@ -79,6 +80,7 @@ class LayerWork:
     state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
     scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
+    forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (quantised_bytes.py)
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
     """
 
@@ -88,6 +90,8 @@ class LayerWork:
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
     backward_pass_bytes: float = 0.0
+    forward_cast_bytes: float = 0.0
+    backward_cast_bytes: float = 0.0
     score_bytes: float = 0.0
     state_matmuls: tuple[Matmul, ...] = ()
     state_pass_bytes: float = 0.0
@@ -190,8 +194,10 @@ def layer_work(
         grouped=tuple(grouped),
         attention=attention,
         score_matmuls=scores,
-        forward_pass_bytes=passes + casts[0],
-        backward_pass_bytes=passes * stack.backward_passes + casts[1],
+        forward_pass_bytes=passes,
+        backward_pass_bytes=passes * stack.backward_passes,
+        forward_cast_bytes=casts[0],
+        backward_cast_bytes=casts[1],
         score_bytes=score_bytes,
         state_matmuls=states,
         state_pass_bytes=moved,

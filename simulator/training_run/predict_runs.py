@@ -12,10 +12,12 @@ from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.features import features
 from simulator.training_run.footprint import Footprint, fits, footprint
-from simulator.training_run.interval import memory_interval, step_interval
+from simulator.training_run.interval import memory_interval, step_interval, widened
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
+# Mamba-2's: runs of Nemotron 3 are among those fitted on.
+_MEASURED_RULE = "ssd"
 _PARTS = tuple(StepParts.__dataclass_fields__)
 
 
@@ -55,6 +57,7 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
         ready = {place: run for place, run in ready.items() if place not in impossible}
         parts = predicted_parts(tuple(ready.values()))
     totals = parts.total_s.tolist()
+    unfitted = unfitted_s(tuple(ready.values()), totals)
     found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for row, (place, run) in enumerate(ready.items()):
         memory, why_no_memory = _memory(run)
@@ -62,13 +65,38 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
         found[place] = RunPrediction(
             id=run.id,
             run=run,
-            step_time_s=step_interval(run, totals[row]),
+            step_time_s=widened(step_interval(run, totals[row]), unfitted[row]),
             parts=split,
             peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
             fits=fits(run) if memory else None,
             why_no_memory=why_no_memory,
         )
     return tuple(found)
+
+
+def unfitted_s(runs: Sequence[TrainingRun], totals: Sequence[float]) -> list[float]:
+    """Seconds of each run's step that no fitted run had: what its options change, and recurrences
+    of a kind of which no run was measured."""
+    found = [0.0] * len(runs)
+    asked = [place for place, run in enumerate(runs) if run.as_published() != run]
+    if asked:
+        usual = predicted_parts([runs[place].as_published() for place in asked]).total_s
+        for place, time_s in zip(asked, usual.tolist(), strict=True):
+            found[place] = abs(totals[place] - time_s)
+    for place, run in enumerate(runs):
+        state = run.model.state
+        if state is not None and state.rule != _MEASURED_RULE:
+            found[place] += _state_s(run)
+    return found
+
+
+def _state_s(run: TrainingRun) -> float:
+    """Seconds per step of the recurrences of the busiest stage's layers."""
+    x = features([run])
+    assigned = assign([run])
+    state = assigned.of(assigned.from_file(shipped_coefficients()))["state"]
+    each = state * (x.state_forward + x.state_backward)
+    return float((x.microbatches * x.layers * each)[0])
 
 
 def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:

@@ -30,7 +30,9 @@ CONDITIONS = (
     "expert-layers-here",
     "later-rank",
 )
-LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
+LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
+# A scale for every 32 or 16 elements, not one per tensor.
+BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 
 def run_conditions(run: TrainingRun) -> frozenset[str]:

@@ -27,6 +27,10 @@ class RunStack:
                      with the gradients (`backward_passes` times as many)
     loss_bytes       bytes moved per logit by the cross-entropy, forward and backward
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
+    expert_kernels   launched per local expert by a forward matmul of experts; the backward has two
+                     such matmuls for each. 0 where one kernel runs all experts
+    block_scale_kernels   beside, per operand with a scale per block of elements (mxfp8, nvfp4):
+                     its cast and the reordering of its scales
     weight_bytes, gradient_bytes   per parameter, as computed with and as summed
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
@@ -77,6 +81,8 @@ class RunStack:
     usual_chunks: int = 0
     selective: str = "selective"
     compiled_name: str = ""
+    expert_kernels: float = 1.0
+    block_scale_kernels: float = 0.0
 
 
 def run_stack_names() -> tuple[str, ...]:

@@ -156,13 +156,15 @@ def step_parts(
     grouped = c["grouped"] * c["matmul"]
     forward = forward + grouped * x.grouped_forward
     scores = c["scores"] * x.score_forward
-    forward = forward + c["passes"] * x.pass_forward + scores
+    casts = c["casts"] * x.cast_forward
+    forward = forward + c["passes"] * x.pass_forward + casts + scores
     forward = forward + c["state"] * x.state_forward
     backward = backward_matmul + attention * x.attention_backward + c["state"] * x.state_backward
     backward = backward + grouped * x.grouped_backward
     backward = backward + c["passes"] * x.pass_backward + 1.5 * scores
+    backward = backward + c["casts"] * x.cast_backward
     backward = backward + c["optimizer"] * x.accumulation_s
-    again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward)
+    again = x.recomputed_matmul * (forward_matmul + grouped * x.grouped_forward + casts)
     again = again + x.recomputed_attention * (attention * x.attention_forward + scores)
     again = again + x.recomputed_matmul * c["state"] * x.state_forward
     again = again + c["passes"] * x.recomputed_pass * x.pass_forward

@@ -134,6 +134,7 @@ class TrainingRun:
             wide_layers=0,
             optimizer_offload=False,
             activation_offload=0.0,
+            expert_imbalance=1.0,
         )
 
     @property

@@ -18,6 +18,7 @@ from profiles.hardware.attention_surface import (
 )
 from profiles.hardware.catalog import get_device
 from profiles.hardware.gemm_surface import load_surface
+from profiles.hardware.relatives import matmul_rate_of
 from simulator.training_run.layer_work import LayerWork, Matmul
 
 Array = NDArray[np.float64]
@@ -173,7 +174,12 @@ def _vector_flop_per_s(device: str) -> float:
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate; a 16-bit one stands for a type that is not there."""
+    """The datasheet's rate, of a device without kernels of its own by the share of it that its
+    long matmuls reach; a 16-bit one stands for a type that is not there."""
+    return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
+
+
+def _datasheet_flop_per_s(device: str, dtype: str) -> float:
     peaks = get_device(device).peak_flop_per_s
     for name in (dtype, "bfloat16", "float16"):
         if name in peaks:
