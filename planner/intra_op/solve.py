@@ -44,6 +44,9 @@ MOST_ENTRIES = 400_000
 instance A of the 2025 contest, 10 s for the 90,000 of C, and got no further than the linear
 relaxation of the 720,000 of V in 150 s (2026-11-21)."""
 
+COARSE = 2.0
+"""How far above the least cost a scale may be: further, the programme is solved again at its own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -234,7 +237,13 @@ class _Shared:
             self.incumbent.offer(small, found.choice)
         # What is left out costs at least `cost`.
         self.incumbent.raise_bound(min(found.bound, cost))
-        self.is_closed = found.is_least
+        # The tolerance is a part of the cost that set the scale: where that was far above what is
+        # found (a first choice is any that fits), the programme is solved again at its scale.
+        reached = self.incumbent.cost - small.constant
+        if found.is_least and cost - small.constant > COARSE * max(reached, 1.0):
+            self.close()
+        else:
+            self.is_closed = found.is_least
 
     def bound(self) -> None:
         """The bounding thread: ascends, tries the integer programme, ascends; then searches too."""
