@@ -26,8 +26,10 @@ from planner.graph_partition.room import room_under
 _SLACK = 1e-9  # relative; loads summed along different walks differ by a few ulp
 _STEPS_PER_CALL = 2_000_000  # walk steps between two looks at the clock
 
-Ints, Longs = NDArray[np.int32], NDArray[np.int64]
-Floats, Flags = NDArray[np.float64], NDArray[np.bool_]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +123,12 @@ def _advance(
     on_accelerator: Flags,
     transfer_s: Floats,
     consumers: Ints,
-    touch_first: Longs,
+    touch_first: Ints,
     touch: Ints,
     makes: Flags,
     capacity: float,
     ceiling: float,
-    most: Longs,
+    most: Ints,
     by_accelerator: Floats,
     before_host: Floats,
     needed: Floats,

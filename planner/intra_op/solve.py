@@ -45,7 +45,7 @@ instance A of the 2025 contest, 10 s for the 90,000 of C, and got no further tha
 relaxation of the 720,000 of V in 150 s (2026-11-21)."""
 
 COARSE = 2.0
-"""How far above the least cost a scale may be: further, the programme is solved again at its own."""
+"""How far above the least cost a scale may be: beyond, the programme is solved again at its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,10 @@ def solve(
 ) -> Solution:
     """The cheapest strategies found within `time_limit_s` of wall time, and a proved lower bound.
 
-    Reading the problem into a smaller one is not interrupted, so a limit of 0 still answers with
-    what it finds in a moment. Equal inputs and seeds give equal costs where optimality is proven; a
-    run that the clock ends may differ by what the clock allows.
+    Ctrl-C ends the search with what it has found. Reading the problem into a smaller one is not
+    interrupted, so a limit of 0 still answers with what it finds in a moment. Equal inputs and
+    seeds give equal costs where optimality is proven; a run that the clock ends may differ by what
+    the clock allows.
     """
     begun = time.monotonic()
     deadline = begun + max(time_limit_s, 0.0) - min(RESERVE_S, 0.1 * max(time_limit_s, 0.0))
@@ -102,9 +103,13 @@ def solve(
     ]
     for thread in threads:
         thread.start()
+    interrupted: str | None = None
     while any(thread.is_alive() for thread in threads):
-        for thread in threads:
-            thread.join(0.1)
+        try:
+            for thread in threads:
+                thread.join(0.1)
+        except KeyboardInterrupt:
+            shared.is_interrupted, interrupted = True, "it was interrupted"
         if shared.is_over() and not threads[1].is_alive() and shared.is_programming:
             # HiGHS looks at the clock now and then only; its thread ends by itself, or with the
             # process (planner/leave.py).
@@ -120,7 +125,7 @@ def solve(
     if shared.error is not None:
         raise shared.error
     incumbent.check()
-    return _answer(incumbent, begun, None, is_closed=shared.is_closed)
+    return _answer(incumbent, begun, None, is_closed=shared.is_closed, ended=interrupted)
 
 
 class _Shared:
@@ -143,6 +148,7 @@ class _Shared:
         self.patience = deadline
         self.is_programming = False
         self.is_closed = False
+        self.is_interrupted = False
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Runs one thread's work; an error ends both and is raised by the caller."""
@@ -157,6 +163,7 @@ class _Shared:
         return (
             self.error is not None
             or self.is_closed
+            or self.is_interrupted
             or self.incumbent.is_settled
             or time.monotonic() >= end
         )
@@ -292,13 +299,18 @@ class _Shared:
 
 
 def _answer(
-    incumbent: Incumbent | None, begun: float, infeasible: str | None, *, is_closed: bool = False
+    incumbent: Incumbent | None,
+    begun: float,
+    infeasible: str | None,
+    *,
+    is_closed: bool = False,
+    ended: str | None = None,
 ) -> Solution:
     bound = None if incumbent is None else incumbent.lower_bound
     if incumbent is not None and incumbent.cost is not None:
         settled = incumbent.cost == bound
         status = Status.OPTIMAL if settled else Status.FEASIBLE
-        reason = "the time limit was reached"
+        reason = ended or "the time limit was reached"
         if settled:
             reason = "bound and cost meet"
         elif is_closed:

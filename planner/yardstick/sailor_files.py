@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.text_file import read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +194,8 @@ def read_runs(path: Path) -> tuple[Run, ...]:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DocumentError(
-            f"cannot read {path}: {error.strerror}; name the folder that holds it"
-        ) from error
-    except json.JSONDecodeError as error:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path} is not JSON: {error}") from error
 
 
