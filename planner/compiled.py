@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -33,8 +34,20 @@ def compiled(kernel: Kernel) -> Kernel:
     return cast(Kernel, dispatcher)
 
 
+def is_at_hand(kernel: Callable[..., object]) -> bool:
+    """Whether a kernel has been compiled, in this process or (by the look of its cache) before."""
+    dispatcher: Any = kernel
+    if dispatcher.signatures:
+        return True
+    return isinstance(dispatcher._cache, _Cache) and dispatcher._cache.is_filled()
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one kernel; what it cannot read or write costs time, never the answer."""
+
+    def is_filled(self) -> bool:
+        """Whether anything was kept."""
+        return Path(self._cache_file._index_path).exists()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

@@ -288,3 +288,7 @@ def _anneal(
     if pending:
         _keep(choice, best)
     return best_cost
+
+
+COMPILED_LAST = _anneal
+"""Of the loops of a search the one that is compiled last."""
