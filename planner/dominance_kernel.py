@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+import numpy.typing as npt
+
+from planner.compiled import compiled
 
 
-@numba.njit(cache=True, nogil=True)
-def undominated_mask(edges, columns, slack):  # type: ignore[no-untyped-def]  # numba types it
+@compiled
+def undominated_mask(
+    edges: npt.NDArray[np.intp], columns: npt.NDArray[np.float64], slack: float
+) -> npt.NDArray[np.bool_]:
     """[labels] whether no label kept before it in its group dominates a label."""
     keep = np.zeros(columns.shape[0], dtype=np.bool_)
     kept = np.empty(columns.shape[0], dtype=np.intp)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from planner.compiled import compiled
 from planner.problem import Array
 
 Index = npt.NDArray[np.int64]
-Kernel = TypeVar("Kernel")
-
-if TYPE_CHECKING:  # numba's decorators have no types
-
-    def compiled(kernel: Kernel) -> Kernel: ...
-
-else:
-    compiled = numba.njit(cache=True)
 
 
 @compiled

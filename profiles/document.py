@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from profiles.errors import DocumentError, InputError, ShardwrightError, UnknownNameError
+from profiles.text_file import read_text
 
 T = TypeVar("T")
 
@@ -68,15 +69,10 @@ def write_document(
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """The top-level table of a TOML or JSON file, as plain values."""
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise DocumentError(f"{path}: no such file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError(f"{path}: cannot be read as text: {error}") from error
+    text = read_text(file)
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:  # of either parser, and a number of too many digits
         kind = "TOML" if file.suffix == ".toml" else "JSON"
         raise DocumentError(
             f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}"
@@ -89,13 +85,23 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the whole new one, never a part."""
+    """Write `text` so that a reader sees the old file or the whole new one, never a part.
+
+    A device or a pipe (/dev/stdout) is written to as it stands: put in the place of /dev/null, a
+    file would be all that is left of it. Raises DocumentError.
+    """
     file = Path(path)
+    if file.is_dir():
+        raise DocumentError(f"{path}: cannot be written: it is a folder; name a file in it")
+    if str(file).startswith(("/dev/", "/proc/")) or (file.exists() and not file.is_file()):
+        _write_through(file, text)
+        return
+    file = Path(os.path.realpath(file))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     except OSError as error:
-        raise DocumentError(f"{path}: cannot be written: {error}") from error
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -105,10 +111,18 @@ def write_text(path: str | Path, text: str) -> None:
         os.replace(temporary, file)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise DocumentError(f"{path}: cannot be written: {error}") from error
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _write_through(file: Path, text: str) -> None:
+    try:
+        with file.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise DocumentError(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def to_json(data: Any) -> str:

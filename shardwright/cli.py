@@ -35,8 +35,9 @@ app.command(epilog=machine.DEMO_EXAMPLES)(machine.demo)
 
 def main() -> None:
     """Entry point: the command, then the end of the process with its status."""
-    from planner.leave import leave
+    from planner.leave import heed_termination, leave
 
+    heed_termination()
     try:
         _run()
     except SystemExit as stop:
@@ -46,12 +47,13 @@ def main() -> None:
 
 def _run() -> None:
     """The command; turns errors into one paragraph on stderr and an exit status."""
+    from planner.leave import INTERRUPTED, PIPE_CLOSED
     from profiles.errors import ShardwrightError
 
     try:
         # typer gives Ctrl-C (130) and typer.Exit back as the status that they stand for.
         status = app(standalone_mode=False)
-        if status == 130:
+        if status == INTERRUPTED:
             raise KeyboardInterrupt
         if isinstance(status, int):
             sys.exit(status)
@@ -60,9 +62,11 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted; nothing half-written is left")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
+    except BrokenPipeError:
+        sys.exit(PIPE_CLOSED)
     except Exception as error:
         usage = getattr(error, "format_message", None)
         if usage is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from planner.compiled import compiled
 
 Index = NDArray[np.int32]
 Bits = NDArray[np.uint64]
@@ -62,8 +63,15 @@ def _rows(count: int, keys: Index, values: Index) -> tuple[NDArray[np.int64], In
     return first, values[by_key].astype(np.int32)
 
 
-@numba.njit(cache=True)
-def _grow(count, before_first, before, after_first, after, limit):  # type: ignore[no-untyped-def]  # numba types it
+@compiled
+def _grow(
+    count: int,
+    before_first: NDArray[np.int64],
+    before: Index,
+    after_first: NDArray[np.int64],
+    after: Index,
+    limit: int,
+) -> tuple[int, Index, Index, Index]:
     words = (count + 63) // 64 if count else 1
     room = 1024
     sets = np.zeros((room, words), dtype=np.uint64)

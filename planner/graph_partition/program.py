@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.compiled import compiled
 from planner.graph_partition.figures import Figures
 from planner.graph_partition.ideals import Ideals
 from planner.graph_partition.problem import DeviceKind, Share
@@ -25,6 +25,11 @@ from planner.graph_partition.room import room_under
 
 _SLACK = 1e-9  # relative; loads summed along different walks differ by a few ulp
 _STEPS_PER_CALL = 2_000_000  # walk steps between two looks at the clock
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +110,32 @@ def _blocks_of(ideals: Ideals, at: int) -> set[int]:
     return blocks
 
 
-@numba.njit(cache=True)
-def _advance(  # type: ignore[no-untyped-def]  # numba types it
-    start, steps, first, block, smaller, accelerator_s, host_s, memory_bytes, on_accelerator,
-    transfer_s, consumers, touch_first, touch, makes, capacity, ceiling, most, by_accelerator,
-    before_host, needed, best, parent, by_host,
-):  # fmt: skip
+@compiled
+def _advance(
+    start: int,
+    steps: int,
+    first: Longs,
+    block: Ints,
+    smaller: Ints,
+    accelerator_s: Floats,
+    host_s: Floats,
+    memory_bytes: Floats,
+    on_accelerator: Flags,
+    transfer_s: Floats,
+    consumers: Ints,
+    touch_first: Ints,
+    touch: Ints,
+    makes: Flags,
+    capacity: float,
+    ceiling: float,
+    most: Ints,
+    by_accelerator: Floats,
+    before_host: Floats,
+    needed: Floats,
+    best: Floats,
+    parent: Ints,
+    by_host: Flags,
+) -> int:
     """Fill best[start:]; returns the first ideal not done, after about `steps` steps."""
     count = len(accelerator_s)
     accelerators, hosts = best.shape[1] - 1, best.shape[2] - 1

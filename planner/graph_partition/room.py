@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.compiled import compiled
 from planner.graph_partition.figures import Figures
 from planner.graph_partition.ideals import Ideals
 
@@ -104,7 +104,13 @@ def _needed(figures: Figures, weights: list[NDArray[np.float64]]) -> NDArray[np.
     return np.array([[of[part].sum() for part in lists] for of in weights])
 
 
-@numba.njit(cache=True)
-def _sum_over(first, block, smaller, weights, sums):  # type: ignore[no-untyped-def]  # numba types it
+@compiled
+def _sum_over(
+    first: NDArray[np.int64],
+    block: NDArray[np.int32],
+    smaller: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    sums: NDArray[np.float64],
+) -> None:
     for i in range(1, len(sums)):
         sums[i] = sums[smaller[first[i]]] + weights[block[first[i]]]

@@ -12,13 +12,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.compiled import compiled
+from planner.compiled import compiled
 from planner.intra_op.contraction import Floats
+from planner.intra_op.dual_kernels import overload
 from planner.intra_op.random_numbers import uniform
 from planner.intra_op.strategy_graph import Ints
 
 
-@compiled
 def conditional_costs(
     node_start: Ints,
     arc_start: Ints,
@@ -30,13 +30,26 @@ def conditional_costs(
 ) -> Floats:
     """By strategy: its cost with all other nodes as chosen."""
     given = cost.copy()
+    _add_pairs(node_start, arc_start, arc_head, arc_table, tables, choice, given)
+    return given
+
+
+@compiled
+def _add_pairs(
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    choice: Ints,
+    given: Floats,
+) -> None:
     for i in range(len(node_start) - 1):
         for arc in range(arc_start[i], arc_start[i + 1]):
             j = arc_head[arc]
             columns = node_start[j + 1] - node_start[j]
             for s in range(node_start[i + 1] - node_start[i]):
                 given[node_start[i] + s] += tables[arc_table[arc] + s * columns + choice[j]]
-    return given
 
 
 @compiled
@@ -119,7 +132,6 @@ def _take(
     choice[i] = s
 
 
-@compiled
 def anneal(
     steps: int,
     hot: float,
@@ -147,19 +159,49 @@ def anneal(
     Returns the cost of `best`, which becomes the cheapest choice met that keeps within the window's
     capacity, where it is below `best_cost`.
     """
+    over = overload(choice, capacity, low, high, start, usage)
+    return _anneal(
+        steps, hot, (cold / hot) ** (1.0 / max(steps, 1)), pair_share, weight, state, node_start,
+        arc_start, arc_head, arc_table, tables, low, high, start, usage, choice, best, best_cost,
+        conditional_costs(node_start, arc_start, arc_head, arc_table, tables, cost, choice),
+        total_cost(node_start, arc_start, arc_head, arc_table, tables, cost, choice),
+        over, float(np.maximum(over, 0.0).sum()),
+    )  # fmt: skip
+
+
+@compiled
+def _keep(choice: Ints, best: Ints) -> None:
+    for i in range(len(choice)):
+        best[i] = choice[i]
+
+
+@compiled
+def _anneal(
+    steps: int,
+    temperature: float,
+    cooling: float,
+    pair_share: float,
+    weight: float,
+    state: NDArray[np.uint64],
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    low: Ints,
+    high: Ints,
+    start: Ints,
+    usage: Floats,
+    choice: Ints,
+    best: Ints,
+    best_cost: float,
+    given: Floats,
+    now: float,
+    over: Floats,
+    excess: float,
+) -> float:
+    """`anneal` from a choice's conditional costs, cost, and memory above capacity."""
     count = len(node_start) - 1
-    given = conditional_costs(node_start, arc_start, arc_head, arc_table, tables, cost, choice)
-    now = total_cost(node_start, arc_start, arc_head, arc_table, tables, cost, choice)
-    over = -capacity
-    for i in range(count):
-        width = high[i] - low[i]
-        for w in range(width):
-            over[low[i] + w] += usage[start[i] + choice[i] * width + w]
-    excess = 0.0
-    for w in range(len(over)):
-        excess += max(over[w], 0.0)
-    cooling = (cold / hot) ** (1.0 / max(steps, 1))
-    temperature = hot
     # The start counts too; `best` is written when it is left.
     pending = excess < 0.5 and now < best_cost - 0.25
     if pending:
@@ -207,7 +249,7 @@ def anneal(
             if change + weight * first > allowed and low[j] >= high[j]:
                 continue
             if pending:
-                best[:] = choice
+                _keep(choice, best)
                 pending = False
             _take(
                 i, s, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
@@ -232,7 +274,7 @@ def anneal(
             if change + weight * grown > allowed:
                 continue
             if pending and (change > 0 or grown > 0):
-                best[:] = choice
+                _keep(choice, best)
                 pending = False
             _take(
                 i, s, choice, given, over, node_start, arc_start, arc_head, arc_table, tables,
@@ -244,5 +286,9 @@ def anneal(
             best_cost = now
             pending = True
     if pending:
-        best[:] = choice
+        _keep(choice, best)
     return best_cost
+
+
+COMPILED_LAST = _anneal
+"""Of the loops of a search the one that is compiled last."""

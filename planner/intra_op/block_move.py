@@ -12,13 +12,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.compiled import compiled
+from planner.compiled import compiled
 from planner.intra_op.contraction import Floats
 from planner.intra_op.random_numbers import uniform
 from planner.intra_op.strategy_graph import Ints
 
 
-@compiled
 def choose_block(
     temperature: float,
     state: NDArray[np.uint64],
@@ -44,18 +43,55 @@ def choose_block(
 
     `priced` is both, by strategy. At a `temperature` above 0 the minimum is of randomised costs.
     """
+    chosen = choice.copy()
+    _choose_block(
+        temperature, state, node_start, arc_start, arc_head, arc_table, tables, priced, choice,
+        order, is_free, scope_start, scope, factor_start, factor_base, factor_is_message,
+        stride_start, stride, message_start, chosen, np.empty(len(priced)),
+        np.empty(int(message_start[len(order)])), np.empty(_most(node_start)),
+        np.empty(_most(factor_start), dtype=np.int64), np.empty(_most(scope_start), dtype=np.int64),
+    )  # fmt: skip
+    return chosen
+
+
+def _most(start: Ints) -> int:
+    return int(np.diff(start).max(initial=1))
+
+
+@compiled
+def _choose_block(
+    temperature: float,
+    state: NDArray[np.uint64],
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    tables: Floats,
+    priced: Floats,
+    choice: Ints,
+    order: Ints,
+    is_free: Ints,
+    scope_start: Ints,
+    scope: Ints,
+    factor_start: Ints,
+    factor_base: Ints,
+    factor_is_message: Ints,
+    stride_start: Ints,
+    stride: Ints,
+    message_start: Ints,
+    chosen: Ints,
+    given: Floats,
+    message: Floats,
+    value: Floats,
+    place: Ints,
+    digit: Ints,
+) -> None:
+    """`choose_block` into `chosen`, a copy of `choice`; the other arrays are room to work in."""
     steps = len(order)
-    given = np.empty(len(priced))
-    widest = 1
-    most_factors = 1
-    most_scope = 1
     for b in range(steps):
         i = order[b]
         a = node_start[i]
         size = node_start[i + 1] - a
-        widest = max(widest, size)
-        most_factors = max(most_factors, factor_start[b + 1] - factor_start[b])
-        most_scope = max(most_scope, scope_start[b + 1] - scope_start[b])
         for s in range(size):
             given[a + s] = priced[a + s]
             if temperature > 0.0:
@@ -69,10 +105,6 @@ def choose_block(
                 at = arc_table[arc] + choice[j]
                 for s in range(size):
                     given[a + s] += tables[at + s * columns]
-    message = np.empty(message_start[steps])
-    value = np.empty(widest)
-    place = np.empty(most_factors, dtype=np.int64)
-    digit = np.empty(most_scope, dtype=np.int64)
     for b in range(steps):
         i = order[b]
         a = node_start[i]
@@ -81,8 +113,10 @@ def choose_block(
         factors = factor_start[b + 1] - first
         members = scope_start[b]
         count = scope_start[b + 1] - members
-        place[:factors] = factor_base[first : first + factors]
-        digit[:count] = 0
+        for f in range(factors):
+            place[f] = factor_base[first + f]
+        for k in range(count):
+            digit[k] = 0
         for entry in range(message_start[b], message_start[b + 1]):
             for s in range(size):
                 value[s] = given[a + s]
@@ -96,7 +130,7 @@ def choose_block(
                         value[s] += tables[at + s]
             least = value[0]
             for s in range(1, size):
-                least = min(least, value[s])
+                least = value[s] if value[s] < least else least
             message[entry] = least
             for k in range(count - 1, -1, -1):
                 # The next combination of the scope's strategies, the last node fastest.
@@ -110,7 +144,6 @@ def choose_block(
                 if not carries:
                     break
                 digit[k] = 0
-    chosen = choice.copy()
     for b in range(steps - 1, -1, -1):
         i = order[b]
         a = node_start[i]
@@ -129,4 +162,3 @@ def choose_block(
             if value[s] < value[best]:
                 best = s
         chosen[i] = best
-    return chosen

@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.intra_op.strategy_graph import FORBIDDEN, Ints, StrategyGraph
 from profiles.errors import DocumentError, InputError
+from profiles.text_file import read_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,10 @@ class ContestProblem:
 
 def read_contest_problem(path: Path) -> ContestProblem:
     """The problem of a file; raises DocumentError that names the file and the key."""
+    raw = read_file(path)
     try:
-        raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         document = json.loads(text)
-    except FileNotFoundError as error:
-        raise DocumentError(f"{path}: there is no such file; give an instance's file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DocumentError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:

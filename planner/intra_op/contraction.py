@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.compiled import compiled
+from planner.compiled import compiled
 from planner.intra_op.strategy_graph import FORBIDDEN, Ints, StrategyGraph
 
 Floats = NDArray[np.float64]
@@ -139,9 +139,18 @@ def _added_up(tables: Iterable[Table]) -> list[Table]:
 
 @compiled
 def _filter(
-    first: Ints, second: Ints, start: Ints, flat: Floats, node_start: Ints, alive: NDArray[np.bool_]
+    first: Ints,
+    second: Ints,
+    start: Ints,
+    flat: Floats,
+    node_start: Ints,
+    alive: NDArray[np.bool_],
+    seen: NDArray[np.bool_],
 ) -> None:
-    """Arc consistency in place: `alive` is by strategy, `flat` all tables end to end."""
+    """Arc consistency in place: `alive` is by strategy, `flat` all tables end to end.
+
+    `seen` is room for as many as the widest node has strategies.
+    """
     changed = True
     while changed:
         changed = False
@@ -149,7 +158,8 @@ def _filter(
             a, b = node_start[first[e]], node_start[second[e]]
             rows = node_start[first[e] + 1] - a
             columns = node_start[second[e] + 1] - b
-            seen = np.zeros(columns, dtype=np.bool_)
+            for c in range(columns):
+                seen[c] = False
             for r in range(rows):
                 if not alive[a + r]:
                     continue
@@ -181,6 +191,7 @@ def _arc_consistent(costs: list[Floats], tables: list[Table]) -> tuple[list[Floa
             flat,
             node_start,
             alive,
+            np.empty(max(map(len, costs)), dtype=np.bool_),
         )
     kept = [
         np.flatnonzero(alive[a:b])

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.intra_op.compiled import compiled
+from planner.compiled import compiled
 from planner.intra_op.contraction import Floats
 from planner.intra_op.strategy_graph import Ints
 
 
-@compiled
 def sweep(
     forward: bool,
     node_start: Ints,
@@ -35,18 +34,42 @@ def sweep(
     After a pass every edge's minimum is 0, so the returned sum is the bound. `choice` becomes the
     rounding of section 4.2 of the 2006 paper: each node's best given those before it.
     """
+    widest = _widest(node_start)
+    return _sweep(
+        forward, node_start, arc_start, arc_head, arc_table, arc_reverse, arc_message, tables,
+        node, message, choice, np.empty(widest), np.empty(widest),
+    )  # fmt: skip
+
+
+def _widest(node_start: Ints) -> int:
+    return int(np.diff(node_start).max(initial=1))
+
+
+@compiled
+def _sweep(
+    forward: bool,
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    arc_reverse: Ints,
+    arc_message: Ints,
+    tables: Floats,
+    node: Floats,
+    message: Floats,
+    choice: Ints,
+    drawn: Floats,
+    value: Floats,
+) -> float:
+    """`sweep` with room in `drawn` and `value` for the strategies of any node."""
     count = len(node_start) - 1
     bound = 0.0
-    widest = 1
-    for i in range(count):
-        widest = max(widest, node_start[i + 1] - node_start[i])
-    drawn = np.empty(widest)
-    value = np.empty(widest)
     for step in range(count):
         i = step if forward else count - 1 - step
         a = node_start[i]
         size = node_start[i + 1] - a
-        value[:size] = 0.0
+        for s in range(size):
+            value[s] = 0.0
         before = 0
         after = 0
         for arc in range(arc_start[i], arc_start[i + 1]):
@@ -60,7 +83,8 @@ def sweep(
             base = arc_table[back]
             theirs = arc_message[back]
             mine = arc_message[arc]
-            drawn[:size] = np.inf
+            for s in range(size):
+                drawn[s] = np.inf
             for r in range(rows):
                 shift = message[theirs + r]
                 at = base + r * size
@@ -80,7 +104,7 @@ def sweep(
                 best = s
         choice[i] = best
         if after > 0:
-            share = 1.0 / max(before, after)
+            share = 1.0 / (before if before > after else after)
             keep = 1.0 - share * after
             for arc in range(arc_start[i], arc_start[i + 1]):
                 if (arc_head[arc] < i) != forward:
@@ -91,23 +115,29 @@ def sweep(
                 node[a + s] *= keep
         least = np.inf
         for s in range(size):
-            least = min(least, node[a + s])
+            least = node[a + s] if node[a + s] < least else least
         bound += least
     return bound
 
 
-@compiled
 def overload(
     choice: Ints, capacity: Floats, low: Ints, high: Ints, start: Ints, usage: Floats
 ) -> Floats:
     """`[window]`: the memory of a choice above capacity (negative where there is room)."""
     over = -capacity
+    _add_usage(choice, low, high, start, usage, over)
+    return over
+
+
+@compiled
+def _add_usage(
+    choice: Ints, low: Ints, high: Ints, start: Ints, usage: Floats, over: Floats
+) -> None:
     for i in range(len(choice)):
         width = high[i] - low[i]
         at = start[i] + choice[i] * width
         for w in range(width):
             over[low[i] + w] += usage[at + w]
-    return over
 
 
 @compiled
@@ -142,7 +172,6 @@ def give_away(
                 node[node_start[i] + s] -= message[arc_message[arc] + s]
 
 
-@compiled
 def bound_of(
     node_start: Ints,
     arc_start: Ints,
@@ -161,6 +190,27 @@ def bound_of(
     what choosing it costs above the returned bound: its node term above the least, plus for each
     edge its least entry above the edge's least.
     """
+    return _bound_of(
+        node_start, arc_start, arc_head, arc_table, arc_reverse, arc_message, tables, priced,
+        message, through, np.empty(_widest(node_start)),
+    )  # fmt: skip
+
+
+@compiled
+def _bound_of(
+    node_start: Ints,
+    arc_start: Ints,
+    arc_head: Ints,
+    arc_table: Ints,
+    arc_reverse: Ints,
+    arc_message: Ints,
+    tables: Floats,
+    priced: Floats,
+    message: Floats,
+    through: Floats,
+    rows: Floats,
+) -> tuple[float, float]:
+    """`bound_of` with room in `rows` for the strategies of any node."""
     bound = 0.0
     size_sum = 0.0
     for i in range(len(node_start) - 1):
@@ -173,7 +223,7 @@ def bound_of(
                 term -= message[arc_message[arc] + s - a]
                 size_sum += abs(message[arc_message[arc] + s - a])
             through[s] = term
-            least = min(least, term)
+            least = term if term < least else least
         bound += least
         for s in range(a, b):
             through[s] -= least
@@ -182,14 +232,14 @@ def bound_of(
             columns = node_start[j + 1] - node_start[j]
             theirs = arc_message[arc_reverse[arc]]
             edge_least = np.inf
-            rows = np.empty(b - a)
             for s in range(b - a):
                 row_least = np.inf
                 at = arc_table[arc] + s * columns
                 for c in range(columns):
-                    row_least = min(row_least, tables[at + c] + message[theirs + c])
+                    term = tables[at + c] + message[theirs + c]
+                    row_least = term if term < row_least else row_least
                 rows[s] = row_least + message[arc_message[arc] + s]
-                edge_least = min(edge_least, rows[s])
+                edge_least = rows[s] if rows[s] < edge_least else edge_least
             for s in range(b - a):
                 through[a + s] += rows[s] - edge_least
             if i < j:

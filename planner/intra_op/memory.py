@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.intra_op.compiled import compiled
+from planner.compiled import compiled
 from planner.intra_op.contraction import Contracted, Floats
 from planner.intra_op.strategy_graph import Ints, StrategyGraph
 
@@ -88,34 +88,21 @@ def moments_of(graph: StrategyGraph, contracted: Contracted) -> Memory:
 
 
 @compiled
-def load_of(
-    choice: Ints, decided: Floats, group: Ints, first: Ints, last: Ints, start: Ints, usage: Floats
-) -> Floats:
-    """The memory at every moment of one strategy per node of the core."""
-    change = np.zeros(len(decided) + 1)
+def _add_lives(
+    choice: Ints, group: Ints, first: Ints, last: Ints, start: Ints, usage: Floats, change: Floats
+) -> None:
+    """Adds to `change`, by moment, what begins to live less what ends."""
     for k in range(len(group)):
         used = usage[start[k] + choice[group[k]]]
         change[first[k]] += used
         change[last[k]] -= used
-    load = np.empty(len(decided))
-    total = 0.0
-    for m in range(len(decided)):
-        total += change[m]
-        load[m] = decided[m] + total
-    return load
 
 
 def load(memory: Memory, choice: Ints) -> Floats:
     """`[moments]`: the memory of one strategy per node of the core."""
-    return load_of(
-        choice,
-        memory.decided,
-        memory.group,
-        memory.first,
-        memory.last,
-        memory.start,
-        memory.usage,
-    )
+    change = np.zeros(len(memory.decided) + 1)
+    _add_lives(choice, memory.group, memory.first, memory.last, memory.start, memory.usage, change)
+    return memory.decided + np.cumsum(change[:-1])
 
 
 @compiled
@@ -129,9 +116,9 @@ def _spread(
     b: Ints,
     start: Ints,
     usage: Floats,
-) -> Floats:
-    """Every node's block of usage over the positions of a window."""
-    filled = np.zeros(block[-1])
+    filled: Floats,
+) -> None:
+    """Adds to `filled` every node's block of usage over the positions of a window."""
     for k in range(len(group)):
         g = group[k]
         width = high[g] - low[g]
@@ -139,7 +126,6 @@ def _spread(
             used = usage[start[k] + s]
             for w in range(a[k], b[k]):
                 filled[block[g] + s * width + w - low[g]] += used
-    return filled
 
 
 def window(memory: Memory, moments: Ints, size: Ints) -> Window:
@@ -155,7 +141,8 @@ def window(memory: Memory, moments: Ints, size: Ints) -> Window:
     low = np.minimum(low, high)
     width = high - low
     block = np.concatenate([[0], np.cumsum(width * size)]).astype(np.int64)
-    usage = _spread(
+    usage = np.zeros(block[-1])
+    _spread(
         low,
         high,
         size,
@@ -165,6 +152,7 @@ def window(memory: Memory, moments: Ints, size: Ints) -> Window:
         b[seen],
         memory.start[seen],
         memory.usage,
+        usage,
     )
     capacity = memory.limit - memory.decided[moments]
     for node in np.flatnonzero(width).tolist():

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.annealing import anneal, total_cost
+from planner.compiled import is_at_hand
+from planner.intra_op.annealing import COMPILED_LAST, anneal, total_cost
 from planner.intra_op.block_move import choose_block
 from planner.intra_op.block_plan import BlockPlan, plan_block, region_around
 from planner.intra_op.contraction import Floats
@@ -82,6 +83,11 @@ class Searcher:
     plan: BlockPlan
     uses: int = 0
     pressure: float = 1.0
+
+
+def is_compiled() -> bool:
+    """Whether a search can begin at once: what it compiles else takes seconds."""
+    return is_at_hand(COMPILED_LAST)
 
 
 def searcher(core: Core, memory: Memory, incumbent: Incumbent, seed: int, guide: Guide) -> Searcher:

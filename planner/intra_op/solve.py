@@ -6,7 +6,8 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from planner.intra_op.incumbent import Incumbent
 from planner.intra_op.integer_programme import solve_exactly
 from planner.intra_op.least_memory import least_memory_choice
 from planner.intra_op.memory import Memory, moments_of
-from planner.intra_op.primal_search import Guide, follow, improve, searcher
+from planner.intra_op.primal_search import Guide, follow, improve, is_compiled, searcher
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.strategy_graph import Ints, StrategyGraph
 from planner.leave import SOLVER_THREAD
@@ -43,6 +44,13 @@ MOST_ENTRIES = 400_000
 """Up to so many table entries the integer programme is tried: HiGHS needs 6 s for the 50,000 of
 instance A of the 2025 contest, 10 s for the 90,000 of C, and got no further than the linear
 relaxation of the 720,000 of V in 150 s (2026-11-21)."""
+
+COARSE = 2.0
+"""How far above the least cost a scale may be: beyond, the programme is solved again at its own."""
+
+LONGEST_WAIT_S = 3.0
+"""How long a search that has to be compiled waits at most for the bound's first ascent and the
+integer programme behind it, which close instances B and G of the 2025 contest (2026-11-21)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +71,10 @@ def solve(
 ) -> Solution:
     """The cheapest strategies found within `time_limit_s` of wall time, and a proved lower bound.
 
-    Reading the problem into a smaller one is not interrupted, so a limit of 0 still answers with
-    what it finds in a moment. Equal inputs and seeds give equal costs where optimality is proven; a
-    run that the clock ends may differ by what the clock allows.
+    Ctrl-C ends the search with what it has found. Reading the problem into a smaller one is not
+    interrupted, so a limit of 0 still answers with what it finds in a moment. Equal inputs and
+    seeds give equal costs where optimality is proven; a run that the clock ends may differ by what
+    the clock allows.
     """
     begun = time.monotonic()
     deadline = begun + max(time_limit_s, 0.0) - min(RESERVE_S, 0.1 * max(time_limit_s, 0.0))
@@ -99,12 +108,16 @@ def solve(
     ]
     for thread in threads:
         thread.start()
+    interrupted: str | None = None
     while any(thread.is_alive() for thread in threads):
-        for thread in threads:
-            thread.join(0.1)
-        if shared.is_over() and not threads[1].is_alive() and shared.is_programming:
-            # HiGHS looks at the clock now and then only; its thread ends by itself, or with the
-            # process (planner/leave.py).
+        try:
+            for thread in threads:
+                thread.join(0.1)
+        except KeyboardInterrupt:
+            shared.is_interrupted, interrupted = True, "it was interrupted"
+        alive = [thread.ident for thread in threads if thread.is_alive()]
+        if shared.is_over() and shared.is_deaf.issuperset(alive):
+            # Their threads end by themselves, or with the process (planner/leave.py).
             break
         if progress is not None:
             progress(
@@ -117,7 +130,7 @@ def solve(
     if shared.error is not None:
         raise shared.error
     incumbent.check()
-    return _answer(incumbent, begun, None, is_closed=shared.is_closed)
+    return _answer(incumbent, begun, None, is_closed=shared.is_closed, ended=interrupted)
 
 
 class _Shared:
@@ -138,8 +151,11 @@ class _Shared:
         self.guide: Guide | None = None
         self.error: BaseException | None = None
         self.patience = deadline
-        self.is_programming = False
+        self.is_deaf: set[int | None] = set()
+        """Threads in what does not look at the clock: HiGHS (now and then only), a compiler."""
+        self.may_compile = threading.Event()
         self.is_closed = False
+        self.is_interrupted = False
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Runs one thread's work; an error ends both and is raised by the caller."""
@@ -154,9 +170,20 @@ class _Shared:
         return (
             self.error is not None
             or self.is_closed
+            or self.is_interrupted
             or self.incumbent.is_settled
             or time.monotonic() >= end
         )
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """While this thread cannot be told to end."""
+        own = threading.get_ident()
+        self.is_deaf.add(own)
+        try:
+            yield
+        finally:
+            self.is_deaf.discard(own)
 
     def publish(self) -> None:
         """Proves the dual's bound and hands its prices to the search."""
@@ -221,20 +248,26 @@ class _Shared:
             # The one choice that is left, or nothing, is the cheapest.
             self.incumbent.raise_bound(min(cost, float(self.incumbent.cost)))
             return
-        self.is_programming = True
-        found = solve_exactly(
-            small,
-            moments_of(self.incumbent.graph, small),
-            self.dual.window.moments,
-            ceiling=cost,
-            seconds_left=lambda: self.deadline - time.monotonic(),
-        )
-        self.is_programming = False
+        with self.deaf():
+            self.may_compile.set()
+            found = solve_exactly(
+                small,
+                moments_of(self.incumbent.graph, small),
+                self.dual.window.moments,
+                ceiling=cost,
+                seconds_left=lambda: self.deadline - time.monotonic(),
+            )
         if found.choice is not None:
             self.incumbent.offer(small, found.choice)
         # What is left out costs at least `cost`.
         self.incumbent.raise_bound(min(found.bound, cost))
-        self.is_closed = found.is_least
+        # The tolerance is a part of the cost that set the scale: where that was far above what is
+        # found (a first choice is any that fits), the programme is solved again at its scale.
+        reached = self.incumbent.cost - small.constant
+        if found.is_least and cost - small.constant > COARSE * max(reached, 1.0):
+            self.close()
+        else:
+            self.is_closed = found.is_least
 
     def bound(self) -> None:
         """The bounding thread: ascends, tries the integer programme, ascends; then searches too."""
@@ -247,8 +280,10 @@ class _Shared:
                 refresh(self.dual)
             if not self.is_over():
                 self.close()
+            self.may_compile.set()
         if not self.is_over():
             self.close()
+        self.may_compile.set()
         self._search(self.seed + 1)
 
     def ascend(self) -> None:
@@ -264,13 +299,22 @@ class _Shared:
         self.publish()
 
     def search(self) -> None:
-        """The searching thread."""
-        self._search(self.seed)
+        """The searching thread.
+
+        A compiler holds the interpreter's lock, so where there is something to compile it waits
+        until the bound's first ascent is over and HiGHS, which needs no lock, is at it.
+        """
+        if not is_compiled():
+            self.may_compile.wait(LONGEST_WAIT_S)
+        if not self.is_over():
+            self._search(self.seed)
 
     def _search(self, seed: int) -> None:
         assert self.guide is not None
         guide = self.guide
-        one = searcher(self.core, self.memory, self.incumbent, seed, guide)
+        with nullcontext() if is_compiled() else self.deaf():
+            one = searcher(self.core, self.memory, self.incumbent, seed, guide)
+            improve(one)
         # Counted from here, where the loops are compiled.
         self.patience = max(self.patience, time.monotonic() + PATIENCE_S)
         while True:
@@ -283,13 +327,18 @@ class _Shared:
 
 
 def _answer(
-    incumbent: Incumbent | None, begun: float, infeasible: str | None, *, is_closed: bool = False
+    incumbent: Incumbent | None,
+    begun: float,
+    infeasible: str | None,
+    *,
+    is_closed: bool = False,
+    ended: str | None = None,
 ) -> Solution:
     bound = None if incumbent is None else incumbent.lower_bound
     if incumbent is not None and incumbent.cost is not None:
         settled = incumbent.cost == bound
         status = Status.OPTIMAL if settled else Status.FEASIBLE
-        reason = "the time limit was reached"
+        reason = ended or "the time limit was reached"
         if settled:
             reason = "bound and cost meet"
         elif is_closed:

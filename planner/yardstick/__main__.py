@@ -11,12 +11,16 @@ import sys
 from collections.abc import Sequence
 
 import planner.yardstick
-from planner.leave import leave
+from planner.leave import INTERRUPTED, PIPE_CLOSED, heed_termination, leave
+from planner.process_age import process_age_s
 from profiles.errors import ShardwrightError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a yardstick: 0 done, 2 wrong input, else what the yardstick itself says."""
+def main(argv: Sequence[str] | None = None, *, age_s: float = 0.0) -> int:
+    """The exit code of a yardstick: 0 done, 2 wrong input, else what the yardstick itself says.
+
+    `age_s` is what has gone by of the yardstick's time before this call.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m planner.yardstick", description=planner.yardstick.__doc__
     )
@@ -34,12 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)
+    arguments.age_s = age_s
     try:
         return int(arguments.run(arguments))
     except ShardwrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("error: interrupted before there was an answer", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":
-    leave(main())
+    heed_termination()
+    leave(main(age_s=process_age_s()))

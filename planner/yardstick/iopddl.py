@@ -17,7 +17,12 @@ from pathlib import Path
 from planner.intra_op.contest_file import read_contest_problem
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.solve import Progress, solve
+from profiles.document import write_text
 from profiles.errors import DocumentError, InputError
+from profiles.text_file import read_text
+
+MARGIN = 0.02
+"""The part of a time limit that is not used: for the end of the process, and for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +84,8 @@ def iopddl_rows(folder: Path, *, most_time_s: float = math.inf) -> tuple[Contest
     """
     table = folder / "best_known.csv"
     try:
-        with table.open(newline="") as lines:
-            known = {entry["instance"]: entry for entry in csv.DictReader(lines)}
+        lines = read_text(table).splitlines()
+        known = {entry["instance"]: entry for entry in csv.DictReader(lines)}
         paths = {path.name.split(".")[0].rpartition("-")[2]: path for path in _instances(folder)}
         return tuple(
             ContestRow(
@@ -93,8 +98,6 @@ def iopddl_rows(folder: Path, *, most_time_s: float = math.inf) -> tuple[Contest
             )
             for name, path in paths.items()
         )
-    except OSError as error:
-        raise DocumentError(f"{table}: cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise DocumentError(
             f"{table}: an entry is missing or no number: {error}; it needs instance, timeout_s, "
@@ -118,7 +121,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Solves and prints; 0 where something allowed was found, 3 where not."""
+    """Solves and prints; 0 where something allowed was found, 3 where not.
+
+    The limit holds for the process from its start to its end: `age_s` is how long it has run.
+    """
     if not arguments.time_limit >= 0:
         raise InputError(
             f"--time-limit {arguments.time_limit}: give a number of seconds, 0 or more"
@@ -127,22 +133,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--seed {arguments.seed}: give a whole number, 0 or more")
     row = solve_file(
         arguments.file,
-        time_limit_s=arguments.time_limit,
+        time_limit_s=max((1.0 - MARGIN) * arguments.time_limit - arguments.age_s, 0.0),
         seed=arguments.seed,
         is_loud=arguments.verbose,
     )
-    found = row.solution
+    found, time_s = row.solution, arguments.age_s + row.time_s
     if row.strategies is None:
         known = "" if found.lower_bound is None else f" bound {found.lower_bound}"
         proven = "infeasible" if found.status is Status.INFEASIBLE else "no solution found"
-        print(f"{proven}{known} time {row.time_s:.2f}: {found.reason}")
+        print(f"{proven}{known} time {time_s:.2f}: {found.reason}")
         return 3
-    print(f"cost {found.cost} bound {found.lower_bound} time {row.time_s:.2f}")
+    print(f"cost {found.cost} bound {found.lower_bound} time {time_s:.2f}")
     if arguments.output is not None:
-        try:
-            arguments.output.write_text(json.dumps(list(row.strategies)) + "\n")
-        except OSError as error:
-            raise InputError(f"-o {arguments.output}: cannot be written: {error}") from error
+        write_text(arguments.output, json.dumps(list(row.strategies)) + "\n")
     return 0
 
 

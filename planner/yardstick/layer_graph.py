@@ -15,6 +15,7 @@ from planner.graph_partition.check import CheckedSplit, check_split
 from planner.graph_partition.contract import Contraction, contract
 from planner.graph_partition.problem import GraphProblem, Share, Tensor, find_cycle
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.text_file import read_text
 
 _TOP = ("maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges")
 _NODE = ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode")
@@ -45,10 +46,8 @@ class LayerGraph:
 def read_layer_graph(path: Path) -> LayerGraph:
     """The graph in a JSON file; raises DocumentError, InputError or UnknownNameError."""
     try:
-        document = json.loads(path.read_text())
-    except OSError as error:
-        raise DocumentError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+        document = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path} is not JSON: {error}") from None
     return layer_graph_of(document, where=str(path))
 

@@ -22,6 +22,7 @@ from planner.yardstick.layer_graph import (
     check_layer_split,
     read_layer_graph,
 )
+from profiles.document import write_text
 from profiles.errors import InfeasibleError, InputError
 
 TIME_LIMIT_S = 60.0
@@ -136,10 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{error}\n")
         return error.exit_code
     if arguments.output is not None:
-        try:
-            arguments.output.write_text(json.dumps(_document(placed), indent=1) + "\n")
-        except OSError as error:
-            raise InputError(f"-o {arguments.output} cannot be written: {error.strerror}") from None
+        write_text(arguments.output, json.dumps(_document(placed), indent=1) + "\n")
     sys.stdout.write(
         f"max_load {placed.max_load:.10g} bound {placed.bound:.10g} time {placed.elapsed_s:.2f}\n"
     )

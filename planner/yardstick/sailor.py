@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.yardstick.sailor_files import Run, read_measurements, read_runs
+from planner.yardstick.sailor_files import Run, read_measurements
 from planner.yardstick.sailor_host import error_grid, left_out_errors, shipped_host_cost
 from planner.yardstick.sailor_prediction import RunPrediction, predict_run
+from planner.yardstick.sailor_runs import read_runs
 from profiles.errors import InputError
 
 BESIDE_THE_REPOSITORY = Path(__file__).parents[3] / "shared" / "yardsticks" / "sailor"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.text_file import read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +117,32 @@ class Measurements:
         steps = (("model", model), ("device", device))
         counts = (("micro-batch", str(microbatch_size)), ("tensor-parallel degree", str(tp)))
         for kind, key in steps + counts:
-            if key not in node:
+            if key not in _table(node, where):
                 raise UnknownNameError(kind, key, node, where=where)
             node = node[key]
             where += f": {key}"
-        return {int(layer): tuple(times) for layer, times in node.items()}
+        found: dict[int, LayerTimes] = {}
+        for layer, times in _table(node, where).items():
+            if not layer.isdecimal():
+                raise DocumentError(f"{where}: a layer is named {layer!r}; give its number")
+            forward, backward, update = _numbers(times, 3, f"{where}: {layer}", least=0.0)
+            found[int(layer)] = (forward, backward, update)
+        return found
 
     def model_of(self, run: Run) -> str:
         """The profiled model that has this run's layers on this run's devices."""
         count = 1 + max(layer for stage in run.layers for layer in stage)
         devices = {group.device for stage in run.groups for group in stage}
         fitting = []
-        for model, by_device in sorted(self.profiles.items()):
-            if not devices <= set(by_device):
+        where = f"{self.folder}/layer_profiles.json"
+        for model, by_device in sorted(_table(self.profiles, where).items()):
+            if not devices <= set(_table(by_device, f"{where}: {model}")):
                 continue
             sizes = {
-                len(layers)
+                len(_table(layers, f"{where}: {model}: {device}"))
                 for device in devices
-                for by_tp in by_device[device].values()
-                for layers in by_tp.values()
+                for by_tp in _table(by_device[device], f"{where}: {model}: {device}").values()
+                for layers in _table(by_tp, f"{where}: {model}: {device}").values()
             }
             if sizes == {count}:
                 fitting.append(model)
@@ -153,7 +161,7 @@ class Measurements:
             raise UnknownNameError("device", device, self.within, where=where)
         if str(count) not in self.within[device]:
             raise UnknownNameError("count", str(count), self.within[device], where=where)
-        square, slope, constant = self.within[device][str(count)][0]
+        square, slope, constant = _triple(self.within[device][str(count)], f"{where}: {device}")
         pairs = count / 2
         return Curve(square=square / pairs, slope=slope / pairs, constant=constant / pairs)
 
@@ -166,9 +174,10 @@ class Measurements:
         for a, b in ((sender, receiver), (receiver, sender)):
             node: Any = self.between
             for key in (a.zone, a.device, count, b.zone, b.device, count):
-                node = node.get(key, {})
+                node = node.get(key, {}) if isinstance(node, dict) else {}
             if node:
-                square, slope, constant = node[0]
+                where = f"{self.folder}/multizone_bandwidths_het.json: {a.zone}: {a.device}"
+                square, slope, constant = _triple(node, where)
                 return Curve(square=square, slope=slope, constant=constant)
         raise InputError(
             f"no bandwidth between {sender.device} and {receiver.device} with {count} pairs in "
@@ -179,73 +188,39 @@ class Measurements:
 def read_measurements(folder: Path) -> Measurements:
     """The profiles and networks of the folder; raises DocumentError."""
     return Measurements(
-        profiles=_read(folder / "layer_profiles.json"),
-        between=_read(folder / "multizone_bandwidths_het.json"),
-        within=_read(folder / "intra_node_bandwidths.json"),
+        profiles=read_json(folder / "layer_profiles.json"),
+        between=read_json(folder / "multizone_bandwidths_het.json"),
+        within=read_json(folder / "intra_node_bandwidths.json"),
         folder=folder.name,
     )
 
 
-def read_runs(path: Path) -> tuple[Run, ...]:
-    """The runs of a file like runs.json, in its order; raises DocumentError, InputError."""
-    rows = _read(path)
-    if not isinstance(rows, list):
-        raise DocumentError(f"{path.name} must be a list of runs, is a {type(rows).__name__}")
-    return tuple(_run(row, f"{path.name}[{index}]") for index, row in enumerate(rows))
-
-
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; raises DocumentError."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DocumentError(
-            f"cannot read {path}: {error.strerror}; name the folder that holds it"
-        ) from error
-    except json.JSONDecodeError as error:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path} is not JSON: {error}") from error
 
 
-def _run(row: Mapping[str, Any], where: str) -> Run:
-    try:
-        pipelines = row["pipeline_list"]
-        if len(pipelines) != 1:
-            raise InputError(
-                f"{where}: {len(pipelines)} pipelines; runs of one pipeline with replicas per "
-                "stage are predicted"
-            )
-        pipeline = pipelines[0]
-        groups = tuple(
-            tuple(_group(entry, where) for entry in stage) for stage in pipeline["tmp_per_stage"]
-        )
-        layers = tuple(tuple(int(n) for n in stage) for stage in pipeline["layers_per_stage"])
-        counts = [len(stage) for stage in groups]
-        stages = {len(layers), len(groups), int(pipeline["num_stages"])}
-        if counts != pipeline["dp"] or len(stages) > 1:
-            raise InputError(
-                f"{where}: num_stages {pipeline['num_stages']} and dp {pipeline['dp']}, but "
-                f"tmp_per_stage lists {counts} groups and layers_per_stage {len(layers)} stages"
-            )
-        return Run(
-            name=str(row.get("id", where)),
-            num_nodes=int(row["N"]),
-            microbatch_size=int(row["mbs"]),
-            global_batch_size=int(row["gbs"]),
-            layers=layers,
-            groups=groups,
-            step_s=float(row["real"]),
-            reduction_s=float(row.get("red_grads", math.nan)),
-            memory_bytes=float(row.get("max_mem", math.nan)),
-        )
-    except KeyError as error:
-        raise DocumentError(f"{where} has no key {error}") from error
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise DocumentError(f"{where}: found {value!r:.60}; give a JSON object")
+    return value
 
 
-def _group(entry: Any, where: str) -> Group:
-    nodes, tp = entry
-    if len(nodes) != 1:
-        raise InputError(
-            f"{where}: a tensor-parallel group over {len(nodes)} nodes; groups within one node "
-            "are profiled"
-        )
-    device, per_node, zone = nodes[0]
-    return Group(device=device, devices_per_node=int(per_node), zone=zone, tp=int(tp))
+def _triple(value: Any, where: str) -> tuple[float, ...]:
+    if not isinstance(value, list) or not value:
+        raise DocumentError(f"{where}: found {value!r:.60}; give [[square, slope, constant], ...]")
+    return _numbers(value[0], 3, where)
+
+
+def _numbers(value: Any, count: int, where: str, *, least: float = -math.inf) -> tuple[float, ...]:
+    if (
+        not isinstance(value, list)
+        or len(value) != count
+        or not all(type(one) in (int, float) and least <= one < math.inf for one in value)
+    ):
+        bound = "" if least == -math.inf else f" of {least:g} or more"
+        raise DocumentError(f"{where}: found {value!r:.60}; give {count} finite numbers{bound}")
+    return tuple(float(one) for one in value)

@@ -7,12 +7,14 @@ names file, line and column, what is there and what is expected.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import DocumentError, UnknownNameError
+from profiles.text_file import read_text
 
 # What a spreadsheet or a data frame writes for an empty cell of text.
 _SILENT_TEXT = frozenset({"", "nan", "NaN"})
@@ -151,16 +153,11 @@ def _header(records: Iterator[tuple[int, list[str]]], path: str) -> tuple[str, .
 
 def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Every record of the file with the line on which it begins."""
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    begins = 1
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            begins = 1
-            for cells in reader:
-                yield begins, cells
-                begins = reader.line_num + 1
-    except FileNotFoundError as error:
-        raise DocumentError(f"{path}: no such file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        for cells in reader:
+            yield begins, cells
+            begins = reader.line_num + 1
     except csv.Error as error:
         raise DocumentError(f"{path}:{reader.line_num}: not CSV: {error}") from error

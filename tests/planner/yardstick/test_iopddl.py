@@ -97,7 +97,7 @@ def test_files_that_are_no_instance(tmp_path: Path, capsys: pytest.CaptureFixtur
     for path, message in (
         (cut, "cannot be read"),
         (text, "is not JSON"),
-        (tmp_path / "absent.json", "there is no such file"),
+        (tmp_path / "absent.json", "no such file"),
     ):
         assert main(["iopddl", str(path), "--time-limit", "1"]) == 2
         assert message in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from planner.yardstick.__main__ import main
 from planner.yardstick.sailor import mean_absolute_percent, sailor_rows, table
-from planner.yardstick.sailor_files import Curve, Group, Measurements, Run, read_runs
+from planner.yardstick.sailor_files import Curve, Group, Measurements, Run
 from planner.yardstick.sailor_host import (
     GRID_S,
     fit_host_seconds,
@@ -17,6 +17,7 @@ from planner.yardstick.sailor_host import (
     shipped_host_cost,
 )
 from planner.yardstick.sailor_prediction import MODELS, layer_seconds, predict_run
+from planner.yardstick.sailor_runs import read_runs
 from profiles.errors import InputError, UnknownNameError
 
 FOLDER = Path(__file__).parents[4] / "shared" / "yardsticks" / "sailor"

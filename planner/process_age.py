@@ -1,0 +1,20 @@
+"""How long this process has run: a limit on its time begins where it began, not after imports."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def process_age_s() -> float:
+    """Wall seconds since the process was started; its CPU seconds where there is no /proc.
+
+    Source: proc_pid_stat(5), field 22: the start in clock ticks after the machine's own.
+    """
+    try:
+        after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        started_s = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started_s, 0.0)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.process_time()

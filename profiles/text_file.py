@@ -1,0 +1,46 @@
+"""The text of a file that a user named, or what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.errors import DocumentError
+
+MOST_BYTES = 2**30
+"""What no file of ours comes near: instance C of the 2025 contest has 87 MB of JSON."""
+
+
+def read_file(path: str | Path) -> bytes:
+    """The bytes of a file or pipe; raises DocumentError that says what stands at `path` instead."""
+    file = Path(path)
+    try:
+        with file.open("rb") as stream:
+            found = stream.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise DocumentError(f"{path}: is a folder; name a file in it") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else None
+        raise DocumentError(f"{path}: cannot be read: {why or error}") from error
+    if len(found) > MOST_BYTES:
+        raise DocumentError(
+            f"{path}: has more than {MOST_BYTES // 2**30} GiB, which no file of this kind has; is "
+            "it the right one?"
+        )
+    return found
+
+
+def read_text(path: str | Path) -> str:
+    """The UTF-8 text of a file, without the byte order mark that Windows programs put in front.
+
+    Raises DocumentError where there is no such file, a folder, or something that is no text.
+    """
+    raw = read_file(path)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(
+            f"{path}: cannot be read as text: byte {error.start} (0x{raw[error.start]:02x}) is no "
+            "UTF-8; is it a binary file, or one in another encoding?"
+        ) from error
