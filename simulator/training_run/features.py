@@ -35,7 +35,6 @@ class Features:
                           datasheet's peak
     state_*               seconds of the recurrence of states, with its bytes
     cast_*                bytes of casts to fewer bits, likewise
-    cast_*                bytes of casts to fewer bits, likewise
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host
     socket_calls          tensor-parallel collectives between processes of both sockets, forward

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.prediction import Interval
-from simulator.training_run.coefficient_owner import software_of
 from simulator.training_run.interval import (
     FEWEST,
     Band,
@@ -137,7 +136,7 @@ def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
         for devices in (8, 16, 128):
             run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
             names = step_regimes_of(run)
-            seen = f"{software_of(run)}, {run.device}" in step
+            seen = f"{run.stack}, {run.device}" in step
             band = next(step[name] for name in names if name in step) if seen else step["unseen"]
             found = step_interval(run, 10.0)
             assert found.low == pytest.approx(10.0 * min(1.0, band.low))
