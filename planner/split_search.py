@@ -28,10 +28,11 @@ from planner.interleaved_problem import ranges_of
 from planner.layer_paths import completions, costs_of, least_worst, shortest, through
 from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
-from planner.split_layers import LayerBuilder, Layers, only_through
+from planner.split_layers import Builder, LayerBuilder, Layers, only_through
 from planner.split_options import Index
 from planner.split_problem import SplitProblem, split_durations, split_tails
 from planner.timeline_path import PathFinder, TimelinePath
+from planner.way_branching import Plans, branch
 
 _FIRST_LIMIT = 1.15  # of the mean rank's seconds; only decides how much is looked at first
 _WIDER = 1.5  # while nothing fits
@@ -43,6 +44,7 @@ _WEIGHTINGS = 6  # of the dual that the sweep asks, the strongest
 _KEPT = (300, 1_000, 3_000, 10_000)  # partial plans of a rank, sweep by sweep
 _EXPANDED = 1_000_000  # partial plans that are looked at at once
 _ACTIONS = 4_000_000  # of all timelines of a cell
+_BRANCHES = 3_000  # of the ways, where sweeps leave something open
 _EXACT = 1e-9  # relative; sums taken in another order differ by a few ulp
 
 
@@ -69,11 +71,17 @@ class _Measured:
 
 
 class Splitter:
-    """Bound and best plan of one cell."""
+    """Bound and best plan of one cell.
 
-    def __init__(self, problem: SplitProblem) -> None:
+    builder  of the layers; None for those of planner/split_layers.py
+    actions  of all timelines that are run at most
+    """
+
+    def __init__(
+        self, problem: SplitProblem, builder: Builder | None = None, *, actions: int = _ACTIONS
+    ) -> None:
         self.problem = problem
-        self._builder = LayerBuilder(problem)
+        self._builder = builder or LayerBuilder(problem)
         self._finder = PathFinder(problem.schedule)
         self._paths: list[TimelinePath] = []
         self._keys: set[tuple[int, bytes]] = set()
@@ -87,7 +95,7 @@ class Splitter:
         self._asked_s = -np.inf  # plans under it are in the layers
         self._root_s = 0.0
         self._beyond_s = np.inf  # no plan that is not in the layers takes less
-        self._actions_left = _ACTIONS
+        self._actions_left = self._actions = actions
 
     @property
     def bound_s(self) -> float:
@@ -99,6 +107,10 @@ class Splitter:
         more, where there is none."""
         self._prepare(below)
         return min(self._root_s, self._best_s)
+
+    def consider(self, found: Partition) -> None:
+        """Runs a plan that fits, known from elsewhere, for its time and its longest path."""
+        self._run(found)
 
     @property
     def known_s(self) -> float:
@@ -123,6 +135,10 @@ class Splitter:
             proved = min(self._sweep(upper, kept), self._beyond_s)
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, upper))
+        if bound < upper * (1 - _EXACT) and self._layers.layers and self._actions_left > 0:
+            proved = branch(self._layers, self._plans(), upper=upper, nodes=_BRANCHES)
+            upper = min(upper, self._best_s)
+            bound = max(bound, min(proved, self._beyond_s, upper))
         # Ways that are too long for `below` may do for another time.
         self._layers, self._root_s = whole, max(self._root_s, min(bound, upper))
         found = self._best if self._best_s <= upper else None
@@ -197,6 +213,15 @@ class Splitter:
         self._weightings.sort(key=lambda pair: -pair[0])
         del self._weightings[_WEIGHTINGS:]
 
+    def _plans(self) -> Plans:
+        """What branching over the layers asks for."""
+        return Plans(
+            weights=self._weights,
+            run=lambda layers, ways: self._run(self._builder.partition(layers, ways)),
+            best=lambda: self._best_s,
+            room=lambda: self._actions_left > 0,
+        )
+
     def _lengths_of(self, ways: Index) -> Array:
         """[paths] of a plan."""
         parts = [
@@ -229,7 +254,7 @@ class Splitter:
             tried = [self._measured(starts) for starts in neighbours(self._best)]
             for measured in sorted((m for m in tried if m is not None), key=lambda m: m.bound_s):
                 before = self._best_s
-                if self._actions_left < _ACTIONS // 2:
+                if self._actions_left < self._actions // 2:
                     return
                 lengths = np.sum(
                     [f @ w for f, w in zip(measured.features, self._weights, strict=True)], axis=0
