@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from planner.branch_and_bound import Refinement
 from planner.cell import Cell
 from planner.interleave import Interleaver
 from planner.interleaved_problem import InterleavedProblem
+from planner.loop_layers import LoopBuilder
 from planner.partition import labels_of, partition
 from planner.problem import Partition, PartitionProblem, with_capacity
 from planner.solver import solve_integer
@@ -23,6 +25,7 @@ from simulator.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _WORTH = 1.1  # of the best plan so far: slower cells are told apart only as runners-up
+_ACTIONS = 1_000_000  # of all timelines of an interleaved cell
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
 
@@ -155,7 +158,11 @@ class CellSolver:
 
     def _refine_split(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that splits the backward, or a good one with what is proved."""
-        splitter = self._splitter(cell)
+        return self._split_refinement(self._splitter(cell), cell, below, lower)
+
+    def _split_refinement(
+        self, splitter: Splitter, cell: Cell, below: float, lower: float
+    ) -> Refinement:
         bound = lower
         for attempt in range(_ATTEMPTS):
             split = splitter.best(below)
@@ -167,12 +174,35 @@ class CellSolver:
             prediction = self.costs.predict(plan)
             if prediction.fits:
                 return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
-            splitter = Splitter(splitter.problem.with_capacity(-_over(prediction)))
+            splitter = _closing(splitter.problem.with_capacity(-_over(prediction)), bound)
         return Refinement(cell=cell, bound_s=bound)
 
     def refine_by_timeline(self, cell: Cell, below: float, lower: float) -> Refinement:
         """As `refine`, by the solver that knows the timeline of every schedule but interleaved."""
         return self._refine_split(cell, below, lower)
+
+    def close(self, known: Refinement, below: float) -> Refinement:
+        """A refined cell with a better bound or plan, by the search that knows every schedule's
+        timeline; what is no better than `below` need not be told apart."""
+        cell = known.cell
+        if cell.schedule == "none":
+            return known
+        if cell.splits_backward:
+            # Refined to its end already, unless it is another order's.
+            return known if known.plan else self._refine_split(cell, below, known.bound_s)
+        problem = self.costs.split(cell)
+        # F and B apart take no more than they do whatever the strategies: gathering sharded
+        # parameters counts for half of each.
+        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
+        chain = replace(problem.chain, costs=halved)
+        problem = replace(problem, held=replace(problem.held, chain=chain))
+        splitter = _closing(problem, known.bound_s)
+        if known.plan is not None:
+            splitter.consider(_partition_of(known.plan, chain.strategies))
+        found = self._split_refinement(splitter, cell, below, known.bound_s)
+        if found.step_time_s < known.step_time_s:
+            return found
+        return replace(known, bound_s=min(found.bound_s, known.step_time_s))
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
@@ -213,6 +243,22 @@ class CellSolver:
             problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
         )
         return answer.certifies(found.step_time_s)
+
+
+def _closing(problem: SplitProblem, least_s: float) -> Splitter:
+    """The search by timelines; no plan is known to take less than `least_s`."""
+    if problem.schedule.name != "interleaved":
+        return Splitter(problem)
+    return Splitter(problem, LoopBuilder(problem, least_s=least_s), actions=_ACTIONS)
+
+
+def _partition_of(plan: Plan, strategies: tuple[str, ...]) -> Partition:
+    names = {name: index for index, name in enumerate(strategies)}
+    return Partition(
+        starts=tuple(stage.first_block for stage in plan.stages),
+        strategies=tuple(names[kind.value] for s in plan.stages for kind in s.recompute),
+        step_time_s=0.0,
+    )
 
 
 def _over(prediction: Prediction) -> float:

@@ -1,4 +1,4 @@
-"""All near-even ways to give the ranks of an interleaved schedule their blocks, as a graph in layers.
+"""All near-even ways to give interleaved ranks their blocks, as a graph in layers.
 
 Rank r of p holds stages r, p + r, 2 p + r, ..., each of n blocks or of one more
 (planner/interleaved_problem.py): a way of a rank says which of its stages are the longer ones, and
@@ -62,7 +62,11 @@ class LoopBuilder:
         self.problem, self.least_s = problem, least_s
         self.options = LoopOptions(problem)
         self.equal = ends_of(problem.held) is not None
+        self._least = problem.held.least_blocks
+        self._near_even = {0, 1} if problem.held.num_extras else {0}
+        self._stages = [problem.held.stages_of(rank) for rank in range(problem.num_ranks)]
         self._limits: list[float] = [0.0] * problem.num_ranks
+        self._alone: dict[tuple[int, ...], RankWay | None] = {}
         self._before_s = self._on_the_way()
 
     def mean_s(self) -> float:
@@ -90,6 +94,7 @@ class LoopBuilder:
         states: list[State] = [()]
         layers: list[Layer] = []
         room = _MOST_WAYS
+        self._alone.clear()
         for rank in range(problem.num_ranks):
             self._limits[rank] = limit_s - self._before_s[rank] / micro
             choices: dict[Ranges, _Choice | None] = {}
@@ -106,22 +111,50 @@ class LoopBuilder:
         return Layers(layers=only_through(layers), limit_s=limit_s)
 
     def _on_the_way(self) -> list[float]:
-        """Per rank the seconds of micro-batch 0 down to it and of the last one up again, with the
-        tail of rank 0, at least."""
-        problem, chain = self.problem, self.problem.chain
-        n, tail_s = problem.held.least_blocks, 0.0
+        """Per rank seconds of a step beside the rank's own work, at least: micro-batch 0 comes down
+        to it and the last one goes up from it to rank 0 and its tail; between, micro-batch 0 goes
+        on to the end and back, which takes longer than the forwards that the rank runs meanwhile
+        (the second of the paths of planner/interleave.py)."""
+        problem, p = self.problem, self.problem.num_ranks
+        held, last = problem.held, problem.num_ranks * (problem.per_rank - 1)
+        tail_s = 0.0
         if self.equal:
-            smallest = tuple(problem.held.example(s, n) for s in problem.held.stages_of(0))
-            tail_s = problem.held.tail_s(0, smallest)
-        found = [tail_s]
-        for stage in range(problem.num_ranks - 1):
-            costs = chain.costs[chain.slots[stage].costs]
-            fastest = np.concatenate([[0.0], np.cumsum(costs.forward_s + costs.backward_s.min(1))])
-            windows = fastest[n:] - fastest[:-n]
-            passed = windows[stage * n : stage * (n + 1) + 1].min()
-            sends = chain.send_forward_s[stage + 1] + chain.send_backward_s[stage + 1]
-            found.append(found[-1] + float(passed) + float(sends[1:].min()))
+            smallest = tuple(held.example(s, held.least_blocks) for s in held.stages_of(0))
+            tail_s = held.tail_s(0, smallest)
+        down = np.cumsum([tail_s, *map(self._passed_s, range(p - 1))])
+        back = np.cumsum([0.0, *(self._passed_s(last + rank) for rank in range(p - 1, 0, -1))])
+        found = []
+        for rank in range(p):
+            beyond = float(back[p - 1 - rank])
+            meanwhile = 2 * (p - 1 - rank) * self._longest_forward_s(rank)
+            found.append(float(down[rank]) + max(0.0, beyond - meanwhile))
         return found
+
+    def _passed_s(self, stage: int) -> float:
+        """Seconds of a micro-batch down and up through a stage and one cut beside it, at least."""
+        chain = self.problem.chain
+        n = self.problem.held.least_blocks
+        costs = chain.costs[chain.slots[stage].costs]
+        before = np.concatenate([[0.0], np.cumsum(costs.forward_s + costs.backward_s.min(axis=1))])
+        windows = before[n:] - before[:-n]
+        cuts = [cut for cut in (stage, stage + 1) if 0 < cut < chain.num_stages]
+        sends = min(
+            float((chain.send_forward_s[cut] + chain.send_backward_s[cut])[1:].min())
+            for cut in cuts
+        )
+        return float(windows[stage * n : stage * (n + 1) + 1].min()) + sends
+
+    def _longest_forward_s(self, rank: int) -> float:
+        """Forward seconds of the longest of a rank's stages, at most."""
+        held, longest = self.problem.held, 0.0
+        n = held.least_blocks
+        size = n + (held.num_extras > 0)
+        for stage in held.stages_of(rank):
+            seconds = held.longest_forward_s[held.chain.slots[stage].costs]
+            before = np.concatenate([[0.0], np.cumsum(seconds)])
+            windows = before[size:] - before[:-size]
+            longest = max(longest, float(windows[stage * n : stage * (n + 1) + 1].max()))
+        return longest
 
     # Steps from state to state.
 
@@ -166,18 +199,17 @@ class LoopBuilder:
         for first in firsts:
             so_far = state[:v] if state else (0, *first)
             # A turn ends where the next one begins.
-            left = [end - at for at, end in zip(so_far, (*first, extras), strict=True)]
-            ways = [[k for k in (0, 1) if 0 <= rest - k <= after] for rest in left]
+            rests = [end - at for at, end in zip(so_far, (*first, extras), strict=True)]
+            ways = [[k for k in (0, 1) if 0 <= rest - k <= after] for rest in rests]
             for longer in itertools.product(*ways):
                 counts = tuple(at + k for at, k in zip(so_far, longer, strict=True))
                 yield longer, so_far, (*counts, *first) if after else ()
 
     def _ranges(self, rank: int, begins: State, longer: Longer) -> Ranges:
-        held = self.problem.held
-        n, stages = held.least_blocks, held.stages_of(rank)
+        n, stages = self._least, self._stages[rank]
         if self.equal:
             sizes = zip(stages, longer, strict=True)
-            return tuple(held.example(stage, n + more) for stage, more in sizes)
+            return tuple(self.problem.held.example(stage, n + more) for stage, more in sizes)
         starts = [n * stage + before for stage, before in zip(stages, begins, strict=True)]
         return tuple((i, i + n + more) for i, more in zip(starts, longer, strict=True))
 
@@ -233,15 +265,20 @@ class LoopBuilder:
     def alone(self, rank: int, ranges: Ranges) -> RankWay | None:
         """The rank's way with stages of these sizes that takes least in all; None where none that
         is near-even fits within the limit of the layers."""
-        held = self.problem.held
-        longer = tuple(j - i - held.least_blocks for i, j in ranges)
-        if any(more not in ((0, 1) if held.num_extras else (0,)) for more in longer):
+        longer = tuple(j - i - self._least for i, j in ranges)
+        if not self._near_even.issuperset(longer):
             return None
-        begins = tuple(
-            i - held.least_blocks * stage
-            for stage, (i, _) in zip(held.stages_of(rank), ranges, strict=True)
-        )
-        ranges = self._ranges(rank, begins, longer)
+        # Where the blocks are equal it does not matter where a stage begins.
+        key = (rank, *longer, *(() if self.equal else (i for i, _ in ranges)))
+        if key not in self._alone:
+            begins = tuple(
+                i - self._least * stage
+                for stage, (i, _) in zip(self._stages[rank], ranges, strict=True)
+            )
+            self._alone[key] = self._fastest(rank, self._ranges(rank, begins, longer))
+        return self._alone[key]
+
+    def _fastest(self, rank: int, ranges: Ranges) -> RankWay | None:
         options = self.options.of(rank, ranges, self._limits[rank])
         if options is None or not len(options.label):
             return None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from planner.problem import Array
 from planner.split_moments import split_moments
-from planner.split_options import Index, RankOptions, SplitOptions, undominated
+from planner.split_options import RankOptions, SplitOptions, undominated
 from planner.split_problem import SplitProblem
 
 Ranges = tuple[tuple[int, int], ...]

@@ -112,7 +112,7 @@ class SplitOptions:
         return np.asarray(rank_peaks(self.problem, rank, ranges, figures) <= capacity)
 
     def figures(self, stage: int, blocks: tuple[int, int], columns: Array) -> StageFigures:
-        """What the labels of a stage with these blocks, given as rows of `Labels`, keep and need."""
+        """What the labels of a stage with these blocks, given as their columns, keep and need."""
         i, j = blocks
         edge = float(self.problem.chain.edge_bytes[i, j])
         sent = self.problem.held.handed_on_late(stage, i, j)

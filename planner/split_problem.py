@@ -61,8 +61,8 @@ class SplitProblem:
             )
         if schedule.copies > 1 or (self.per_rank > 2 and schedule.placement is Placement.V):
             raise InputError(
-                f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} copies "
-                "of the model is neither stages in turn nor a V of two"
+                f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
+                "copies of the model is neither stages in turn nor a V of two"
             )
         if np.any(chain.reshard_s):
             raise InputError("a split backward is planned without cost between unlike strategies")

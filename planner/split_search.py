@@ -26,6 +26,7 @@ import numpy as np
 
 from planner.interleaved_problem import ranges_of
 from planner.layer_paths import completions, costs_of, least_worst, shortest, through
+from planner.loop_layers import LoopBuilder
 from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
 from planner.split_layers import Builder, LayerBuilder, Layers, only_through
@@ -44,7 +45,6 @@ _WEIGHTINGS = 6  # of the dual that the sweep asks, the strongest
 _KEPT = (300, 1_000, 3_000, 10_000)  # partial plans of a rank, sweep by sweep
 _EXPANDED = 1_000_000  # partial plans that are looked at at once
 _ACTIONS = 4_000_000  # of all timelines of a cell
-_BRANCHES = 3_000  # of the ways, where sweeps leave something open
 _EXACT = 1e-9  # relative; sums taken in another order differ by a few ulp
 
 
@@ -73,7 +73,8 @@ class _Measured:
 class Splitter:
     """Bound and best plan of one cell.
 
-    builder  of the layers; None for those of planner/split_layers.py
+    builder  of the layers; None for that of the schedule: planner/loop_layers.py for stages in
+             turn, else planner/split_layers.py
     actions  of all timelines that are run at most
     """
 
@@ -81,7 +82,8 @@ class Splitter:
         self, problem: SplitProblem, builder: Builder | None = None, *, actions: int = _ACTIONS
     ) -> None:
         self.problem = problem
-        self._builder = builder or LayerBuilder(problem)
+        turns = problem.schedule.name == "interleaved"
+        self._builder = builder or (LoopBuilder(problem) if turns else LayerBuilder(problem))
         self._finder = PathFinder(problem.schedule)
         self._paths: list[TimelinePath] = []
         self._keys: set[tuple[int, bytes]] = set()
@@ -136,7 +138,7 @@ class Splitter:
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, upper))
         if bound < upper * (1 - _EXACT) and self._layers.layers and self._actions_left > 0:
-            proved = branch(self._layers, self._plans(), upper=upper, nodes=_BRANCHES)
+            proved = branch(self._layers, self._plans(), upper=upper)
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, self._beyond_s, upper))
         # Ways that are too long for `below` may do for another time.

@@ -22,6 +22,8 @@ from planner.problem import Array
 from planner.split_layers import Layers, only_through
 from planner.timeline_path import COLUMNS
 
+_WORK = 400_000  # ways in all branches that are looked at,
+_OF_ONE = 100  # and as many of each branch beside its own: what its programme takes
 _ROUNDS = 20  # of a branch's dual
 _CLOSED = 1e-4  # relative, between a dual and its programme
 _EXACT = 1e-9  # relative
@@ -71,15 +73,12 @@ class _Split:
         return np.asarray(features @ self.columns <= self.threshold)
 
 
-def branch(layers: Layers, known: Plans, *, upper: float, nodes: int) -> float:
-    """Seconds that no plan of the layers beats, `upper` where no plan is under it.
-
-    nodes  branches that are looked at, at most
-    """
+def branch(layers: Layers, known: Plans, *, upper: float) -> float:
+    """Seconds that no plan of the layers beats, `upper` where none is under it: all of them, or
+    as many branches as are looked at."""
+    nodes = _WORK // (sum(len(layer.target) for layer in layers.layers) + _OF_ONE)
     count = known.weights[0].shape[1]
-    root = _Branch(
-        layers=layers, plans=(), weighting=np.full(count, 1.0 / count), bound_s=0.0
-    )
+    root = _Branch(layers=layers, plans=(), weighting=np.full(count, 1.0 / count), bound_s=0.0)
     heap: list[tuple[float, int, _Branch]] = []
     made = 0
 
