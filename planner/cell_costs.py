@@ -185,7 +185,7 @@ class CellSolver:
         """A refined cell with a better bound or plan, by the search that knows every schedule's
         timeline; what is no better than `below` need not be told apart."""
         cell = known.cell
-        if cell.schedule == "none":
+        if cell.schedule == "none" or self.solver == "ilp":
             return known
         if cell.splits_backward:
             # Refined to its end already, unless it is another order's.

@@ -37,7 +37,7 @@ from planner.way_branching import Plans, branch
 
 _FIRST_LIMIT = 1.15  # of the mean rank's seconds; only decides how much is looked at first
 _WIDER = 1.5  # while nothing fits
-_NARROWER = (1.08, 1.04, 1.02)  # where the first limit leaves too many ways
+_NARROWER = (1.08, 1.04, 1.02, 1.01, 1.005)  # where the first limit leaves too many ways
 _DUAL_ROUNDS = 25
 _DUAL_CLOSED = 1e-4  # relative, between the dual and its programme
 _NARROWED = 0.9  # of the ways; narrowing goes on while it leaves fewer
