@@ -110,8 +110,23 @@ class CellSolver:
 
     def _splitter(self, cell: Cell) -> Splitter:
         if cell not in self._splitters:
-            self._splitters[cell] = Splitter(self.costs.split(cell))
+            self._splitters[cell] = Splitter(self._by_timeline(cell))
         return self._splitters[cell]
+
+    def _by_timeline(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell for the search by timelines, whatever its schedule."""
+        problem = self.costs.split(cell)
+        if cell.splits_backward:
+            return problem
+        # F and B apart take no more than they do whatever the strategies: gathering sharded
+        # parameters counts for half of each. A whole B sets nothing aside for a W.
+        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
+        chain = replace(problem.chain, costs=halved)
+        return replace(
+            problem,
+            held=replace(problem.held, chain=chain),
+            weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
+        )
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
@@ -190,15 +205,10 @@ class CellSolver:
         if cell.splits_backward:
             # Refined to its end already, unless it is another order's.
             return known if known.plan else self._refine_split(cell, below, known.bound_s)
-        problem = self.costs.split(cell)
-        # F and B apart take no more than they do whatever the strategies: gathering sharded
-        # parameters counts for half of each.
-        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
-        chain = replace(problem.chain, costs=halved)
-        problem = replace(problem, held=replace(problem.held, chain=chain))
+        problem = self._by_timeline(cell)
         splitter = _closing(problem, known.bound_s)
         if known.plan is not None:
-            splitter.consider(_partition_of(known.plan, chain.strategies))
+            splitter.consider(_partition_of(known.plan, problem.chain.strategies))
         found = self._split_refinement(splitter, cell, below, known.bound_s)
         if found.step_time_s < known.step_time_s:
             return found

@@ -61,7 +61,7 @@ class LoopBuilder:
     def __init__(self, problem: SplitProblem, *, least_s: float = 0.0) -> None:
         self.problem, self.least_s = problem, least_s
         self.options = LoopOptions(problem)
-        self.equal = ends_of(problem.held) is not None
+        self.equal = ends_of(problem.held) is not None and _alike_everywhere(problem)
         self._least = problem.held.least_blocks
         self._near_even = {0, 1} if problem.held.num_extras else {0}
         self._stages = [problem.held.stages_of(rank) for rank in range(problem.num_ranks)]
@@ -215,22 +215,18 @@ class LoopBuilder:
 
     def _priced(self, rank: int, ranges: Ranges, options: RankOptions) -> _Choice:
         problem, chain = self.problem, self.problem.chain
-        n, extras = problem.held.least_blocks, problem.held.num_extras
         count = len(options.label)
         columns = []
         for turn, (stage, (i, j)) in enumerate(
             zip(problem.schedule.stages_of(rank), ranges, strict=True)
         ):
             index = chain.slots[stage].costs
-            begins = np.asarray([i])
-            if self.equal and stage:
-                begins = np.arange(n * stage, n * stage + min(stage, extras) + 1)
             columns += [
                 np.full(count, float(chain.costs[index].forward_s[i:j].sum())),
                 options.seconds[:, turn],
                 np.full(count, float(problem.weight_s[index][i:j].sum())),
-                np.full(count, float(chain.send_forward_s[stage, begins].min())),
-                np.full(count, float(chain.send_backward_s[stage, begins].min())),
+                np.full(count, float(chain.send_forward_s[stage, i])),
+                np.full(count, float(chain.send_backward_s[stage, i])),
             ]
         columns.append(np.full(count, problem.held.tail_s(rank, ranges)))
         return _Choice(ranges=ranges, features=np.column_stack(columns), label=options.label)
@@ -308,6 +304,18 @@ class LoopBuilder:
             strategies=tuple(k for stage in sorted(strategies) for k in strategies[stage]),
             step_time_s=0.0,
         )
+
+
+def _alike_everywhere(problem: SplitProblem) -> bool:
+    """Whether the same crosses every cut, and takes as long between the same two stages."""
+    held, chain = problem.held, problem.chain
+    inner = (
+        held.received_bytes[1:],
+        held.sent_bytes[:-1],
+        *chain.send_forward_s[1:, 1:],
+        *chain.send_backward_s[1:, 1:],
+    )
+    return not any(np.ptp(figures) for figures in inner if figures.size)
 
 
 def _first_counts(turns: int, extras: int, ranks: int) -> Iterator[State]:
