@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.block_lattice import BlockLattice, lattice_of
 from planner.branch_and_bound import Refinement
+from planner.branch_closing import Order, orders_by_bound
 from planner.cell import Cell
 from planner.cell_costs import CellCosts, CellSolver
 from planner.costs import SimulatorCosts
@@ -39,7 +40,6 @@ from simulator.plan import Plan, Stage
 
 MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
 MOST_ORDERS = 16  # an order costs as much as a chain
-MOST_ORDERS_TO_CLOSE = 240  # each takes some 10 ms; five free blocks have 120
 MOST_TO_CLOSE = 12  # blocks up to which the timeline closes what the closed form leaves open
 MOST_FILLINGS = 20_000  # a bound of each takes a microsecond
 MOST_TIMELINES = 300  # a timeline takes about a millisecond
@@ -132,24 +132,35 @@ class BranchSolver:
         return self._closed(cell, found, below) if self._may_close(cell) else found
 
     def close(self, known: Refinement, below: float) -> Refinement:
-        """As CellSolver's; order by order, where there are few."""
+        """As CellSolver's; order by order, where the ways to fill the stages are few."""
         cell = known.cell
         if cell.pp == 1:
             return self.chain.close(known, below)
-        if self.lattice is None or len(self._entries) > MOST_TO_CLOSE:
-            return known
-        orders = self._every or self.lattice.orders(MOST_ORDERS_TO_CLOSE)
+        orders = self._orders_to_close(cell)
         if orders is None:
             return known
         best, bounds = known, []
-        for order in orders:
+        for bound, order in orders:
             limit = min(below, best.step_time_s)
+            if bound >= limit * (1 - _BETTER):
+                bounds.append(bound)
+                break
             made = self._solver(order).close(replace(known, plan=None, prediction=None), limit)
             bounds.append(made.bound_s)
             run = self._as_run(made)
             if run is not None and run.step_time_s < best.step_time_s * (1 - _BETTER):
                 best = run
         return replace(best, bound_s=min([best.step_time_s, *bounds]))
+
+    def _orders_to_close(self, cell: Cell) -> list[tuple[float, Order]] | None:
+        if self._ideals is None:
+            return None
+        costs = self.costs
+        # Halves of F and B as planner/cell_costs.py takes them for timelines.
+        whole = cell if cell.splits_backward else replace(cell, schedule="gpipe", vpp=1)
+        problem = replace(self._ideals.problem(cell), costs=costs.problem(whole).costs)
+        weight_s = costs.split(cell).weight_s if cell.splits_backward else ()
+        return orders_by_bound(problem, cell, weight_s, costs.totals(cell).any_tail_s)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """As CellSolver's, in the traced order."""

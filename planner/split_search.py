@@ -18,8 +18,6 @@ timelines), the least bound of what was left out is the bound, and the rest is t
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +28,7 @@ from planner.loop_layers import LoopBuilder
 from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
 from planner.split_layers import Builder, LayerBuilder, Layers, only_through
+from planner.split_neighbours import neighbours
 from planner.split_options import Index
 from planner.split_problem import SplitProblem, split_durations, split_tails
 from planner.timeline_path import PathFinder, TimelinePath
@@ -400,19 +399,3 @@ class Splitter:
                     features = layer.features[trails[rows, rank]]
                     lengths += features @ self._weights[rank][:, -1]
                 bounds[rows] = np.maximum(bounds[rows], lengths)
-
-
-def neighbours(found: Partition) -> Iterator[tuple[int, ...]]:
-    """Splits in which one stage gives a block to another: the cuts between them move by one.
-
-    >>> list(neighbours(Partition(starts=(0, 2), strategies=(0, 0, 0), step_time_s=1.0)))
-    [(0, 1)]
-    """
-    starts, ends = found.starts, found.ends()
-    for giver, taker in itertools.permutations(range(len(starts)), 2):
-        if ends[giver] - starts[giver] == 1:
-            continue
-        if giver < taker:
-            yield tuple(at - (giver < s <= taker) for s, at in enumerate(starts))
-        else:
-            yield tuple(at + (taker < s <= giver) for s, at in enumerate(starts))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from planner.path_weighting import best_weighting
 from planner.problem import Partition
 from planner.split_moments import most_held, split_moments
+from planner.split_neighbours import neighbours
 from planner.split_problem import split_durations, split_fits, split_tails
-from planner.split_search import Splitter, neighbours
+from planner.split_search import Splitter
 from planner.timeline_path import PathFinder
 from profiles.errors import InputError
 from simulator.durations import Durations
