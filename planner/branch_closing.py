@@ -15,7 +15,9 @@ from planner.ideal_problem import IdealProblem
 from planner.near_even import every_filling, near_even_fillings, timeline_seconds
 from planner.problem import Array
 
-MOST_FILLINGS = 3_000  # a timeline of each takes some 0.2 ms
+MOST_FILLINGS = 20_000
+MOST_ACTIONS = 4_000_000  # in the timelines of all fillings; some 3 million take a second
+MOST_ORDERS = 60  # that are solved, each in some 50 ms
 
 Order = tuple[int, ...]
 
@@ -30,7 +32,8 @@ def orders_by_bound(
     """
     lattice, stages = problem.lattice, cell.num_stages
     fillings = near_even_fillings if cell.schedule == "interleaved" else every_filling
-    cuts = fillings(lattice, stages, MOST_FILLINGS)
+    actions = stages * cell.num_microbatches * (3 if weight_s else 2)
+    cuts = fillings(lattice, stages, min(MOST_FILLINGS, MOST_ACTIONS // actions))
     if cuts is None:
         return None
     seconds = timeline_seconds(problem, cell, cuts, weight_s) + tail_s

@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.block_lattice import BlockLattice, lattice_of
 from planner.branch_and_bound import Refinement
+from planner.branch_closing import MOST_ORDERS as MOST_TO_SOLVE
 from planner.branch_closing import Order, orders_by_bound
 from planner.cell import Cell
 from planner.cell_costs import CellCosts, CellSolver
@@ -140,9 +141,9 @@ class BranchSolver:
         if orders is None:
             return known
         best, bounds = known, []
-        for bound, order in orders:
+        for tried, (bound, order) in enumerate(orders):
             limit = min(below, best.step_time_s)
-            if bound >= limit * (1 - _BETTER):
+            if bound >= limit * (1 - _BETTER) or tried == MOST_TO_SOLVE:
                 bounds.append(bound)
                 break
             made = self._solver(order).close(replace(known, plan=None, prediction=None), limit)

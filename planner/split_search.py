@@ -72,8 +72,7 @@ class _Measured:
 class Splitter:
     """Bound and best plan of one cell.
 
-    builder  of the layers; None for that of the schedule: planner/loop_layers.py for stages in
-             turn, else planner/split_layers.py
+    builder  of the layers; None for that of the schedule
     actions  of all timelines that are run at most
     """
 
@@ -110,7 +109,7 @@ class Splitter:
         return min(self._root_s, self._best_s)
 
     def consider(self, found: Partition) -> None:
-        """Runs a plan that fits, known from elsewhere, for its time and its longest path."""
+        """Runs a plan that is known to fit, for its time and its longest path."""
         self._run(found)
 
     @property
