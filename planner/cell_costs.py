@@ -110,10 +110,10 @@ class CellSolver:
 
     def _splitter(self, cell: Cell) -> Splitter:
         if cell not in self._splitters:
-            self._splitters[cell] = Splitter(self._by_timeline(cell))
+            self._splitters[cell] = Splitter(self.by_timeline(cell))
         return self._splitters[cell]
 
-    def _by_timeline(self, cell: Cell) -> SplitProblem:
+    def by_timeline(self, cell: Cell) -> SplitProblem:
         """The problem of a cell for the search by timelines, whatever its schedule."""
         problem = self.costs.split(cell)
         if cell.splits_backward:
@@ -205,7 +205,7 @@ class CellSolver:
         if cell.splits_backward:
             # Refined to its end already, unless it is another order's.
             return known if known.plan else self._refine_split(cell, below, known.bound_s)
-        problem = self._by_timeline(cell)
+        problem = self.by_timeline(cell)
         splitter = _closing(problem, known.bound_s)
         if known.plan is not None:
             splitter.consider(_partition_of(known.plan, problem.chain.strategies))
