@@ -133,6 +133,7 @@ def _run(
         refine,
         sharpen=solver.sharper_bound,
         estimate=estimate,
+        close=None if first_only else solver.close,
         runners_up=runners_up,
         extra_refinements=TRIED_RUNNERS_UP,
         first_only=first_only,

@@ -2,8 +2,9 @@
 
 A cell is refined by solving its partition exactly and predicting the plan by the event timeline.
 The loop ends when the least bound of the cells not yet refined is no better than the best plan;
-then, and only then, the rest is pruned. A limit or an interrupt ends it earlier: the best plan so
-far is returned with the bound that is proved by then.
+then, and only then, the rest is pruned. Refined cells whose bound is still under the best plan are
+then closed, which takes longer (`close`): the best plan is known by then. A limit or an interrupt
+ends it earlier: the best plan so far is returned with the bound that is proved by then.
 
 Plans are ranked by predicted step time; equal times by peak memory, then by the order of cells
 (fewer pipeline stages, replicas, tensor ranks, ... first).
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from planner.problem import Array
 from simulator.plan import Plan
 from simulator.prediction import Prediction
 
+_CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
@@ -61,6 +63,8 @@ Refine = Callable[[Cell, float], Refinement]
 Estimate = Callable[[Cell, float], float]
 """The least step time of a cell as far as it is known without a prediction; at least the given one
 where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
+Close = Callable[[Refinement, float], Refinement]
+"""Refines a cell further: what it was refined to, and the step time to be under."""
 Sharpen = Callable[[Cell], float]
 """A lower bound on the step time of any plan of a cell."""
 
@@ -88,6 +92,7 @@ def branch_and_bound(
     *,
     sharpen: Sharpen | None = None,
     estimate: Estimate | None = None,
+    close: Close | None = None,
     runners_up: int = 3,
     extra_refinements: int = 12,
     first_only: bool = False,
@@ -101,6 +106,8 @@ def branch_and_bound(
     sharpen  a better bound of a cell, asked for when its turn comes: only if it is still the least,
              the cell is refined
     estimate for runners-up: a bound that is nearly reached, cheaper than refining
+    close    what takes longer than refining: asked of refined cells whose bound is under the best
+             plan, the least first, until bound and plan meet or it closes one no further
     runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
              refined until there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
@@ -125,9 +132,17 @@ def branch_and_bound(
                 complete = False
                 break
             if progress is not None:
-                proved = _proved(done, left, best)
-                gap = (best - proved) / best if np.isfinite(best) else np.inf
-                progress(proved, best, gap, clock() - start)
+                _report(progress, done, left, best, clock() - start)
+        for index in _open_cells(done, left) if complete and close is not None else ():
+            if time_limit_s is not None and clock() - start > time_limit_s:
+                complete = False
+                break
+            assert close is not None  # else there is none to close
+            before = replace(done[index], bound_s=max(done[index].bound_s, left.bounds[index]))
+            done[index] = close(before, best)
+            best = min(best, done[index].step_time_s)
+            if progress is not None:
+                _report(progress, done, left, best, clock() - start)
     except KeyboardInterrupt:
         complete = False
     bound = _proved(done, left, best)
@@ -139,6 +154,28 @@ def branch_and_bound(
     return Outcome(
         plans=tuple(plans), bound_s=bound, refined=refined, pruned=pruned, complete=complete
     )
+
+
+def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[int]:
+    """Refined cells that may hold something better than the best plan, the least bound first; ends
+    where the least is of a cell that was named before."""
+    named: set[int] = set()
+    while True:
+        best = min((r.step_time_s for r in done.values()), default=np.inf)
+        bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items()}
+        index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
+        if index < 0 or index in named or bounds[index] >= best * (1 - _CLOSED):
+            return
+        named.add(index)
+        yield index
+
+
+def _report(
+    progress: Progress, done: dict[int, Refinement], left: _Left, best: float, seconds: float
+) -> None:
+    proved = _proved(done, left, best)
+    gap = (best - proved) / best if np.isfinite(best) else np.inf
+    progress(proved, best, gap, seconds)
 
 
 class _Left:

@@ -20,6 +20,8 @@ import numpy as np
 
 from planner.block_lattice import BlockLattice, lattice_of
 from planner.branch_and_bound import Refinement
+from planner.branch_closing import MOST_ORDERS as MOST_TO_SOLVE
+from planner.branch_closing import Order, orders_by_bound
 from planner.cell import Cell
 from planner.cell_costs import CellCosts, CellSolver
 from planner.costs import SimulatorCosts
@@ -129,6 +131,37 @@ class BranchSolver:
             return self._closed(cell, traced, below) if self._may_close(cell) else traced
         found = self._refine_ideals(cell, traced, below)
         return self._closed(cell, found, below) if self._may_close(cell) else found
+
+    def close(self, known: Refinement, below: float) -> Refinement:
+        """As CellSolver's; order by order, where the ways to fill the stages are few."""
+        cell = known.cell
+        if cell.pp == 1:
+            return self.chain.close(known, below)
+        orders = self._orders_to_close(cell)
+        if orders is None:
+            return known
+        best, bounds = known, []
+        for tried, (bound, order) in enumerate(orders):
+            limit = min(below, best.step_time_s)
+            if bound >= limit * (1 - _BETTER) or tried == MOST_TO_SOLVE:
+                bounds.append(bound)
+                break
+            made = self._solver(order).close(replace(known, plan=None, prediction=None), limit)
+            bounds.append(made.bound_s)
+            run = self._as_run(made)
+            if run is not None and run.step_time_s < best.step_time_s * (1 - _BETTER):
+                best = run
+        return replace(best, bound_s=min([best.step_time_s, *bounds]))
+
+    def _orders_to_close(self, cell: Cell) -> list[tuple[float, Order]] | None:
+        if self._ideals is None:
+            return None
+        costs = self.costs
+        # Halves of F and B as planner/cell_costs.py takes them for timelines.
+        whole = cell if cell.splits_backward else replace(cell, schedule="gpipe", vpp=1)
+        problem = replace(self._ideals.problem(cell), costs=costs.problem(whole).costs)
+        weight_s = costs.split(cell).weight_s if cell.splits_backward else ()
+        return orders_by_bound(problem, cell, weight_s, costs.totals(cell).any_tail_s)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """As CellSolver's, in the traced order."""

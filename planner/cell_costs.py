@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from planner.branch_and_bound import Refinement
 from planner.cell import Cell
 from planner.interleave import Interleaver
 from planner.interleaved_problem import InterleavedProblem
+from planner.loop_layers import LoopBuilder
 from planner.partition import labels_of, partition
 from planner.problem import Partition, PartitionProblem, with_capacity
 from planner.solver import solve_integer
@@ -23,6 +25,7 @@ from simulator.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _WORTH = 1.1  # of the best plan so far: slower cells are told apart only as runners-up
+_ACTIONS = 1_000_000  # of all timelines of an interleaved cell
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
 
@@ -107,8 +110,23 @@ class CellSolver:
 
     def _splitter(self, cell: Cell) -> Splitter:
         if cell not in self._splitters:
-            self._splitters[cell] = Splitter(self.costs.split(cell))
+            self._splitters[cell] = Splitter(self.by_timeline(cell))
         return self._splitters[cell]
+
+    def by_timeline(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell for the search by timelines, whatever its schedule."""
+        problem = self.costs.split(cell)
+        if cell.splits_backward:
+            return problem
+        # F and B apart take no more than they do whatever the strategies: gathering sharded
+        # parameters counts for half of each. A whole B sets nothing aside for a W.
+        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
+        chain = replace(problem.chain, costs=halved)
+        return replace(
+            problem,
+            held=replace(problem.held, chain=chain),
+            weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
+        )
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
@@ -155,7 +173,11 @@ class CellSolver:
 
     def _refine_split(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that splits the backward, or a good one with what is proved."""
-        splitter = self._splitter(cell)
+        return self._split_refinement(self._splitter(cell), cell, below, lower)
+
+    def _split_refinement(
+        self, splitter: Splitter, cell: Cell, below: float, lower: float
+    ) -> Refinement:
         bound = lower
         for attempt in range(_ATTEMPTS):
             split = splitter.best(below)
@@ -167,12 +189,30 @@ class CellSolver:
             prediction = self.costs.predict(plan)
             if prediction.fits:
                 return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
-            splitter = Splitter(splitter.problem.with_capacity(-_over(prediction)))
+            splitter = _closing(splitter.problem.with_capacity(-_over(prediction)), bound)
         return Refinement(cell=cell, bound_s=bound)
 
     def refine_by_timeline(self, cell: Cell, below: float, lower: float) -> Refinement:
         """As `refine`, by the solver that knows the timeline of every schedule but interleaved."""
         return self._refine_split(cell, below, lower)
+
+    def close(self, known: Refinement, below: float) -> Refinement:
+        """A refined cell with a better bound or plan, by the search that knows every schedule's
+        timeline; what is no better than `below` need not be told apart."""
+        cell = known.cell
+        if cell.schedule == "none" or self.solver == "ilp":
+            return known
+        if cell.splits_backward:
+            # Refined to its end already, unless it is another order's.
+            return known if known.plan else self._refine_split(cell, below, known.bound_s)
+        problem = self.by_timeline(cell)
+        splitter = _closing(problem, known.bound_s)
+        if known.plan is not None:
+            splitter.consider(_partition_of(known.plan, problem.chain.strategies))
+        found = self._split_refinement(splitter, cell, below, known.bound_s)
+        if found.step_time_s < known.step_time_s:
+            return found
+        return replace(known, bound_s=min(found.bound_s, known.step_time_s))
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
@@ -213,6 +253,22 @@ class CellSolver:
             problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
         )
         return answer.certifies(found.step_time_s)
+
+
+def _closing(problem: SplitProblem, least_s: float) -> Splitter:
+    """The search by timelines; no plan is known to take less than `least_s`."""
+    if problem.schedule.name != "interleaved":
+        return Splitter(problem)
+    return Splitter(problem, LoopBuilder(problem, least_s=least_s), actions=_ACTIONS)
+
+
+def _partition_of(plan: Plan, strategies: tuple[str, ...]) -> Partition:
+    names = {name: index for index, name in enumerate(strategies)}
+    return Partition(
+        starts=tuple(stage.first_block for stage in plan.stages),
+        strategies=tuple(names[kind.value] for s in plan.stages for kind in s.recompute),
+        step_time_s=0.0,
+    )
 
 
 def _over(prediction: Prediction) -> float:

@@ -22,7 +22,15 @@ from simulator.timeline import simulate
 
 def near_even_fillings(lattice: BlockLattice, stages: int, limit: int) -> Index | None:
     """[fillings, stages + 1] ideals at which the stages are cut; None for more than `limit`."""
-    after = _next_cuts(lattice, stages)
+    return _fillings(lattice, stages, limit, _next_cuts(lattice, stages))
+
+
+def every_filling(lattice: BlockLattice, stages: int, limit: int) -> Index | None:
+    """The same for stages of any size."""
+    return _fillings(lattice, stages, limit, _next_cuts(lattice, stages, even=False))
+
+
+def _fillings(lattice: BlockLattice, stages: int, limit: int, after: list[Index]) -> Index | None:
     # How many fillings of the stages from one on begin at an ideal, the last stage first.
     ways = np.zeros((stages + 1, lattice.count))
     ways[stages, -1] = 1
@@ -68,7 +76,7 @@ def balanced_filling(problem: IdealProblem) -> Index | None:
     return np.asarray(cuts, dtype=np.intp)
 
 
-def _next_cuts(lattice: BlockLattice, stages: int) -> list[Index]:
+def _next_cuts(lattice: BlockLattice, stages: int, *, even: bool = True) -> list[Index]:
     """Per ideal where a stage that begins there may end."""
     size, holds = lattice.holds.sum(axis=1), lattice.holds
     least = lattice.num_blocks // stages
@@ -77,7 +85,7 @@ def _next_cuts(lattice: BlockLattice, stages: int) -> list[Index]:
     found = []
     for ideal in range(lattice.count):
         grown = size - size[ideal]
-        near = (grown == least) | (grown == least + 1)
+        near = (grown == least) | (grown == least + 1) if even else grown > 0
         near &= legal & ~(holds[ideal] & ~holds).any(axis=1)
         found.append(np.flatnonzero(near))
     return found
@@ -99,8 +107,13 @@ def path_bounds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
     return np.asarray(np.maximum(np.maximum(bound, micro * ranks[:, -1]), last))
 
 
-def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
-    """[fillings] seconds of each filling's timeline, every block at its fastest; tails left out."""
+def timeline_seconds(
+    problem: IdealProblem, cell: Cell, cuts: Index, weight_s: tuple[Array, ...] = ()
+) -> Array:
+    """[fillings] seconds of each filling's timeline, every block at its fastest; tails left out.
+
+    weight_s  [n] for each of the problem's costs, where the backward is split: seconds of W
+    """
     schedule = build_schedule(
         cell.schedule,
         num_ranks=cell.pp,
@@ -108,6 +121,7 @@ def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
         stages_per_rank=cell.vpp,
     )
     forward, backward = stage_seconds(problem, cuts)
+    weights = _sums(problem, cuts, weight_s) if weight_s else np.zeros((len(cuts), 0))
     stages = np.arange(cell.num_stages)
     found = np.zeros(len(cuts))
     for row, ideals in enumerate(cuts):
@@ -118,6 +132,8 @@ def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
             backward_s=tuple(backward[row].tolist()),
             send_forward_s=tuple(down.tolist()),
             send_backward_s=tuple(up.tolist()),
+            backward_input_s=tuple((backward[row] - weights[row]).tolist()) if weight_s else None,
+            backward_weight_s=tuple(weights[row].tolist()) if weight_s else None,
         )
         found[row] = simulate(schedule, durations).makespan_s
     return found
@@ -125,11 +141,15 @@ def timeline_seconds(problem: IdealProblem, cell: Cell, cuts: Index) -> Array:
 
 def stage_seconds(problem: IdealProblem, cuts: Index) -> tuple[Array, Array]:
     """[fillings, stages] forward and least backward seconds per micro-batch."""
+    forward = _sums(problem, cuts, tuple(costs.forward_s for costs in problem.costs))
+    return forward, _sums(problem, cuts, tuple(c.backward_s.min(axis=1) for c in problem.costs))
+
+
+def _sums(problem: IdealProblem, cuts: Index, figures: tuple[Array, ...]) -> Array:
+    """[fillings, stages] sum over each stage's blocks of a figure [n] of each of the costs."""
     holds = problem.lattice.holds.astype(float)
-    forward, backward = np.zeros(cuts[:, 1:].shape), np.zeros(cuts[:, 1:].shape)
+    found = np.zeros(cuts[:, 1:].shape)
     for stage, slot in enumerate(problem.slots):
-        costs = problem.costs[slot.costs]
-        for into, seconds in ((forward, costs.forward_s), (backward, costs.backward_s.min(axis=1))):
-            total = holds @ seconds
-            into[:, stage] = total[cuts[:, stage + 1]] - total[cuts[:, stage]]
-    return forward, backward
+        total = holds @ figures[slot.costs]
+        found[:, stage] = total[cuts[:, stage + 1]] - total[cuts[:, stage]]
+    return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ class Layer:
     starts      [states + 1] ways of each state before the rank: starts[s] to starts[s + 1]
     target      [ways] state behind it
     features    [ways, 5 v + 1]
-    blocks      [ways, 4] i, y, x, j: it takes [i, y) and [x, j)
+    blocks      [ways, 4] i, y, x, j: it takes [i, y) and [x, j); of v stages in turn [ways, 2 v]
     label       [ways, v] of the strategies in each stage
     """
 
@@ -64,6 +65,28 @@ class RankWay:
 
     features: Array
     strategies: tuple[tuple[int, ...], ...]
+
+
+class Builder(Protocol):
+    """What the search asks of whoever builds the layers of a problem."""
+
+    def mean_s(self) -> float:
+        """Seconds per micro-batch that every plan's busiest rank takes at least."""
+
+    def total_s(self) -> float:
+        """Seconds per micro-batch beyond which no plan is left out."""
+
+    def build(self, limit_s: float) -> Layers:
+        """The layers of all plans that may be under `limit_s` per micro-batch."""
+
+    def alone(self, rank: int, ranges: tuple[tuple[int, int], ...]) -> RankWay | None:
+        """The rank's way with these ranges that takes least in all; None where none fits."""
+
+    def weights(self, rank: int, paths: Sequence[TimelinePath]) -> Array:
+        """[5 v + 1, paths] how much each feature of the rank counts in each path."""
+
+    def partition(self, layers: Layers, ways: Sequence[int]) -> Partition:
+        """The partition of one way per rank, without its step time."""
 
 
 class LayerBuilder:
@@ -222,15 +245,7 @@ class LayerBuilder:
 
     def weights(self, rank: int, paths: Sequence[TimelinePath]) -> Array:
         """[5 v + 1, paths] how much each feature of the rank counts in each path."""
-        stages = self.problem.schedule.stages_of(rank)
-        rows = [
-            [
-                *(path.counts[list(stages)].reshape(len(stages) * COLUMNS)),
-                path.rank == rank,
-            ]
-            for path in paths
-        ]
-        return np.asarray(rows, dtype=float).T
+        return path_weights(self.problem, rank, paths)
 
     def partition(self, layers: Layers, ways: Sequence[int]) -> Partition:
         """The partition of one way per rank, without its step time."""
@@ -247,6 +262,16 @@ class LayerBuilder:
             strategies=tuple(k for stage in sorted(strategies) for k in strategies[stage]),
             step_time_s=0.0,
         )
+
+
+def path_weights(problem: SplitProblem, rank: int, paths: Sequence[TimelinePath]) -> Array:
+    """[5 v + 1, paths] how much each feature of a rank counts in each path."""
+    stages = problem.schedule.stages_of(rank)
+    rows = [
+        [*(path.counts[list(stages)].reshape(len(stages) * COLUMNS)), path.rank == rank]
+        for path in paths
+    ]
+    return np.asarray(rows, dtype=float).T
 
 
 def _before(values: Array) -> Array:

@@ -33,18 +33,24 @@ class RankOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Labels:
+class Labels:
     """Undominated labels of a sequence of kinds; `parent` is the label of `shorter` behind each."""
 
     columns: Array
     last: Index
     parent: Index
-    shorter: _Labels | None
-    longer: dict[int, _Labels] = field(default_factory=dict)
+    shorter: Labels | None
+    longer: dict[int, Labels] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> Array:
+        """[labels] of I."""
+        return np.asarray(self.columns[:, _SECONDS])
 
     def strategies(self, label: int) -> tuple[int, ...]:
+        """Of each block."""
         chosen: list[int] = []
-        node: _Labels = self
+        node: Labels = self
         while node.shorter is not None:
             chosen.append(int(node.last[label]))
             label, node = int(node.parent[label]), node.shorter
@@ -60,7 +66,7 @@ class SplitOptions:
         self._position = {kind: at for at, kind in reversed(list(enumerate(chain.kinds)))}
         none = np.full(1, -1, dtype=np.intp)
         self._roots = [
-            _Labels(columns=np.zeros((1, 6)), last=none, parent=none, shorter=None)
+            Labels(columns=np.zeros((1, 6)), last=none, parent=none, shorter=None)
             for _ in chain.costs
         ]
         self._known: dict[tuple[object, ...], RankOptions] = {}
@@ -77,13 +83,13 @@ class SplitOptions:
         """Strategies of each stage's blocks for the labels of a choice."""
         stages = self.problem.schedule.stages_of(rank)
         return tuple(
-            self._labels(stage, *blocks).strategies(int(label))
+            self.labels(stage, *blocks).strategies(int(label))
             for stage, blocks, label in zip(stages, ranges, labels, strict=True)
         )
 
     def _choose(self, rank: int, ranges: Ranges) -> RankOptions:
         stages = self.problem.schedule.stages_of(rank)
-        nodes = [self._labels(s, *blocks) for s, blocks in zip(stages, ranges, strict=True)]
+        nodes = [self.labels(s, *blocks) for s, blocks in zip(stages, ranges, strict=True)]
         free = np.asarray([[int(node.columns[:, _SECONDS].argmin()) for node in nodes]])
         if self._fits(rank, ranges, nodes, free)[0]:
             return RankOptions(seconds=_seconds(nodes, free), label=free)
@@ -91,21 +97,22 @@ class SplitOptions:
         for labels in _combinations([len(node.last) for node in nodes]):
             fitting = labels[self._fits(rank, ranges, nodes, labels)]
             found = np.concatenate([found, fitting])
-            found = found[_undominated(_seconds(nodes, found))]
+            found = found[undominated(_seconds(nodes, found))]
         return RankOptions(seconds=_seconds(nodes, found), label=found)
 
     def _fits(
-        self, rank: int, ranges: Ranges, nodes: list[_Labels], labels: Index
+        self, rank: int, ranges: Ranges, nodes: list[Labels], labels: Index
     ) -> npt.NDArray[np.bool_]:
         stages = self.problem.schedule.stages_of(rank)
         figures = tuple(
-            self._figures(stage, blocks, node.columns[labels[:, turn]])
+            self.figures(stage, blocks, node.columns[labels[:, turn]])
             for turn, (stage, blocks, node) in enumerate(zip(stages, ranges, nodes, strict=True))
         )
         capacity = self.problem.chain.slots[stages[0]].capacity_bytes
         return np.asarray(rank_peaks(self.problem, rank, ranges, figures) <= capacity)
 
-    def _figures(self, stage: int, blocks: tuple[int, int], columns: Array) -> StageFigures:
+    def figures(self, stage: int, blocks: tuple[int, int], columns: Array) -> StageFigures:
+        """What the labels of a stage with these blocks, given as their columns, keep and need."""
         i, j = blocks
         edge = float(self.problem.chain.edge_bytes[i, j])
         sent = self.problem.held.handed_on_late(stage, i, j)
@@ -117,7 +124,8 @@ class SplitOptions:
             first_bytes=columns[:, _FIRST] + edge - sent,
         )
 
-    def _labels(self, stage: int, start: int, end: int) -> _Labels:
+    def labels(self, stage: int, start: int, end: int) -> Labels:
+        """The undominated ways to run a stage of these blocks."""
         index = self.problem.chain.slots[stage].costs
         node = self._roots[index]
         for kind in self.problem.chain.kinds[start:end]:
@@ -127,7 +135,7 @@ class SplitOptions:
             node = known
         return node
 
-    def _grow(self, node: _Labels, index: int, block: int) -> _Labels:
+    def _grow(self, node: Labels, index: int, block: int) -> Labels:
         problem = self.problem
         costs = problem.chain.costs[index]
         count, options = len(node.last), costs.backward_s.shape[1]
@@ -151,11 +159,11 @@ class SplitOptions:
                 - problem.weight_s[index][block],
             ]
         )
-        kept = _undominated(columns)
-        return _Labels(columns=columns[kept], last=last[kept], parent=parent[kept], shorter=node)
+        kept = undominated(columns)
+        return Labels(columns=columns[kept], last=last[kept], parent=parent[kept], shorter=node)
 
 
-def _seconds(nodes: list[_Labels], labels: Index) -> Array:
+def _seconds(nodes: list[Labels], labels: Index) -> Array:
     return np.column_stack(
         [node.columns[labels[:, turn], _SECONDS] for turn, node in enumerate(nodes)]
     )
@@ -169,7 +177,7 @@ def _combinations(counts: list[int]) -> Iterator[Index]:
         yield np.column_stack(np.unravel_index(numbers, counts)).astype(np.intp)
 
 
-def _undominated(columns: Array) -> Index:
+def undominated(columns: Array) -> Index:
     """Indices of the rows that no other is at or under in every column, equal rows once."""
     rest = np.lexsort(columns.T)
     kept: list[int] = []

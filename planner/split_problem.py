@@ -59,12 +59,10 @@ class SplitProblem:
                 f"the schedule has {schedule.num_stages} stages and {schedule.num_microbatches} "
                 f"micro-batches, the chain is for {chain.num_stages} and {chain.num_microbatches}"
             )
-        per_rank = schedule.num_stages // schedule.num_ranks
-        placement = Placement.LOOP if per_rank == 1 else Placement.V
-        if schedule.copies > 1 or per_rank > 2 or schedule.placement is not placement:
+        if schedule.copies > 1 or (self.per_rank > 2 and schedule.placement is Placement.V):
             raise InputError(
-                f"{schedule.name} with {per_rank} stages per rank is neither one stage per rank "
-                "nor a V of two; interleaved stages are planned by planner/interleave.py"
+                f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
+                "copies of the model is neither stages in turn nor a V of two"
             )
         if np.any(chain.reshard_s):
             raise InputError("a split backward is planned without cost between unlike strategies")

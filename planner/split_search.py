@@ -18,24 +18,25 @@ timelines), the least bound of what was left out is the bound, and the rest is t
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.interleaved_problem import ranges_of
 from planner.layer_paths import completions, costs_of, least_worst, shortest, through
+from planner.loop_layers import LoopBuilder
 from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
-from planner.split_layers import LayerBuilder, Layers, only_through
+from planner.split_layers import Builder, LayerBuilder, Layers, only_through
+from planner.split_neighbours import neighbours
 from planner.split_options import Index
 from planner.split_problem import SplitProblem, split_durations, split_tails
 from planner.timeline_path import PathFinder, TimelinePath
+from planner.way_branching import Plans, branch
 
 _FIRST_LIMIT = 1.15  # of the mean rank's seconds; only decides how much is looked at first
 _WIDER = 1.5  # while nothing fits
-_NARROWER = (1.08, 1.04, 1.02)  # where the first limit leaves too many ways
+_NARROWER = (1.08, 1.04, 1.02, 1.01, 1.005)  # where the first limit leaves too many ways
 _DUAL_ROUNDS = 25
 _DUAL_CLOSED = 1e-4  # relative, between the dual and its programme
 _NARROWED = 0.9  # of the ways; narrowing goes on while it leaves fewer
@@ -70,11 +71,18 @@ class _Measured:
 
 
 class Splitter:
-    """Bound and best plan of one cell."""
+    """Bound and best plan of one cell.
 
-    def __init__(self, problem: SplitProblem) -> None:
+    builder  of the layers; None for that of the schedule
+    actions  of all timelines that are run at most
+    """
+
+    def __init__(
+        self, problem: SplitProblem, builder: Builder | None = None, *, actions: int = _ACTIONS
+    ) -> None:
         self.problem = problem
-        self._builder = LayerBuilder(problem)
+        turns = problem.schedule.name == "interleaved"
+        self._builder = builder or (LoopBuilder(problem) if turns else LayerBuilder(problem))
         self._finder = PathFinder(problem.schedule)
         self._paths: list[TimelinePath] = []
         self._keys: set[tuple[int, bytes]] = set()
@@ -88,7 +96,7 @@ class Splitter:
         self._asked_s = -np.inf  # plans under it are in the layers
         self._root_s = 0.0
         self._beyond_s = np.inf  # no plan that is not in the layers takes less
-        self._actions_left = _ACTIONS
+        self._actions_left = self._actions = actions
 
     @property
     def bound_s(self) -> float:
@@ -100,6 +108,10 @@ class Splitter:
         more, where there is none."""
         self._prepare(below)
         return min(self._root_s, self._best_s)
+
+    def consider(self, found: Partition) -> None:
+        """Runs a plan that is known to fit, for its time and its longest path."""
+        self._run(found)
 
     @property
     def known_s(self) -> float:
@@ -124,6 +136,10 @@ class Splitter:
             proved = min(self._sweep(upper, kept), self._beyond_s)
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, upper))
+        if bound < upper * (1 - _EXACT) and self._layers.layers and self._actions_left > 0:
+            proved = branch(self._layers, self._plans(), upper=upper)
+            upper = min(upper, self._best_s)
+            bound = max(bound, min(proved, self._beyond_s, upper))
         # Ways that are too long for `below` may do for another time.
         self._layers, self._root_s = whole, max(self._root_s, min(bound, upper))
         found = self._best if self._best_s <= upper else None
@@ -198,6 +214,15 @@ class Splitter:
         self._weightings.sort(key=lambda pair: -pair[0])
         del self._weightings[_WEIGHTINGS:]
 
+    def _plans(self) -> Plans:
+        """What branching over the layers asks for."""
+        return Plans(
+            weights=self._weights,
+            run=lambda layers, ways: self._run(self._builder.partition(layers, ways)),
+            best=lambda: self._best_s,
+            room=lambda: self._actions_left > 0,
+        )
+
     def _lengths_of(self, ways: Index) -> Array:
         """[paths] of a plan."""
         parts = [
@@ -230,7 +255,7 @@ class Splitter:
             tried = [self._measured(starts) for starts in neighbours(self._best)]
             for measured in sorted((m for m in tried if m is not None), key=lambda m: m.bound_s):
                 before = self._best_s
-                if self._actions_left < _ACTIONS // 2:
+                if self._actions_left < self._actions // 2:
                     return
                 lengths = np.sum(
                     [f @ w for f, w in zip(measured.features, self._weights, strict=True)], axis=0
@@ -374,19 +399,3 @@ class Splitter:
                     features = layer.features[trails[rows, rank]]
                     lengths += features @ self._weights[rank][:, -1]
                 bounds[rows] = np.maximum(bounds[rows], lengths)
-
-
-def neighbours(found: Partition) -> Iterator[tuple[int, ...]]:
-    """Splits in which one stage gives a block to another: the cuts between them move by one.
-
-    >>> list(neighbours(Partition(starts=(0, 2), strategies=(0, 0, 0), step_time_s=1.0)))
-    [(0, 1)]
-    """
-    starts, ends = found.starts, found.ends()
-    for giver, taker in itertools.permutations(range(len(starts)), 2):
-        if ends[giver] - starts[giver] == 1:
-            continue
-        if giver < taker:
-            yield tuple(at - (giver < s <= taker) for s, at in enumerate(starts))
-        else:
-            yield tuple(at + (taker < s <= giver) for s, at in enumerate(starts))

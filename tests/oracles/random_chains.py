@@ -16,6 +16,7 @@ from simulator.schedule import build_schedule
 from simulator.timeline import simulate
 
 V_SCHEDULES = ("zbv", "v-half", "v-min", "dualpipev")
+TWICE = (*V_SCHEDULES, "interleaved")  # two stages per rank
 
 
 def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategies):
@@ -25,7 +26,7 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
     mixed    ranks in turn on two types of device, on which blocks cost differently
     """
     rng = np.random.default_rng(seed)
-    n, per_rank = blocks, 2 if schedule in V_SCHEDULES else 1
+    n, per_rank = blocks, 2 if schedule in TWICE else 1
     kinds = tuple(range(n)) if unlike else (0, *[1] * (n - 2), 2)
     at, count = np.asarray(kinds), max(kinds) + 1
     saved = np.sort(rng.random((count, strategies)) + 0.05, axis=1)[:, ::-1][at]
@@ -195,8 +196,13 @@ def seconds_of(problem, starts, strategies):
 
 
 def all_starts(problem):
+    """Every split into stages; of interleaved ones those whose sizes differ by one at most."""
     n, stages = problem.chain.num_blocks, problem.chain.num_stages
-    return [(0, *cuts) for cuts in itertools.combinations(range(1, n), stages - 1)]
+    found = [(0, *cuts) for cuts in itertools.combinations(range(1, n), stages - 1)]
+    if problem.schedule.name != "interleaved":
+        return found
+    near = {n // stages, n // stages + 1}
+    return [s for s in found if {b - a for a, b in itertools.pairwise((*s, n))} <= near]
 
 
 def rank_ranges(problem, rank, starts):

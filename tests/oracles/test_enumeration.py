@@ -16,7 +16,7 @@ from planner.problem import Load, fits, stage_memory_bytes
 from planner.split_problem import split_fits
 from planner.split_search import Splitter
 from tests.oracles.random_chains import (
-    V_SCHEDULES,
+    TWICE,
     all_starts,
     draw_chain,
     enumerated,
@@ -28,7 +28,17 @@ from tests.planner.test_interleave import make_problem
 from tests.planner.test_interleave import peak_bytes as interleaved_peak
 
 EACH = 10  # problems of each kind
-SCHEDULES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zbv", "v-half", "v-min", "dualpipev")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "zb-h1",
+    "zb-h2",
+    "zbv",
+    "v-half",
+    "v-min",
+    "dualpipev",
+    "interleaved",
+)
 KINDS = tuple(itertools.product((False, True), repeat=2))  # unlike blocks, mixed devices
 IDS = tuple(
     f"{'unlike' if unlike else 'equal'}-{'mixed' if mixed else 'one'}" for unlike, mixed in KINDS
@@ -39,14 +49,18 @@ def small(schedule, unlike, mixed, number):
     """A small problem, its capacities what one plan, drawn from all, needs and a little more."""
     seed = [SCHEDULES.index(schedule), unlike, mixed, number]
     rng = np.random.default_rng(seed)
-    ranks = 2 if schedule in V_SCHEDULES else int(rng.integers(2, 4))
-    least = 2 * ranks if schedule in V_SCHEDULES else ranks
+    ranks = 2 if schedule in TWICE else int(rng.integers(2, 4))
+    least = 2 * ranks if schedule in TWICE else ranks
+    blocks = int(rng.integers(max(3, least), least + 3))
+    micro = int(rng.integers(2 * ranks if schedule == "dualpipev" else 1, 6))
+    if schedule == "interleaved":
+        micro = ranks * (1 + micro % 3)
     problem = draw_chain(
         seed,
         schedule,
         ranks=ranks,
-        blocks=int(rng.integers(max(3, least), least + 3)),
-        micro=int(rng.integers(2 * ranks if schedule == "dualpipev" else 1, 6)),
+        blocks=blocks,
+        micro=micro,
         unlike=unlike,
         mixed=mixed,
         strategies=1 + number % 2,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from planner.path_weighting import best_weighting
 from planner.problem import Partition
 from planner.split_moments import most_held, split_moments
+from planner.split_neighbours import neighbours
 from planner.split_problem import split_durations, split_fits, split_tails
-from planner.split_search import Splitter, neighbours
+from planner.split_search import Splitter
 from planner.timeline_path import PathFinder
 from profiles.errors import InputError
 from simulator.durations import Durations
@@ -181,10 +182,10 @@ def test_neighbours_move_one_block():
     assert set(neighbours(plan)) == {(0, 1, 2), (0, 1, 3), (0, 3, 4), (0, 2, 4)}
 
 
-def test_interleaved_stages_are_another_planners():
+def test_two_copies_of_the_model_are_no_stages_in_turn():
     problem = draw_chain(
         0, "zbv", ranks=2, blocks=6, micro=4, unlike=False, mixed=False, strategies=1
     )
-    made = build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
-    with pytest.raises(InputError, match="interleaved stages are planned by"):
+    made = build_schedule("dualpipe", num_ranks=2, num_microbatches=4)
+    with pytest.raises(InputError, match="neither stages in turn nor a V of two"):
         replace(problem, schedule=made)
