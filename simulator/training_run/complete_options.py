@@ -11,8 +11,8 @@ from dataclasses import replace
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
 from profiles.published.run import PublishedRun
-from simulator.training_run.gradient_exchange import REDUCTIONS
-from simulator.training_run.rank_group import AXIS_ORDERS
+from simulator.training_run.axis_order import AXIS_ORDERS
+from simulator.training_run.compression import REDUCTIONS
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.unsupported import UnsupportedRunError
