@@ -38,6 +38,8 @@ from executor.stages import (
 )
 from profiles.errors import MismatchError, RunError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
+from profiles.model.trace import no_causal_mask
 
 
 def boundary_of(flow: DataFlow, cut: int) -> Boundary:
@@ -64,12 +66,13 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         _fake_state(built.module, fake)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-        flow = data_flow(
-            built.module,
-            lambda: built.loss_fn(built.call(built.module, *args), targets),
-            entries=entries,
-            units=units,
-        )
+        with no_causal_mask(), expected_shapes():
+            flow = data_flow(
+                built.module,
+                lambda: built.loss_fn(built.call(built.module, *args), targets),
+                entries=entries,
+                units=units,
+            )
     missing = sorted(set(range(len(entries))) - set(flow.reached))
     if missing:
         raise MismatchError(
@@ -197,6 +200,7 @@ class BranchStage(StageModule):
         self._real = self._taken_in(received if self.first else ())
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        self.device = args[0].device
         try:
             # Of two modes the one entered last is asked first: the replay goes before products.
             with self.split.watching() if self.split else nullcontext(), _Replay(self):
@@ -287,13 +291,12 @@ class BranchStage(StageModule):
         return self._stand_in(self._flow.calls[self._number], tree_leaves((args, kwargs)))
 
     def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
-        device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
         made: list[Any] = []
         for leaf in call.leaves:
             if leaf.source >= 0:
                 x = inputs[leaf.source]
             elif leaf.dtype is not None:
-                x = torch.zeros((), dtype=leaf.dtype, device=device).expand(leaf.shape)
+                x = torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
             else:
                 x = leaf.plain
             if leaf.value >= 0:

@@ -24,7 +24,9 @@ from executor.split_backward import SplitBackward
 from executor.uses_beside import Replaced, UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel, build_model
+from profiles.model.expected_shapes import expected_shapes
 from profiles.model.loaders import ModelSpec
+from profiles.model.trace import no_causal_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             _fake_state(built.module, fake)
-            with beside:
+            with no_causal_mask(), expected_shapes(), beside:
                 built.call(built.module, *(fake.from_tensor(x) for x in built.args))
     finally:
         for handle in handles:
@@ -263,6 +265,8 @@ class StageModule(nn.Module):
         self.is_last = last == len(layout.entries)
         self._built, self._layout = built, layout
         self._counts: dict[str, int] = {}
+        # Not read off a call's inputs: models move them to where an absent module's weights are.
+        self.device = torch.device("cpu")
         # id of a placeholder -> (the placeholder, what stands for it): it must stay alive, or its
         # id could be that of another tensor later.
         self._replaced: dict[int, tuple[Any, Tensor]] = {}
@@ -326,6 +330,7 @@ class StageModule(nn.Module):
         self._counts, self._replaced, self._entered = {}, {}, set()
         self._received = received if self.first else ()
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        self.device = args[0].device
         beside = self.first in self._layout.used_beside
         try:
             # Of two modes the one entered last is asked first: placeholders go before products.
@@ -364,13 +369,12 @@ class StageModule(nn.Module):
         self._counts[path] = number + 1
         call = self._layout.calls[path][number]
         inputs = tree_leaves((args, kwargs))
-        device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
         made: list[Any] = []
         for leaf in call.leaves:
             if leaf[0] == "input":
                 made.append(inputs[leaf[1]])
             elif leaf[0] == "new":
-                made.append(torch.zeros((), dtype=leaf[2], device=device).expand(leaf[1]))
+                made.append(torch.zeros((), dtype=leaf[2], device=self.device).expand(leaf[1]))
             else:
                 made.append(leaf[1])
         return tree_unflatten(made, call.spec)

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel, build_model
+from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -162,7 +163,12 @@ def no_causal_mask() -> Iterator[None]:
     """
     masks = sys.modules.get("transformers.masking_utils")
     replaced: dict[str, Any] = {}
-    for name, answer in (("is_tracing", False), ("find_packed_sequence_indices", None)):
+    # `fast_all` asks a padding mask for values: the inputs here are never padded.
+    for name, answer in (
+        ("is_tracing", False),
+        ("find_packed_sequence_indices", None),
+        ("fast_all", True),
+    ):
         if masks is not None and hasattr(masks, name):
             replaced[name] = getattr(masks, name)
             setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
@@ -300,6 +306,7 @@ class _Run:
         self.split_inputs: set[tuple[int, str, int]] = set()
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
+        self.expected: set[int] = set()  # blocks with shapes that depend on values
         self.owners: dict[int, int] = {}
         # Storage number of a tensor between blocks -> those of its gradient.
         self.gradients: dict[int, set[int]] = {}
@@ -318,6 +325,7 @@ class _Run:
             if target == "gpu":
                 stack.enter_context(FusedAttention())
             stack.enter_context(no_causal_mask())
+            stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             stack.enter_context(self.recorder)
             try:
@@ -629,7 +637,7 @@ class _Run:
                 forward_changes=forward,
                 backward_changes=backward,
                 collectives=tuple(self.collectives[index]),
-                expected_shapes=any("grouped" in op.name for op in ops),
+                expected_shapes=index in self.expected or any("grouped" in op.name for op in ops),
                 weight_input_bytes=sum(
                     self.recorder.storages[n].memory_bytes for n in segment.operands
                 ),

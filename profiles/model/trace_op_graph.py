@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
@@ -57,6 +58,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
     with ExitStack() as stack:
         tracer.hook(stack)
         stack.enter_context(no_causal_mask())
+        stack.enter_context(expected_shapes())
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(tracer)
         try:

@@ -199,6 +199,7 @@ def _tracer_version() -> str:
     folder = Path(__file__).parent
     names: tuple[str, ...] = (
         "build.py",
+        "expected_shapes.py",
         "graph.py",
         "trace.py",
         "trace_attention.py",
