@@ -42,6 +42,8 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
 
     styles: dict[str, ParallelStyle] = {}
     for path, module in stage.model.named_modules():
+        if next(module.parameters(), None) is None:  # another stage's
+            continue
         for pattern, kind in plan.tensor_parallel:
             if kind == "divide" or not matches(pattern, path):
                 continue

@@ -218,10 +218,16 @@ class _StopReplay(Exception):
         self.tensors = tensors
 
 
+# Where torch keeps a module's forward hooks (2.11 to 2.13).
+_HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+_HOOKS += ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+
 class _Absent(nn.Module):
     """Stands where a module outside the stage was: no weights, placeholders as outputs.
 
-    Plain attributes are still those of the module (models look at them between blocks).
+    Plain attributes and the class are still those of the module (models look at them between
+    blocks: `if isinstance(layer, ...)`), and its hooks still run (some models collect features so).
     """
 
     def __init__(self, stage: StageModule, path: str, original: nn.Module) -> None:
@@ -229,6 +235,12 @@ class _Absent(nn.Module):
         object.__setattr__(self, "_stage", stage)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_original", original)
+        for name in _HOOKS:
+            object.__setattr__(self, name, getattr(original, name))
+
+    @property
+    def __class__(self) -> Any:
+        return type(object.__getattribute__(self, "_original"))
 
     def __getattr__(self, name: str) -> Any:
         try:
