@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from executor.conv1d_styles import by_part
 from executor.rank import Rank
@@ -39,9 +40,7 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets: Any = built.targets
-        if isinstance(targets, Tensor):
-            targets = targets[part].to(device)
+        targets = tree_map_only(Tensor, lambda x, part=part: x[part].to(device), built.targets)
         loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())

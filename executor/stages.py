@@ -10,9 +10,9 @@ model on meta tensors.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,12 +33,15 @@ from profiles.model.trace import no_causal_mask
 class UnitCall:
     """One call of a unit in the whole model: in which block, and what it gave back.
 
-    leaves  per output leaf: (`input`, position), (`new`, shape, dtype) or (`plain`, value)
+    leaves  per output leaf: (`input`, position), (`new`, shape, dtype), (`same`, position of the
+            leaf that is the same tensor) or (`plain`, value)
+    written  the code after the call changes what it gave back in place
     """
 
     block: int
     spec: Any
     leaves: tuple[Any, ...]
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,10 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        # Lists and dictionaries of modules are never called themselves.
+        # Lists and dictionaries are never called themselves; parameters that stand in one, as those
+        # that stand in the model itself, are held by every stage.
+        if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+            return
         listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
         if listed or (path in above and path not in opening):
             for name, member in child.named_children():
@@ -121,6 +127,7 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     units = units_of(built.module, entries)
     calls: dict[str, list[UnitCall]] = {unit: [] for unit in units}
     boundaries: dict[int, Boundary] = {0: Boundary((), ())}
+    versions: list[tuple[str, int, list[tuple[Tensor, int]]]] = []
     block = 0
     beside = UsesBeside()
     order = {entry: i for i, entry in enumerate(entries) if i}
@@ -147,6 +154,8 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     def after(path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             calls[path].append(_call(block, args, kwargs, output))
+            made = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+            versions.append((path, len(calls[path]) - 1, [(x, x._version) for x in made]))
 
         return hook
 
@@ -163,6 +172,9 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     finally:
         for handle in handles:
             handle.remove()
+    for path, number, tensors in versions:
+        if any(x._version != version for x, version in tensors):
+            calls[path][number] = replace(calls[path][number], written=True)
     missing = [entry for entry in entries[1:] if entry not in seen]
     if missing:
         raise MismatchError(f"the model never calls {missing[0]!r}, where the plan cuts it")
@@ -201,9 +213,12 @@ def _call(block: int, args: Any, kwargs: Any, output: Any) -> UnitCall:
     inputs = {id(x): i for i, x in enumerate(tree_leaves((args, kwargs))) if isinstance(x, Tensor)}
     leaves, spec = tree_flatten(output)
     made: list[Any] = []
-    for leaf in leaves:
+    first: dict[int, int] = {}
+    for i, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and id(leaf) in inputs:
             made.append(("input", inputs[id(leaf)]))
+        elif isinstance(leaf, Tensor) and first.setdefault(id(leaf), i) != i:
+            made.append(("same", first[id(leaf)]))
         elif isinstance(leaf, Tensor):
             made.append(("new", tuple(leaf.shape), leaf.dtype))
         else:
@@ -256,7 +271,7 @@ class StageModule(nn.Module):
     """Blocks [first, last) of a model as a module.
 
     forward(*received, **model_args) -> tuple of tensors for the next stage, or for the last stage
-    the loss as a tensor of shape [1]. `model_args` are arg0, arg1, ... and `targets`.
+    the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
     Holds real weights for its own blocks only. A model whose forward gives tensors of shapes that
     depend on their values cannot be staged. `split` is there where its backward runs in two halves.
     """
@@ -341,8 +356,7 @@ class StageModule(nn.Module):
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
         self._counts, self._replaced, self._entered = {}, {}, set()
         self._received = received if self.first else ()
-        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
-        self.device = args[0].device
+        args, targets = self.given(model_args)
         beside = self.first in self._layout.used_beside
         try:
             # Of two modes the one entered last is asked first: placeholders go before products.
@@ -355,8 +369,16 @@ class StageModule(nn.Module):
             return stop.tensors
         finally:
             self._replaced, self._received = {}, ()
-        loss = self._built.loss_fn(output, model_args.get("targets"))
+        loss = self._built.loss_fn(output, targets)
         return loss.reshape(1)
+
+    def given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
+        """The model's inputs and the targets of a micro-batch (see model_arguments)."""
+        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        self.device = args[0].device
+        leaves, spec = tree_flatten(self._built.targets)
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
+        return args, tree_unflatten(found, spec)
 
     def _at_entry(self, index: int, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -385,11 +407,23 @@ class StageModule(nn.Module):
         for leaf in call.leaves:
             if leaf[0] == "input":
                 made.append(inputs[leaf[1]])
+            elif leaf[0] == "same":
+                made.append(made[leaf[1]])
+            elif leaf[0] == "new" and call.written:
+                made.append(torch.zeros(leaf[1], dtype=leaf[2], device=self.device))
             elif leaf[0] == "new":
                 made.append(torch.zeros((), dtype=leaf[2], device=self.device).expand(leaf[1]))
             else:
                 made.append(leaf[1])
         return tree_unflatten(made, call.spec)
+
+
+def model_arguments(args: Sequence[Tensor], targets: Any) -> dict[str, Tensor]:
+    """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
+    which they stand in their tuple or dictionary."""
+    given = {f"arg{i}": x for i, x in enumerate(args)}
+    leaves = enumerate(tree_leaves(targets))
+    return given | {f"target{i}": x for i, x in leaves if isinstance(x, Tensor)}
 
 
 def initial_value(name: str, like: Tensor, seed: int) -> Tensor:

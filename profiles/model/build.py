@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
 from profiles.model.feeds import Feed, feed_of
@@ -105,10 +105,16 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+    call: Callable[..., Any] = _call_plain
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
+    if isinstance(inputs, dict):
+        call, inputs = _call_by_name(tuple(inputs)), tuple(inputs.values())
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
-        raise ModelError(f"{spec.factory}(): inputs must be a tuple of tensors")
+        raise ModelError(
+            f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
+            "names of the forward's arguments"
+        )
     targets, loss_fn = (made[2], made[3]) if len(made) == 4 else (None, mean_square)
     batches = {x.shape[0] if x.dim() else 0 for x in inputs}
     if len(batches) != 1 or 0 in batches:
@@ -130,13 +136,20 @@ def _from_factory(
         module=module,
         args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
         targets=_rebatched_tree(targets, own, micro_batch, kind),
-        call=_call_plain,
+        call=call,
         loss_fn=loss_fn,
     )
 
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:
     return module(*args)
+
+
+def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
+    def call(module: nn.Module, *args: Tensor) -> Any:
+        return module(**dict(zip(names, args, strict=True)))
+
+    return call
 
 
 def mean_square(output: Any, targets: Any) -> Tensor:
@@ -163,9 +176,7 @@ def _rebatched_tree(targets: Any, own: int, micro_batch: int, kind: torch.dtype)
     if isinstance(targets, Tensor):
         same = targets.dim() > 0 and targets.shape[0] == own
         return _rebatched(targets, own, micro_batch, kind) if same else targets
-    if isinstance(targets, (tuple, list)):
-        return type(targets)(_rebatched_tree(x, own, micro_batch, kind) for x in targets)
-    return targets
+    return tree_map_only(Tensor, lambda x: _rebatched_tree(x, own, micro_batch, kind), targets)
 
 
 def _from_config(

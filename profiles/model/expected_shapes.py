@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -255,7 +256,21 @@ class _Lists(TorchFunctionMode):
 
 @contextmanager
 def expected_shapes(on_use: Callable[[], None] | None = None) -> Iterator[None]:
-    """Around a run on shapes alone: answers where the model asks for values of its routing."""
+    """Around a run on shapes alone: answers where the model asks for values of its routing.
+
+    torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
+    """
     shapes = ExpectedShapes(on_use)
-    with _Lists(shapes), shapes:
-        yield
+    compared = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = _is_square
+    try:
+        with _Lists(shapes), shapes:
+            yield
+    finally:
+        transformer._detect_is_causal_mask = compared
+
+
+def _is_square(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    if is_causal is not None or mask is None:
+        return bool(is_causal)
+    return mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2]

@@ -241,9 +241,7 @@ def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
     """Mean cross entropy of where a span begins and ends, in fp32."""
-    first, last = (
-        nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits)
-    )
+    first, last = (nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits))
     return (first + last) / 2
 
 

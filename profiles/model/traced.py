@@ -152,7 +152,7 @@ def _load_or_trace(
     cache: Path | None,
 ) -> TraceFile:
     key = content_hash(
-        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": _tracer_version()}
+        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": tracer_version()}
     )
     path = cache / f"{spec.name}-{key}.json" if cache is not None and not spec.factory else None
     if path is not None and path.is_file():
@@ -192,7 +192,7 @@ def _for_executor(spec: ModelSpec, settings: tuple[int, str, str]) -> ExecutorFa
 
 
 @functools.cache
-def _tracer_version() -> str:
+def tracer_version() -> str:
     """Hash of the tracing code and of the installed torch and transformers."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -205,7 +205,13 @@ def _tracer_version() -> str:
         "trace_attention.py",
         "trace_cuts.py",
     )
-    names += ("trace_ops.py", "trace_recorder.py", "trace_tensor_parallel.py", "traced.py")
+    names += (
+        "feeds.py",
+        "trace_ops.py",
+        "trace_recorder.py",
+        "trace_tensor_parallel.py",
+        "traced.py",
+    )
     names += ("tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml")
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []

@@ -58,7 +58,9 @@ class Named(nn.Module):
 
 def named() -> Made:
     def loss(output: dict[str, Tensor], targets: Tensor) -> Tensor:
-        return functional.cross_entropy(output["logits"], targets) + output["hidden"].square().mean()
+        return (
+            functional.cross_entropy(output["logits"], targets) + output["hidden"].square().mean()
+        )
 
     return Named(), {"features": _line(4, 6), "scale": _line(4, 1) + 2}, _CLASSES, loss
 
