@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -250,7 +251,7 @@ class _Lists(TorchFunctionMode):
                 self._shapes._on_use()
                 n, mean = args[0].shape[0], expected.mean
                 edges = [round(mean * i) for i in range(n + 1)]
-                return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+                return [b - a for a, b in pairwise(edges)]
         return func(*args, **(kwargs or {}))
 
 

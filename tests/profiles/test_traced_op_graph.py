@@ -1,4 +1,4 @@
-"""The cached op graph is the traced one, and is not traced again."""
+"""The cached op graph is the traced one, and is read instead of traced again."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from profiles.model import trace_op_graph
 from profiles.model.loaders import resolve_model
+from profiles.model.op_graph import OpGraph
 from profiles.model.traced_op_graph import traced_op_graph
 from tests.executor.config_zoo import config_of
 
 
-def test_a_second_question_reads_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.json"
+def test_a_second_question_reads_the_graph(tmp_path: Path) -> None:
+    path, cache = tmp_path / "config.json", tmp_path / "cache"
     path.write_text(json.dumps(config_of("bert")))
-    spec, cache = resolve_model(str(path)), tmp_path / "cache"
-    settings = {"sequence_length": 16, "dtype": "bfloat16", "cache": cache}
-    first = traced_op_graph(spec, micro_batch=2, **settings)
-    other = traced_op_graph(spec, micro_batch=4, **settings)
-    assert other != first
+    spec = resolve_model(str(path))
 
-    def again(*_: object, **__: object) -> None:
-        raise AssertionError("traced again")
+    def ask(micro_batch: int, folder: Path | None = cache) -> OpGraph:
+        return traced_op_graph(
+            spec, micro_batch=micro_batch, sequence_length=16, dtype="bfloat16", cache=folder
+        )
 
-    monkeypatch.setattr(trace_op_graph, "trace_op_graph", again)
-    assert traced_op_graph(spec, micro_batch=2, **settings) == first
-    # An unusable file is traced anew, and said so.
-    next(cache.glob("*")).write_text("{")
-    with pytest.raises(AssertionError, match="traced again"), pytest.warns(match="unusable"):
-        for size in (2, 4):
-            traced_op_graph(spec, micro_batch=size, **settings)
+    first = ask(2)
+    assert first == ask(2, None)
+    assert ask(4) != first
+    file = next(f for f in cache.glob("*") if '"bfloat16"' in f.read_text())
+    before = len(list(cache.glob("*")))
+    assert ask(2) == first
+    assert len(list(cache.glob("*"))) == before == 2
+    # What is read is the file: a changed one shows, an unusable one is traced anew.
+    file.write_text(file.read_text().replace('"gelu"', '"changed"'))
+    assert {op.name for g in (ask(2), ask(4)) for op in g.ops} >= {"gelu", "changed"}
+    file.write_text("{")
+    with pytest.warns(UserWarning, match="traced again"):
+        assert (ask(2), ask(4))[0] == first
