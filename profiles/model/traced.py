@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import content_hash, read_document, write_document
-from profiles.errors import InputError, ShardwrightError
+from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
 from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 
@@ -82,8 +82,18 @@ class TracedModel:
             pair = self._files[tp].graphs
             direct = micro_batch == 1 and self._target == "cpu"
             made = None if direct else interpolate(pair[0], pair[1], micro_batch)
-            self._made[key] = made if made is not None else self._trace_at(micro_batch, tp)
+            self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]
+
+    def _directly(self, micro_batch: int, tp: int) -> ModelGraph:
+        try:
+            return self._trace_at(micro_batch, tp)
+        except TraceError as error:
+            sizes = " and ".join(map(str, _BATCHES))
+            raise TraceError(
+                f"{self.source}: a micro-batch of {micro_batch} does not run, {sizes} do; leave it "
+                f"out (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
+            ) from error
 
 
 def trace_model(
