@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from executor.split_backward import SplitBackward
 from executor.uses_beside import Replaced, UsesBeside
@@ -167,8 +167,10 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             _fake_state(built.module, fake)
+            args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
             with no_causal_mask(), expected_shapes(), beside:
-                built.call(built.module, *(fake.from_tensor(x) for x in built.args))
+                # The loss may use what crossed a cut, too.
+                built.loss_fn(built.call(built.module, *args), targets)
     finally:
         for handle in handles:
             handle.remove()
@@ -365,11 +367,11 @@ class StageModule(nn.Module):
                 Replaced(self._replaced) if beside else nullcontext(),
             ):
                 output = self._built.call(self.model, *args)
+                loss = self._built.loss_fn(output, targets)
         except _StopReplay as stop:
             return stop.tensors
         finally:
             self._replaced, self._received = {}, ()
-        loss = self._built.loss_fn(output, targets)
         return loss.reshape(1)
 
     def given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
