@@ -74,7 +74,7 @@ class ExpectedShapes(TorchDispatchMode):
             args = (args[0], self._by_position(args[0], args[1]), *args[2:])
         out = func(*args, **kwargs)
         if self._known or name in _CHOOSING or name in _ONE_CHOICE or name in _DRAWING:
-            self._follow(name, args, kwargs, out)
+            self._follow(name.rstrip("_"), args, kwargs, out)
         return out
 
     # --- what is known ------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class ExpectedShapes(TorchDispatchMode):
             self._note(out, Expected("uniform"))
         elif name in _ONE_CHOICE:
             self._note(out, Expected("choice", classes=_extent(name, args, kwargs)))
-        elif isinstance(out, Tensor) and not out.is_floating_point():
+        elif isinstance(out, Tensor):
             expected = self._derived(name, args, out)
             if expected is not None and self.of(out) is None:
                 self._note(out, expected)
@@ -150,7 +150,8 @@ class ExpectedShapes(TorchDispatchMode):
         if expected is None or expected.kind not in ("share", "count"):
             return None
         found = round(min(1.0, expected.mean) * mask.numel())
-        if mask.dim() == 1 and 0 < expected.classes < mask.numel():
+        if mask.dim() == 1 and mask.numel() == expected.classes + 1:
+            # One-hot codes with a class more than there are choices, which nothing is in.
             found = min(found, expected.classes)
         return found
 

@@ -80,7 +80,7 @@ def test_values_of_which_nothing_is_expected_stay_an_error() -> None:
 
 def test_grouped_products_in_fp32_have_the_shapes_of_real_ones() -> None:
     rows, offsets = torch.ones(8, 4), torch.tensor([3, 8], dtype=torch.int32)
-    weights = torch.ones(2, 4, 6)
+    weights = torch.ones(2, 4, 8)
     real = torch._grouped_mm(rows, weights, offs=offsets)
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, expected_shapes():
         shaped = torch._grouped_mm(
