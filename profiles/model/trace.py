@@ -415,6 +415,8 @@ class _Run:
         begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
         if not begun:
             return False
+        if not self.recorder.has_gradients and not _takes_any(args, kwargs):
+            return False  # frozen so far: a pipeline sends what gradients come back for
         if path in self.members or not self.members:
             return True
         # Beside the lists (stem, final norm, head): a new block only where a list has just ended,

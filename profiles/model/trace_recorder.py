@@ -69,6 +69,7 @@ class Recorder(TorchDispatchMode):
                 on parameters and is read in a later segment: a stage behind it must receive it,
                 whether it has a gradient or not (a teacher's output, a mask made of activations)
     crossing    storage number -> the tensor's shape and type where it was first read so
+    has_gradients  whether anything that needs a gradient has been read so far
     on_crossing called with such a storage's number and the tensor when it is first read so
     """
 
@@ -84,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
         self.paused = False
+        self.has_gradients = False
         self._live: dict[int, StorageRecord] = {}
         self._references: dict[int, Any] = {}
         self._segment = 0
@@ -184,6 +186,7 @@ class Recorder(TorchDispatchMode):
             if record is None or self.phase is not Phase.FORWARD:
                 continue
             weighted = weighted or record.weighted
+            self.has_gradients = self.has_gradients or x.requires_grad
             if record.segment < segment and (x.requires_grad or record.weighted):
                 self.crossings.add((record.segment, segment, record.number))
                 if record.number not in self.crossing:

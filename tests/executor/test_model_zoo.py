@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import shardwright
 from executor.parallelize import without_shared_weights
 from planner.space import Space
+from profiles.errors import ModelError
 from profiles.model.loaders import resolve_model
 from profiles.model.trace import rules_and_ties, trace_graph
 from shardwright import api
@@ -91,9 +93,15 @@ def test_stages_compute_what_the_model_computes(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", _REFUSED)
 def test_what_is_not_built_says_why_and_what_to_do(name: str, tmp_path: Path) -> None:
-    with pytest.raises(shardwright.ShardwrightError, match=_REFUSED[name]) as refused:
+    with pytest.raises(ModelError, match=_REFUSED[name]) as refused:
         resolve_model(_path(name, tmp_path))
     assert "package.module:factory" in str(refused.value)
+
+
+def test_blocks_begin_where_gradients_come_back(tmp_path: Path) -> None:
+    """The teacher runs first and is frozen: a cut inside it would send nothing that is trained."""
+    plan = _every_block_a_stage(_path("student", tmp_path), 9)
+    assert plan.block_entries[:2] == ("", "student.1")
 
 
 def test_units_with_shared_weights_are_left_to_the_stage() -> None:
@@ -122,8 +130,6 @@ def test_the_whole_zoo_is_planned_and_runs_on_two_processes(
             space=Space(tp=(1,), micro_batch=(2,), **pins),
         )
         assert answer.plan is not None, name
-        from dataclasses import replace
-
         cases.append((name, replace(answer.plan, model=model)))
     results = run_job(cases, 2, tmp_path)
     assert len(results) == len(cases), results[-1]
