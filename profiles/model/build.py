@@ -134,8 +134,11 @@ def _from_factory(
     module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
         module=module,
-        args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
-        targets=_rebatched_tree(targets, own, micro_batch, kind),
+        # A constant of the user's module was made on another device.
+        args=tuple(_rebatched(x, own, micro_batch, kind).to(device) for x in inputs),
+        targets=tree_map_only(
+            Tensor, lambda x: x.to(device), _rebatched_tree(targets, own, micro_batch, kind)
+        ),
         call=call,
         loss_fn=loss_fn,
     )

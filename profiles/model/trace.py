@@ -186,7 +186,8 @@ _ASKS_FOR_VALUES = {
 }
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What torch says of a failed trace, in one line, and what it means where that is known."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
     said = f"{kind}: {line}"
@@ -347,7 +348,7 @@ class _Run:
                 place = self.recorder._path[-1] or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
-                    f"tensors: {_first_line(error)}"
+                    f"tensors: {first_line(error)}"
                 ) from error
 
     def _hook(self, stack: ExitStack) -> None:
