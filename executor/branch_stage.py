@@ -25,12 +25,14 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
-from executor.data_flow import Call, DataFlow, data_flow
+from executor.data_flow import Call, DataFlow, data_flow, takes_shape_only
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, fake_state, units_of
 from executor.stages import Absent, StageModule, StopReplay
 from profiles.errors import MismatchError, RunError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
+from profiles.model.trace_fakes import no_causal_mask
 
 
 def boundary_of(flow: DataFlow, cut: int) -> Boundary:
@@ -57,12 +59,13 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         fake_state(built.module, fake)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-        flow = data_flow(
-            built.module,
-            lambda: built.loss_fn(built.call(built.module, *args), targets),
-            entries=entries,
-            units=units,
-        )
+        with no_causal_mask(), expected_shapes():
+            flow = data_flow(
+                built.module,
+                lambda: built.loss_fn(built.call(built.module, *args), targets),
+                entries=entries,
+                units=units,
+            )
     missing = sorted(set(range(len(entries))) - set(flow.reached))
     if missing:
         raise MismatchError(
@@ -121,6 +124,7 @@ class BranchStage(StageModule):
         own = [n for n, call in enumerate(flow.calls) if first <= call.block < last]
         self._final = max(own)
         self._number = self._depth = 0
+        self._running_own = False  # the outermost unit that runs
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
         super().__init__(built, Layout(flow.entries, flow.units, {}, {}), first, last, split=split)
@@ -169,17 +173,20 @@ class BranchStage(StageModule):
 
     def _began(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self._depth += 1
-        if self._depth > 1 or not self._own(self._flow.calls[self._number].block):
+        if self._depth > 1:
+            return None
+        self._running_own = self._own(self._flow.calls[self._number].block)
+        if not self._running_own:
             return None
         return tuple(tree_map(self._stands_for, args)), tree_map(self._stands_for, kwargs)
 
     def _ended(self, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self._depth -= 1
-            call = self._flow.calls[self._number] if self._depth == 0 else None
-            if call is not None and self._own(call.block):
+            # Another stage's call has been counted already, by its placeholder.
+            if self._depth == 0 and self._running_own:
                 self._expect(path)
-                self._made(call, output)
+                self._made(self._flow.calls[self._number], output)
 
         return hook
 
@@ -189,12 +196,12 @@ class BranchStage(StageModule):
         self._number = self._depth = 0
         self._real = self._taken_in(received if self.first else ())
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
-        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        args, targets = self.given(model_args)
         try:
             # Of two modes the one entered last is asked first: the replay goes before products.
             with self.split.watching() if self.split else nullcontext(), _Replay(self):
                 output = self._built.call(self.model, *args)
-                loss = self._built.loss_fn(output, model_args.get("targets"))
+                loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:
             return stop.tensors
         finally:
@@ -213,7 +220,7 @@ class BranchStage(StageModule):
 
     def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
-        if self._depth or self._number >= len(self._flow.calls):
+        if self._depth or self._number >= len(self._flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
         call = self._flow.calls[self._number]
         inputs = tree_leaves((args, kwargs))
@@ -280,17 +287,20 @@ class BranchStage(StageModule):
         return self._stand_in(self._flow.calls[self._number], tree_leaves((args, kwargs)))
 
     def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
-        device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
         made: list[Any] = []
+        given: dict[int, Any] = {}
         for leaf in call.leaves:
             if leaf.source >= 0:
                 x = inputs[leaf.source]
+            elif leaf.value in given:
+                x = given[leaf.value]
             elif leaf.dtype is not None:
-                x = torch.zeros((), dtype=leaf.dtype, device=device).expand(leaf.shape)
+                x = torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
             else:
                 x = leaf.plain
             if leaf.value >= 0:
                 self._standing[id(x)] = (x, leaf.value)
+                given[leaf.value] = x
             made.append(x)
         self._number += 1
         return None if call.writes else tree_unflatten(made, call.spec)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from executor.conv1d_styles import by_part
 from executor.rank import Rank
@@ -39,9 +41,7 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets: Any = built.targets
-        if isinstance(targets, Tensor):
-            targets = targets[part].to(device)
+        targets = tree_map_only(Tensor, functools.partial(_part_of, part, device), built.targets)
         loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
@@ -107,3 +107,7 @@ def combined(parts: list[dict[str, Any]], tolerance: float = TOLERANCE) -> Gradi
         worst_parameter=worst["name"],
         parameters_checked=sum(part["checked"] for part in parts),
     )
+
+
+def _part_of(part: slice, device: torch.device, x: Tensor) -> Tensor:
+    return x[part].to(device)

@@ -94,13 +94,12 @@ class DataFlow:
         )
 
     def is_chain(self, cuts: Sequence[int]) -> bool:
-        """Whether the blocks run in the plan's order and all that crosses these cuts and has a
-        gradient is given to the call that opens the block behind."""
+        """Whether the blocks run in the plan's order and all that crosses these cuts has a gradient
+        and is given to the call that opens the block behind."""
         given = all(
-            number in self.opening[cut]
+            number in self.opening[cut] and self.values[number].requires_grad
             for cut in cuts
             for number in self.over(cut)
-            if self.values[number].requires_grad
         )
         return given and list(self.reached) == sorted(self.reached)
 
@@ -117,6 +116,16 @@ class DataFlow:
                 "pipeline sends only what gradients come back for; pin --pp 1"
             )
         return found
+
+
+def takes_shape_only(func: Any) -> bool:
+    """Whether a torch function reads no more of its tensor than shape, type and device: what it
+    makes depends on no weight, and every stage makes its own."""
+    return getattr(func, "__name__", "") in _OF_SHAPE
+
+
+_OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
+_OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tensor")}
 
 
 class _Recording(TorchFunctionMode):
@@ -145,7 +154,7 @@ class _Recording(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if self.depth == 0:
+        if self.depth == 0 and not takes_shape_only(func):
             inputs = tree_leaves((args, kwargs))
             if any(self._depends(x) for x in inputs):
                 writes = getattr(func, "__name__", "") == "__setitem__"
@@ -166,7 +175,11 @@ class _Recording(TorchFunctionMode):
                 takes.append(self._numbers[id(x)][1])
                 self.taken[takes[-1]].add(self.block)
         unit = isinstance(function, str)
-        found = [self._leaf(x, inputs, passes=unit) for x in leaves]
+        given: dict[int, Leaf] = {}  # a tensor that comes back twice is one value
+        found = []
+        for x in leaves:
+            leaf = given.get(id(x)) if isinstance(x, Tensor) else None
+            found.append(leaf or given.setdefault(id(x), self._leaf(x, inputs, passes=unit)))
         self.calls.append(Call(self.block, function, tuple(takes), spec, tuple(found), writes))
 
     def _leaf(self, x: Any, inputs: Sequence[Any], *, passes: bool) -> Leaf:

@@ -12,6 +12,7 @@ wrong (pytorch issue 144530).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,6 +43,8 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
 
     styles: dict[str, ParallelStyle] = {}
     for path, module in stage.model.named_modules():
+        if next(module.parameters(), None) is None:  # another stage's
+            continue
         for pattern, kind in plan.tensor_parallel:
             if kind == "divide" or not matches(pattern, path):
                 continue
@@ -79,13 +82,23 @@ def apply_fully_sharded(
         "ignored_params": {p for p in stage.model.parameters() if p.dim() == 0},
     }
     modules = dict(stage.model.named_modules())
-    for block in range(stage.first, stage.last):
-        for path in stage.unit_paths(block):
-            module = modules[path]
-            shardable = next(module.parameters(), None) is not None
-            if path and shardable and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-                fully_shard(module, **settings)
+    paths = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
+    units = {modules[path]: None for path in paths}
+    for module in without_shared_weights(tuple(units)):
+        shardable = next(module.parameters(), None) is not None
+        if shardable and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            fully_shard(module, **settings)
     fully_shard(stage, **settings)
+
+
+def without_shared_weights(units: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
+    """The units that share no parameter with another.
+
+    FSDP2 gives a parameter to one unit; what two of them hold (T5's table of words, which encoder,
+    decoder and head use) stays with the stage as a whole.
+    """
+    holders = Counter(id(p) for unit in units for p in set(unit.parameters()))
+    return tuple(u for u in units if all(holders[id(p)] == 1 for p in u.parameters()))
 
 
 def is_fully_sharded(stage: StageModule) -> bool:

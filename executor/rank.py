@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.data_flow import DataFlow
@@ -25,7 +26,7 @@ from executor.recompute import apply_recompute
 from executor.recorder import Recorder
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, layout_of
-from executor.stages import StageModule
+from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.errors import MismatchError
@@ -78,12 +79,14 @@ class Rank:
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build_meta(spec, micro_batch=plan.workload.global_batch, **settings)  # type: ignore[arg-type] # plain keywords
         self.args = tuple(self._slice(x) for x in data.args)
-        if data.targets is not None and not isinstance(data.targets, Tensor):
-            raise MismatchError(
-                f"{spec.source}: the executor takes targets that are one tensor, these are "
-                f"{type(data.targets).__name__}"
-            )
-        self.targets = self._slice(data.targets) if isinstance(data.targets, Tensor) else None
+        total = plan.workload.global_batch
+        for x in tree_leaves(data.targets):
+            if isinstance(x, Tensor) and (not x.dim() or x.shape[0] != total):
+                raise MismatchError(
+                    f"{spec.source}: dimension 0 of every target tensor must be the batch, one has "
+                    f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
+                )
+        self.targets = tree_map_only(Tensor, self._slice, data.targets)
         self.stages = self._build_stages(spec, layout, flow, settings)
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
@@ -252,9 +255,7 @@ class Rank:
         total = 0.0
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs: dict[str, Any] = {f"arg{i}": x[part] for i, x in enumerate(self.args)}
-            if self.targets is not None:
-                kwargs["targets"] = self.targets[part]
+            kwargs = {k: x[part] for k, x in model_arguments(self.args, self.targets).items()}
             if managed:
                 # Sharded gradients are summed in each backward: kept whole they would be what
                 # ZeRO-2 and 3 are there to avoid.

@@ -5,29 +5,34 @@ Seen in one run of the whole model on fake tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.uses_beside import UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
+from profiles.model.trace_fakes import no_causal_mask
 
 
 @dataclass(frozen=True, slots=True)
 class UnitCall:
     """One call of a unit in the whole model: in which block, and what it gave back.
 
-    leaves  per output leaf: (`input`, position), (`new`, shape, dtype) or (`plain`, value)
+    leaves  per output leaf: (`input`, position), (`new`, shape, dtype), (`same`, position of the
+            leaf that is the same tensor) or (`plain`, value)
+    written  the code after the call changes what it gave back in place
     """
 
     block: int
     spec: Any
     leaves: tuple[Any, ...]
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,10 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        # Lists and dictionaries of modules are never called themselves.
+        # Lists and dictionaries are never called themselves; parameters that stand in one, as those
+        # that stand in the model itself, are held by every stage.
+        if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+            return
         listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
         if listed or (path in above and path not in opening):
             for name, member in child.named_children():
@@ -92,6 +100,7 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     units = units_of(built.module, entries)
     calls: dict[str, list[UnitCall]] = {unit: [] for unit in units}
     boundaries: dict[int, Boundary] = {0: Boundary((), ())}
+    versions: list[tuple[str, int, list[tuple[Tensor, int]]]] = []
     block = 0
     beside = UsesBeside()
     order = {entry: i for i, entry in enumerate(entries) if i}
@@ -118,6 +127,8 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     def after(path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             calls[path].append(_call(block, args, kwargs, output))
+            made = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+            versions.append((path, len(calls[path]) - 1, [(x, x._version) for x in made]))
 
         return hook
 
@@ -129,11 +140,16 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             fake_state(built.module, fake)
-            with beside:
-                built.call(built.module, *(fake.from_tensor(x) for x in built.args))
+            args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
+            with no_causal_mask(), expected_shapes(), beside:
+                # The loss may use what crossed a cut, too.
+                built.loss_fn(built.call(built.module, *args), targets)
     finally:
         for handle in handles:
             handle.remove()
+    for path, number, tensors in versions:
+        if any(x._version != version for x, version in tensors):
+            calls[path][number] = replace(calls[path][number], written=True)
     missing = [entry for entry in entries[1:] if entry not in seen]
     if missing:
         raise MismatchError(f"the model never calls {missing[0]!r}, where the plan cuts it")
@@ -172,9 +188,12 @@ def _call(block: int, args: Any, kwargs: Any, output: Any) -> UnitCall:
     inputs = {id(x): i for i, x in enumerate(tree_leaves((args, kwargs))) if isinstance(x, Tensor)}
     leaves, spec = tree_flatten(output)
     made: list[Any] = []
-    for leaf in leaves:
+    first: dict[int, int] = {}
+    for i, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and id(leaf) in inputs:
             made.append(("input", inputs[id(leaf)]))
+        elif isinstance(leaf, Tensor) and first.setdefault(id(leaf), i) != i:
+            made.append(("same", first[id(leaf)]))
         elif isinstance(leaf, Tensor):
             made.append(("new", tuple(leaf.shape), leaf.dtype))
         else:

@@ -8,6 +8,7 @@ Any Python between blocks runs as it is. What crosses a cut is known from `stage
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,10 +29,21 @@ class StopReplay(Exception):
         self.tensors = tensors
 
 
+# Where torch keeps a module's forward hooks (2.11 to 2.13).
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
 class Absent(nn.Module):
     """Stands where a module outside the stage was: no weights, placeholders as outputs.
 
-    Plain attributes are still those of the module (models look at them between blocks).
+    Plain attributes and the class are still those of the module (models look at them between
+    blocks: `if isinstance(layer, ...)`), and its hooks still run (some models collect features so).
     """
 
     def __init__(self, stage: StageModule, path: str, original: nn.Module) -> None:
@@ -39,6 +51,12 @@ class Absent(nn.Module):
         object.__setattr__(self, "_stage", stage)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_original", original)
+        for name in _HOOKS:
+            object.__setattr__(self, name, getattr(original, name))
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc] # what isinstance asks; never assigned
+        return type(object.__getattribute__(self, "_original"))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -54,7 +72,7 @@ class StageModule(nn.Module):
     """Blocks [first, last) of a model as a module.
 
     forward(*received, **model_args) -> tuple of tensors for the next stage, or for the last stage
-    the loss as a tensor of shape [1]. `model_args` are arg0, arg1, ... and `targets`.
+    the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
     Holds real weights for its own blocks only. A model whose forward gives tensors of shapes that
     depend on their values cannot be staged. `split` is there where its backward runs in two halves.
     """
@@ -75,6 +93,8 @@ class StageModule(nn.Module):
         self.is_last = last == len(layout.entries)
         self._built, self._layout = built, layout
         self._counts: dict[str, int] = {}
+        # Not read off a call's inputs: models move them to where an absent module's weights are.
+        self.device = torch.device("cpu")
         # id of a placeholder -> (the placeholder, what stands for it): it must stay alive, or its
         # id could be that of another tensor later.
         self._replaced: dict[int, tuple[Any, Tensor]] = {}
@@ -137,7 +157,7 @@ class StageModule(nn.Module):
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
         self._counts, self._replaced, self._entered = {}, {}, set()
         self._received = received if self.first else ()
-        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        args, targets = self.given(model_args)
         beside = self.first in self._layout.used_beside
         try:
             # Of two modes the one entered last is asked first: placeholders go before products.
@@ -146,12 +166,20 @@ class StageModule(nn.Module):
                 Replaced(self._replaced) if beside else nullcontext(),
             ):
                 output = self._built.call(self.model, *args)
+                loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:
             return stop.tensors
         finally:
             self._replaced, self._received = {}, ()
-        loss = self._built.loss_fn(output, model_args.get("targets"))
         return loss.reshape(1)
+
+    def given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
+        """The model's inputs and the targets of a micro-batch (see model_arguments)."""
+        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        self.device = args[0].device
+        leaves, spec = tree_flatten(self._built.targets)
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
+        return args, tree_unflatten(found, spec)
 
     def _at_entry(self, index: int, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -176,13 +204,24 @@ class StageModule(nn.Module):
         self._counts[path] = number + 1
         call = self._layout.calls[path][number]
         inputs = tree_leaves((args, kwargs))
-        device = next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
         made: list[Any] = []
         for leaf in call.leaves:
             if leaf[0] == "input":
                 made.append(inputs[leaf[1]])
+            elif leaf[0] == "same":
+                made.append(made[leaf[1]])
+            elif leaf[0] == "new" and call.written:
+                made.append(torch.zeros(leaf[1], dtype=leaf[2], device=self.device))
             elif leaf[0] == "new":
-                made.append(torch.zeros((), dtype=leaf[2], device=device).expand(leaf[1]))
+                made.append(torch.zeros((), dtype=leaf[2], device=self.device).expand(leaf[1]))
             else:
                 made.append(leaf[1])
         return tree_unflatten(made, call.spec)
+
+
+def model_arguments(args: Sequence[Tensor], targets: Any) -> dict[str, Tensor]:
+    """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
+    which they stand in their tuple or dictionary."""
+    given = {f"arg{i}": x for i, x in enumerate(args)}
+    leaves = enumerate(tree_leaves(targets))
+    return given | {f"target{i}": x for i, x in leaves if isinstance(x, Tensor)}

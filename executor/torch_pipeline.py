@@ -20,7 +20,7 @@ from torch import Tensor
 
 from executor.parallelize import keep_gradient_sums
 from executor.stage_layout import Boundary
-from executor.stages import StageModule
+from executor.stages import StageModule, model_arguments
 from profiles.errors import RunError
 from simulator.schedule import Schedule
 
@@ -53,11 +53,9 @@ class Pipeline:
         self._first = 0 in stages
         self._messages = Messages(self._stages)
 
-    def step(self, model_args: tuple[Tensor, ...], targets: Tensor | None) -> float | None:
+    def step(self, model_args: tuple[Tensor, ...], targets: Any) -> float | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None."""
-        kwargs: dict[str, Any] = {f"arg{i}": x for i, x in enumerate(model_args)}
-        if targets is not None:
-            kwargs["targets"] = targets
+        kwargs: dict[str, Any] = dict(model_arguments(model_args, targets))
         losses: list[Tensor] = []
         positional = model_args[:1] if self._first else ()
         target = model_args[0] if self._last else None

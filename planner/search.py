@@ -9,11 +9,12 @@ from dataclasses import replace
 from planner.answer import SearchOptions, Setting, search_setting
 from planner.branch_and_bound import Progress
 from planner.costs import SimulatorCosts
+from planner.divisors import divisors
 from planner.mixed_parts import one_type_stages
 from planner.relax import Candidate, candidates
 from planner.space import Ground, Space, legal_cells
 from planner.traced import Traced
-from profiles.errors import InputError
+from profiles.errors import InputError, TraceError
 from profiles.hardware.catalog import device_names, get_cluster, get_device
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
@@ -54,6 +55,7 @@ def search(
     """
     if not cluster.homogeneous:
         space = _keeping_to_types(space, cluster)
+    space = _that_run(space, traced, workload)
 
     def setting(changed: Space, on: Cluster) -> Setting:
         ground = _ground(traced, on, workload)
@@ -109,8 +111,24 @@ def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
     return kept
 
 
+def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:
+    """The space without micro-batches of one sample where the model does not run on one (batch
+    normalisation of single values); raises TraceError where only that is allowed."""
+    if not space.allows("micro_batch", 1):
+        return space
+    try:
+        traced.at(1, 1)
+    except TraceError:
+        others = [n for n in divisors(workload.global_batch) if n > 1]
+        others = [n for n in others if space.allows("micro_batch", n)]
+        if not others:
+            raise
+        return replace(space, micro_batch=tuple(others))
+    return space
+
+
 def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
-    graph = traced.at(1, 1)
+    graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
     return Ground(
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size if cluster.levels else 1,

@@ -95,15 +95,19 @@ def shard(
 ) -> OpShardingFile:
     """One strategy per op of a model, or of one of its blocks, on a mesh of devices."""
     from planner.op_sharding.shard_model import ShardQuestion, shard_model
-    from profiles.model.build import build_model
-    from profiles.model.trace_op_graph import trace_op_graph
+    from profiles.model.traced_op_graph import traced_op_graph
 
     spec = resolve_model(model)
     work = Workload(global_batch=1, sequence_length=sequence_length, precision=precision)
     dtype = work.compute_dtype
-    built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
     question = ShardQuestion(
-        graph=trace_op_graph(built, name=spec.name),
+        graph=traced_op_graph(
+            spec,
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=dtype,
+            cache=trace_cache(),
+        ),
         model=spec.source,
         model_hash=spec.content_hash,
         block=block,

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
+from profiles.model.feeds import Feed, feed_of
 from profiles.model.loaders import ModelSpec
 from profiles.model.tensor_parallel_rules import Rule, rules_of
 
-# Pixels (Krizhevsky et al., NeurIPS 2012, section 2; every torchvision recipe since).
-_IMAGENET_SIZE = 224
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -65,11 +64,20 @@ def build_model(
         built = _from_factory(spec, micro_batch, dtype, device, seed)
     else:
         built = _from_config(spec, micro_batch, sequence_length, dtype, device, seed)
-    for module in built.module.modules():
-        if isinstance(module, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
-            module.p = 0.0
+    _without_dropout(built.module)
     built.module.train()
     return built
+
+
+def _without_dropout(module: nn.Module) -> None:
+    """Sets every probability of dropping something to 0: dropout modules, and numbers that modules
+    keep for a functional one (`attention_dropout`, `drop_prob`, `layerdrop`)."""
+    for child in module.modules():
+        if isinstance(child, nn.modules.dropout._DropoutNd):
+            child.p = 0.0
+        for name, value in vars(child).items():
+            if "drop" in name.lower() and isinstance(value, float):
+                setattr(child, name, 0.0)
 
 
 def _from_factory(
@@ -97,10 +105,16 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+    call: Callable[..., Any] = _call_plain
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
+    if isinstance(inputs, dict):
+        call, inputs = _call_by_name(tuple(inputs)), tuple(inputs.values())
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
-        raise ModelError(f"{spec.factory}(): inputs must be a tuple of tensors")
+        raise ModelError(
+            f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
+            "names of the forward's arguments"
+        )
     targets, loss_fn = (made[2], made[3]) if len(made) == 4 else (None, mean_square)
     batches = {x.shape[0] if x.dim() else 0 for x in inputs}
     if len(batches) != 1 or 0 in batches:
@@ -120,15 +134,25 @@ def _from_factory(
     module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
         module=module,
-        args=tuple(_rebatched(x, own, micro_batch, kind) for x in inputs),
-        targets=_rebatched_tree(targets, own, micro_batch, kind),
-        call=_call_plain,
+        # A constant of the user's module was made on another device.
+        args=tuple(_rebatched(x, own, micro_batch, kind).to(device) for x in inputs),
+        targets=tree_map_only(
+            Tensor, lambda x: x.to(device), _rebatched_tree(targets, own, micro_batch, kind)
+        ),
+        call=call,
         loss_fn=loss_fn,
     )
 
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:
     return module(*args)
+
+
+def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
+    def call(module: nn.Module, *args: Tensor) -> Any:
+        return module(**dict(zip(names, args, strict=True)))
+
+    return call
 
 
 def mean_square(output: Any, targets: Any) -> Tensor:
@@ -155,9 +179,7 @@ def _rebatched_tree(targets: Any, own: int, micro_batch: int, kind: torch.dtype)
     if isinstance(targets, Tensor):
         same = targets.dim() > 0 and targets.shape[0] == own
         return _rebatched(targets, own, micro_batch, kind) if same else targets
-    if isinstance(targets, (tuple, list)):
-        return type(targets)(_rebatched_tree(x, own, micro_batch, kind) for x in targets)
-    return targets
+    return tree_map_only(Tensor, lambda x: _rebatched_tree(x, own, micro_batch, kind), targets)
 
 
 def _from_config(
@@ -183,20 +205,31 @@ def _from_config(
         torch.set_default_dtype(previous)
     generator = torch.Generator().manual_seed(seed)
     try:
-        args, targets, call, loss_fn = _FEEDS[spec.family](
-            config, micro_batch, sequence_length, kind, device, generator
+        fed = feed_of(
+            module,
+            config,
+            spec.family,
+            Feed(
+                batch=micro_batch,
+                length=sequence_length,
+                kind=kind,
+                device=device,
+                generator=generator,
+            ),
         )
     except AttributeError as error:
         raise ModelError(
             f"{spec.source}: inputs for {cls.__name__} cannot be made from this configuration: "
             f"{error}; use package.module:factory, which returns the inputs too"
         ) from error
+    except ModelError as error:
+        raise ModelError(f"{spec.source}: {error}") from error
     return BuiltModel(
         module=module,
-        args=args,
-        targets=targets,
-        call=call,
-        loss_fn=loss_fn,
+        args=fed.args,
+        targets=fed.targets,
+        call=fed.call,
+        loss_fn=fed.loss_fn,
         tensor_parallel=rules_of(module, config),
     )
 
@@ -219,29 +252,44 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
             "against the model's card, or use package.module:factory"
         )
-    values = {key: value for key, value in spec.config.items() if key != "model_type"}
-    for key in list(values):
-        if "dropout" in key or key.endswith("_pdrop"):
-            values[key] = 0.0
-    # Training keeps no key-value cache, and dropout would make split and unsplit runs differ.
-    values |= {"use_cache": False}
-    zero: tuple[str, ...] = (
-        "attention_dropout",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "dropout",
+    values = _without_dropping(
+        {key: value for key, value in spec.config.items() if key != "model_type"}
     )
-    zero += ("activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout_rate")
+    # Training keeps no key-value cache, and what is drawn at random (dropout, masks of audio) would
+    # make split and unsplit runs differ.
+    values |= {"use_cache": False}
     try:
         config = cls.config_class(**values)
     except Exception as error:
         raise _not_built(spec, cls, error) from error
-    for key in zero:
-        if hasattr(config, key):
-            setattr(config, key, 0.0)
+    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
+        for key, value in vars(part).items() if part is not None else ():
+            if _drops(key) and isinstance(value, float):
+                setattr(part, key, 0.0)
+            if key == "apply_spec_augment":
+                setattr(part, key, False)
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
+
+
+_PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
+
+
+def _drops(key: str) -> bool:
+    return "drop" in key
+
+
+def _without_dropping(values: Any) -> Any:
+    """The configuration with every probability of dropping something at 0."""
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: 0.0
+        if _drops(key) and isinstance(value, (int, float)) and not isinstance(value, bool)
+        else _without_dropping(value)
+        for key, value in values.items()
+    }
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
@@ -260,110 +308,10 @@ def _class_of(package: str, name: str) -> Any | None:
 
 
 def _longest_sequence(spec: ModelSpec, config: Any) -> int:
-    if spec.family not in ("causal", "masked"):
+    if spec.family not in _TEXT:
         return 0
-    return int(
-        getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
-    )
+    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
+    return max(0, int(limit))
 
 
-def _tokens(vocabulary: int, shape: tuple[int, ...], device: str, g: torch.Generator) -> Tensor:
-    if device == "meta":
-        return torch.empty(shape, dtype=torch.long, device="meta")
-    return torch.randint(0, vocabulary, shape, generator=g).to(device)
-
-
-def _noise(shape: tuple[int, ...], kind: torch.dtype, device: str, g: torch.Generator) -> Tensor:
-    if device == "meta":
-        return torch.empty(shape, dtype=kind, device="meta")
-    return torch.randn(shape, generator=g).to(device=device, dtype=kind)
-
-
-def _causal(
-    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
-) -> tuple[Any, ...]:
-    tokens = _tokens(config.vocab_size, (batch, length), device, g)
-    return (tokens,), tokens, _call_causal, next_token_loss
-
-
-def _call_causal(module: nn.Module, tokens: Tensor) -> Tensor:
-    # No attention mask: under fake tensors transformers would materialise an S x S one.
-    logits: Tensor = module(input_ids=tokens, use_cache=False).logits
-    return logits
-
-
-def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean cross entropy of each next token, in fp32."""
-    shifted = logits[:, :-1].float().flatten(0, 1)
-    return nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten())
-
-
-def _masked(
-    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
-) -> tuple[Any, ...]:
-    tokens = _tokens(config.vocab_size, (batch, length), device, g)
-    return (tokens,), tokens, _call_masked, token_loss
-
-
-def _call_masked(module: nn.Module, tokens: Tensor) -> Tensor:
-    logits: Tensor = module(input_ids=tokens).logits
-    return logits
-
-
-def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean cross entropy of each token, in fp32."""
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
-
-
-def _vision(
-    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
-) -> tuple[Any, ...]:
-    # Convolutions take any image; without a size of its own a model gets ImageNet's.
-    size = getattr(config, "image_size", None) or _IMAGENET_SIZE
-    height, width = size if isinstance(size, (tuple, list)) else (size, size)
-    images = _noise((batch, config.num_channels, height, width), kind, device, g)
-    labels = _tokens(config.num_labels, (batch,), device, g)
-    return (images,), labels, _call_vision, class_loss
-
-
-def _call_vision(module: nn.Module, images: Tensor) -> Tensor:
-    logits: Tensor = module(pixel_values=images).logits
-    return logits
-
-
-def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of each image, in fp32."""
-    return nn.functional.cross_entropy(logits.float(), labels)
-
-
-def _seq2seq(
-    config: Any, batch: int, length: int, kind: torch.dtype, device: str, g: torch.Generator
-) -> tuple[Any, ...]:
-    if hasattr(config, "num_mel_bins"):
-        frames = 2 * config.max_source_positions
-        source = _noise((batch, config.num_mel_bins, frames), kind, device, g)
-        target_length = min(length, config.max_target_positions)
-        tokens = _tokens(config.vocab_size, (batch, target_length), device, g)
-        return (source, tokens), tokens, _call_speech, token_loss
-    words = _tokens(config.vocab_size, (batch, length), device, g)
-    tokens = _tokens(config.vocab_size, (batch, length), device, g)
-    return (words, tokens), tokens, _call_seq2seq, token_loss
-
-
-def _call_speech(module: nn.Module, features: Tensor, tokens: Tensor) -> Tensor:
-    output = module(input_features=features, decoder_input_ids=tokens, use_cache=False)
-    logits: Tensor = output.logits
-    return logits
-
-
-def _call_seq2seq(module: nn.Module, words: Tensor, tokens: Tensor) -> Tensor:
-    logits: Tensor = module(input_ids=words, decoder_input_ids=tokens, use_cache=False).logits
-    return logits
-
-
-_FEEDS: dict[str, Callable[..., Any]] = {
-    "causal": _causal,
-    "masked": _masked,
-    "vision": _vision,
-    "seq2seq": _seq2seq,
-}
+_TEXT = ("causal", "masked", "sequence", "tokens", "spans")

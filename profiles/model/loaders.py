@@ -23,8 +23,25 @@ FAMILIES = {
     "ForCausalLM": "causal",
     "LMHeadModel": "causal",
     "ForMaskedLM": "masked",
+    "ForSequenceClassification": "sequence",
+    "ForAudioClassification": "sequence",
+    "ForTokenClassification": "tokens",
+    "ForQuestionAnswering": "spans",
     "ForImageClassification": "vision",
+    "ForSemanticSegmentation": "pixels",
     "ForConditionalGeneration": "seq2seq",
+    "MTModel": "seq2seq",
+    "CLIPModel": "pairs",
+    "SiglipModel": "pairs",
+}
+# Families that are built with all of their towers.
+_TOWERS = ("pairs", "vision")
+# Tasks whose loss is decided by values, so that it cannot be traced from shapes.
+_LOSS_BY_VALUES = {
+    "ForObjectDetection": "matches boxes to objects",
+    "ForInstanceSegmentation": "matches masks to objects",
+    "ForUniversalSegmentation": "matches masks to objects",
+    "ForCTC": "sums over alignments of labels of unknown length",
 }
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _ALIASES = {
@@ -69,7 +86,7 @@ class ModelSpec:
 
     @property
     def family(self) -> str:
-        """`causal`, `masked`, `vision`, `seq2seq`, or `factory`."""
+        """One of FAMILIES' values, or `factory`."""
         return "factory" if self.factory else _family(self.config, self.source)
 
     @property
@@ -116,15 +133,22 @@ def _family(config: Mapping[str, Any], source: str) -> str:
             'example "architectures": ["LlamaForCausalLM"]'
         )
     name = str(architectures[0])
-    if "text_config" in config or "vision_config" in config:
+    found = next((family for suffix, family in FAMILIES.items() if name.endswith(suffix)), "")
+    if found not in _TOWERS and ("text_config" in config or "vision_config" in config):
         raise ModelError(
             f"{source}: {name} joins a language model with other towers, which are not built from "
             "a configuration. Give the part under text_config, with its own model_type and "
             '"architectures", as a config.json, or package.module:factory for all of it.'
         )
-    for suffix, family in FAMILIES.items():
+    if found:
+        return found
+    for suffix, what in _LOSS_BY_VALUES.items():
         if name.endswith(suffix):
-            return family
+            raise ModelError(
+                f"{source}: the loss of {name} {what}, which depends on values and is not built "
+                "from a configuration; pass package.module:factory, which returns the module, its "
+                "inputs, targets and a loss_fn"
+            )
     raise ModelError(
         f"{source}: architecture {name!r} is not supported; supported are names that end in "
         f"{', '.join(FAMILIES)}. Use package.module:factory for any other module."

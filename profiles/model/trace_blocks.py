@@ -148,7 +148,8 @@ class TracedBlocks:
                 forward_changes=forward,
                 backward_changes=backward,
                 collectives=tuple(self.traced.collectives[index]),
-                expected_shapes=any("grouped" in op.name for op in ops),
+                expected_shapes=index in self.traced.expected
+                or any("grouped" in op.name for op in ops),
                 weight_input_bytes=sum(
                     self.traced.recorder.storages[n].memory_bytes for n in segment.operands
                 ),

@@ -44,7 +44,12 @@ def no_causal_mask() -> Iterator[None]:
     """
     masks = sys.modules.get("transformers.masking_utils")
     replaced: dict[str, Any] = {}
-    for name, answer in (("is_tracing", False), ("find_packed_sequence_indices", None)):
+    # `fast_all` asks a padding mask for values: the inputs here are never padded.
+    for name, answer in (
+        ("is_tracing", False),
+        ("find_packed_sequence_indices", None),
+        ("fast_all", True),
+    ):
         if masks is not None and hasattr(masks, name):
             replaced[name] = getattr(masks, name)
             setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)

@@ -7,6 +7,7 @@ the spot, for this call alone, by asking autograd for the gradients of its direc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
@@ -31,6 +33,7 @@ from profiles.model.trace_op_options import (
     view_strides,
 )
 from profiles.model.trace_ops import dtype_name
+from profiles.model.trace_pass import what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -49,12 +52,16 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
     Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
     """
     candidates = cut_candidates(built.module)
-    skipped = repeated(built.module, candidates, trusted=True)
+    skipped = _in_one_list(
+        repeated(built.module, candidates, trusted=True),
+        container_members(built.module, candidates),
+    )
     tracer = _Tracer(built.module, candidates, skipped)
     tracer.name_origins(built)
     with ExitStack() as stack:
         tracer.hook(stack)
         stack.enter_context(no_causal_mask())
+        stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         stack.enter_context(tracer)
         try:
@@ -66,9 +73,23 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         except Exception as error:
             raise TraceError(
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
-                f"meta tensors: {type(error).__name__}: {str(error).splitlines()[0]}"
+                f"meta tensors: {what_failed(error)}"
             ) from error
     return tracer.program(name, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
+
+
+def _in_one_list(skipped: Mapping[str, str], members: frozenset[str]) -> dict[str, str]:
+    """The repeats with the first equal member of their own list standing for each: layers of two
+    towers may be built alike and be called on other shapes."""
+    first: dict[tuple[str, str], str] = {}
+    for path in skipped.values():
+        first.setdefault((path.rpartition(".")[0], path), path)
+    found: dict[str, str] = {}
+    for path, model in skipped.items():
+        held = first.setdefault((path.rpartition(".")[0], model), path)
+        if path in members and held != path:
+            found[path] = held
+    return found
 
 
 class _Tracer(TorchFunctionMode):
@@ -129,12 +150,14 @@ class _Tracer(TorchFunctionMode):
 
     def _enter(self, path: str) -> Any:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.path.append(path)  # first: leaving takes it away whatever happens here
+            if self.skipped.get(path, path) not in {*self._seen, path}:
+                del self.skipped[path]  # what would stand for it runs later
             if path in self.candidates and path not in self._seen and not self.pauses:
                 self._cut(path, type(module).__name__)
                 self._note_arguments(path, tree_leaves((args, kwargs)))
                 self.spans[path] = (len(self.ops), len(self.ops))
             self._seen.add(path)
-            self.path.append(path)
             self.pauses += path in self.skipped
 
         return enter

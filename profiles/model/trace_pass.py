@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
+from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.trace_attention import FusedAttention
 from profiles.model.trace_cuts import Output
@@ -32,7 +33,8 @@ _ASKS_FOR_VALUES = {
 }
 
 
-def _what_failed(error: Exception) -> str:
+def what_failed(error: Exception) -> str:
+    """What torch says of a failed trace, in one line, and what it means where that is known."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
     said = f"{kind}: {line}"
@@ -66,6 +68,7 @@ class TracedPass:
     collectives  of each block, those of tensor parallelism
     saved        of each block, what is kept for its backward and is no tensor between blocks
     alive        storages that are kept at the end of the forward pass
+    expected     blocks with shapes that depend on values
     gradients    storage of a tensor between blocks -> those of its gradient
     """
 
@@ -88,6 +91,7 @@ class TracedPass:
         self.split_inputs: set[tuple[int, str, int]] = set()
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
+        self.expected: set[int] = set()
         self.gradients: dict[int, set[int]] = {}
 
     @property
@@ -104,6 +108,7 @@ class TracedPass:
             if target == "gpu":
                 stack.enter_context(FusedAttention())
             stack.enter_context(no_causal_mask())
+            stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
             try:
@@ -125,7 +130,7 @@ class TracedPass:
                 place = self.recorder._path[-1] or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
-                    f"tensors: {_what_failed(error)}"
+                    f"tensors: {what_failed(error)}"
                 ) from error
 
     def _hook(self, stack: ExitStack) -> None:
@@ -193,6 +198,8 @@ class TracedPass:
         begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
         if not begun:
             return False
+        if not self.recorder.has_gradients and not _takes_any(args, kwargs):
+            return False  # frozen so far: a pipeline sends what gradients come back for
         if path in self.members or not self.members:
             return True
         # Beside the lists (stem, final norm, head): a new block only where a list has just ended,

@@ -26,7 +26,10 @@ from profiles.model.trace_ops import describe_op, dtype_name
 
 @dataclass(slots=True)
 class StorageRecord:
-    """A storage that an op allocated: its number, size, and where it was born."""
+    """A storage that an op allocated: its number, size, and where it was born.
+
+    weighted  what is in it depends on parameters (with a gradient or not)
+    """
 
     number: int
     memory_bytes: int
@@ -34,6 +37,7 @@ class StorageRecord:
     module: str
     phase: Phase
     alive: bool = True
+    weighted: bool = True
 
 
 @dataclass(slots=True)
@@ -52,13 +56,20 @@ class Segment:
     product_bytes: int = 0
 
 
+# Ops that read no more of their input than its shape, type and device.
+_OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
+_OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "empty_strided")}
+
+
 class Recorder(TorchDispatchMode):
     """Records while it is entered; `segments[i]` is what block i did.
 
     parameters  storage key -> index of the parameter
-    crossings   (producing segment, consuming segment, storage number) of every tensor that needs
-                a gradient and is read in a later segment
+    crossings   (producing segment, consuming segment, storage number) of every tensor that depends
+                on parameters and is read in a later segment: a stage behind it must receive it,
+                whether it has a gradient or not (a teacher's output, a mask made of activations)
     crossing    storage number -> the tensor's shape and type where it was first read so
+    has_gradients  whether anything that needs a gradient has been read so far
     on_crossing called with such a storage's number and the tensor when it is first read so
     """
 
@@ -74,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
         self.paused = False
+        self.has_gradients = False
         self._live: dict[int, StorageRecord] = {}
         self._references: dict[int, Any] = {}
         self._segment = 0
@@ -126,7 +138,7 @@ class Recorder(TorchDispatchMode):
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         segment, module = self._place()
-        self._note_inputs(args, kwargs, segment)
+        weighted = self._note_inputs(args, kwargs, segment)
         try:
             out = func(*args, **kwargs)
             op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
@@ -141,7 +153,9 @@ class Recorder(TorchDispatchMode):
             self._note_product(op, args, kwargs, self.segments[segment])
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
-                self._note_output(x, segment, module)
+                self._note_output(
+                    x, segment, module, weighted=weighted and op.name not in _OF_SHAPE
+                )
         return out
 
     def _place(self) -> tuple[int, str]:
@@ -159,7 +173,9 @@ class Recorder(TorchDispatchMode):
             self._module_numbers.append(torch._C._autograd._get_sequence_nr())
             self._module_paths.append(path)
 
-    def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> None:
+    def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> bool:
+        """Notes what is read; whether any of it depends on parameters."""
+        weighted = False
         for x in tree_leaves((args, kwargs)):
             if not isinstance(x, Tensor):
                 continue
@@ -167,21 +183,22 @@ class Recorder(TorchDispatchMode):
             index = self.parameters.get(key)
             if index is not None:
                 self.segments[segment].parameters[index] = None
+                weighted = True
                 continue
             record = self._live.get(key)
-            if (
-                record is not None
-                and self.phase is Phase.FORWARD
-                and record.segment < segment
-                and x.requires_grad
-            ):
+            if record is None or self.phase is not Phase.FORWARD:
+                continue
+            weighted = weighted or record.weighted
+            self.has_gradients = self.has_gradients or x.requires_grad
+            if record.segment < segment and (x.requires_grad or record.weighted):
                 self.crossings.add((record.segment, segment, record.number))
                 if record.number not in self.crossing:
                     self.crossing[record.number] = TensorSpec(
                         shape=tuple(x.shape), dtype=dtype_name(x.dtype)
                     )
-                    if self._on_crossing is not None:
+                    if self._on_crossing is not None and x.requires_grad:
                         self._on_crossing(record.number, x)
+        return weighted
 
     def _note_product(self, op: Op, args: Any, kwargs: Any, segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
@@ -199,9 +216,11 @@ class Recorder(TorchDispatchMode):
             if record is not None:
                 segment.operands[record.number] = None
 
-    def _note_output(self, x: Tensor, segment: int, module: str) -> None:
+    def _note_output(self, x: Tensor, segment: int, module: str, *, weighted: bool = True) -> None:
         storage = x.untyped_storage()
         key = storage._cdata
+        if key in self._live and weighted:
+            self._live[key].weighted = True  # written in place
         if key in self.parameters or key in self._live:
             return
         record = StorageRecord(
@@ -210,6 +229,7 @@ class Recorder(TorchDispatchMode):
             segment=segment,
             module=module,
             phase=self.phase,
+            weighted=weighted,
         )
         self.storages.append(record)
         self._live[key] = record

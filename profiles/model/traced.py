@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import content_hash, read_document, write_document
-from profiles.errors import InputError, ShardwrightError
+from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
 from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 
@@ -82,8 +82,18 @@ class TracedModel:
             pair = self._files[tp].graphs
             direct = micro_batch == 1 and self._target == "cpu"
             made = None if direct else interpolate(pair[0], pair[1], micro_batch)
-            self._made[key] = made if made is not None else self._trace_at(micro_batch, tp)
+            self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]
+
+    def _directly(self, micro_batch: int, tp: int) -> ModelGraph:
+        try:
+            return self._trace_at(micro_batch, tp)
+        except TraceError as error:
+            sizes = " and ".join(map(str, _BATCHES))
+            raise TraceError(
+                f"{self.source}: a micro-batch of {micro_batch} does not run, {sizes} do; leave it "
+                f"out (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
+            ) from error
 
 
 def trace_model(
@@ -152,7 +162,7 @@ def _load_or_trace(
     cache: Path | None,
 ) -> TraceFile:
     key = content_hash(
-        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": _tracer_version()}
+        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": tracer_version()}
     )
     path = cache / f"{spec.name}-{key}.json" if cache is not None and not spec.factory else None
     if path is not None and path.is_file():
@@ -192,19 +202,26 @@ def _for_executor(spec: ModelSpec, settings: tuple[int, str, str]) -> ExecutorFa
 
 
 @functools.cache
-def _tracer_version() -> str:
+def tracer_version() -> str:
     """Hash of the tracing code and of the installed torch and transformers."""
     from importlib.metadata import PackageNotFoundError, version
 
     folder = Path(__file__).parent
     names: tuple[str, ...] = (
         "build.py",
+        "expected_shapes.py",
         "graph.py",
         "trace.py",
         "trace_attention.py",
         "trace_cuts.py",
     )
-    names += ("trace_ops.py", "trace_recorder.py", "trace_tensor_parallel.py", "traced.py")
+    names += (
+        "feeds.py",
+        "trace_ops.py",
+        "trace_recorder.py",
+        "trace_tensor_parallel.py",
+        "traced.py",
+    )
     names += ("tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml")
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []

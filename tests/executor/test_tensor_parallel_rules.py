@@ -21,6 +21,7 @@ from shardwright import api
 from simulator.plan import Plan
 from simulator.workload import Workload
 from tests.executor.cases import TINY_GPT2, run_job
+from tests.executor.config_zoo import config_of
 from tests.executor.test_planned_models import WHISPER
 
 ENCODER = {
@@ -85,7 +86,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_channels": 3,
     },
     "whisper": WHISPER,
+    **{name: config_of(name) for name in ("bart", "electra", "mbart", "pegasus", "marian", "m2m")},
 }
+_LIKE_BART = ("mbart", "pegasus", "marian", "m2m")
 
 
 def split_plan(model: str, devices: int, pp: int) -> Plan:
@@ -104,7 +107,8 @@ def split_plan(model: str, devices: int, pp: int) -> Plan:
 @pytest.mark.parametrize(
     ("processes", "names"),
     [
-        (2, tuple(CONFIGS)),
+        (2, tuple(name for name in CONFIGS if name not in _LIKE_BART)),
+        pytest.param(2, _LIKE_BART, marks=pytest.mark.slow),
         pytest.param(4, ("gpt2", "whisper"), marks=pytest.mark.slow),
     ],
 )

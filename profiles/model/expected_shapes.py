@@ -1,0 +1,278 @@
+"""`ExpectedShapes`: what a run on shapes alone answers where a model asks for values.
+
+Routing decides by values which rows an expert gets: `nonzero`, a mask as an index, `.item()` of a
+count. A run on shapes has no values, but it can follow what is expected of them where rows are
+spread evenly over the choices: of top-k indices each of `n` is equally likely, a comparison with
+one of them holds for 1/n, a sum of such a mask over m elements is m/n. So a loop over experts, a
+mask or a split by counts has the shapes of evenly loaded experts. What nothing is known of stays an
+error of torch's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import transformer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of the values of a tensor and of its views.
+
+    kind     `choice`: one of `classes` whole numbers, each as likely; `position`: any valid index;
+             `share`: non-zero with probability `mean`; `count`: `mean` on average;
+             `uniform`: any number from 0 to 1, as `torch.rand` draws them
+    classes  how many choices there were
+    """
+
+    kind: str
+    mean: float = 0.0
+    classes: int = 0
+
+
+_POSITION = Expected("position")
+# Ops whose second result says where in a dimension a value stood.
+_CHOOSING = {"topk", "sort", "max", "min", "kthvalue"}
+_ONE_CHOICE = {"argmax", "argmin", "argsort"}
+_DRAWING = {"rand", "rand_like"}
+_UNCHANGED = {"_to_copy", "clone", "contiguous", "detach", "alias", "ne_zero", "abs"}
+
+
+class ExpectedShapes(TorchDispatchMode):
+    """Inside it, fake and meta tensors answer with expected values; see the module.
+
+    on_use  called whenever an answer was given that a real run would read off values
+    """
+
+    def __init__(self, on_use: Callable[[], None] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self._on_use = on_use or (lambda: None)
+        self._known: dict[int, tuple[Any, Expected]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        answer = _ANSWERS.get(name)
+        if answer is not None:
+            found = answer(self, args, kwargs)
+            if found is not None:
+                return found[0]
+        if name.rstrip("_") in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
+            args = (args[0], self._by_position(args[0], args[1]), *args[2:])
+        out = func(*args, **kwargs)
+        if self._known or name in _CHOOSING or name in _ONE_CHOICE or name in _DRAWING:
+            self._follow(name.rstrip("_"), args, kwargs, out)
+        return out
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def of(self, x: Any) -> Expected | None:
+        """What is expected of a tensor, if anything is."""
+        if not isinstance(x, Tensor):
+            return None
+        found = self._known.get(x.untyped_storage()._cdata)
+        return found[1] if found is not None else None
+
+    def _note(self, x: Tensor, expected: Expected) -> Tensor:
+        storage = x.untyped_storage()
+        key = storage._cdata
+        kept = weakref.ref(storage, lambda _: self._known.pop(key, None))
+        self._known[key] = (kept, expected)
+        return x
+
+    def _follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        if name in _CHOOSING and isinstance(out, (tuple, list)) and len(out) == 2:
+            self._note(out[1], Expected("choice", classes=_extent(name, args, kwargs)))
+        elif name in _DRAWING:
+            self._note(out, Expected("uniform"))
+        elif name in _ONE_CHOICE:
+            self._note(out, Expected("choice", classes=_extent(name, args, kwargs)))
+        elif isinstance(out, Tensor):
+            expected = self._derived(name, args, out)
+            if expected is not None and self.of(out) is None:
+                self._note(out, expected)
+
+    def _derived(self, name: str, args: Any, out: Tensor) -> Expected | None:
+        """What is expected of the result of an op, or None."""
+        first = self.of(args[0]) if args else None
+        second = self.of(args[1]) if len(args) > 1 else None
+        if name in ("eq", "ne"):
+            choice = next((x for x in (first, second) if x and x.kind == "choice"), None)
+            if choice is not None:
+                mean = 1 / choice.classes if name == "eq" else 1 - 1 / choice.classes
+                return Expected("share", mean, choice.classes)
+        if name == "scatter" and len(args) > 2 and self.of(args[2]) is not None:
+            return Expected("share", min(1.0, args[2].numel() / max(1, out.numel())))
+        if first is None:
+            return None
+        if first.kind == "uniform":
+            # Layers are skipped so: `torch.rand([]) < self.layerdrop`.
+            drawn = name in ("lt", "le") and isinstance(args[1], (int, float))
+            return Expected("share", min(1.0, max(0.0, args[1]))) if drawn else None
+        if name in _UNCHANGED or name in ("gather", "cat", "repeat"):
+            return first
+        if name in ("sum", "any"):
+            rows = args[0].numel() / max(1, out.numel())
+            if first.kind == "share" and name == "sum":
+                return Expected("count", first.mean * rows, first.classes)
+            return Expected("share", min(1.0, first.mean * rows), first.classes)
+        if name in ("gt", "ge", "ne") and not isinstance(args[1], Tensor):
+            least = args[1] + (name != "ge")
+            share = first.mean if least <= 1 else float(first.mean >= least)
+            return Expected("share", min(1.0, share), first.classes)
+        if name in ("logical_not", "bitwise_not") and first.kind == "share":
+            return Expected("share", 1 - first.mean, first.classes)
+        if second is not None and first.kind == second.kind == "share":
+            if name in ("logical_and", "bitwise_and", "mul"):
+                return Expected("share", first.mean * second.mean)
+            if name in ("logical_or", "bitwise_or"):
+                return Expected("share", 1 - (1 - first.mean) * (1 - second.mean))
+        return None
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def rows(self, mask: Tensor) -> int | None:
+        """How many elements of a mask are expected to hold, or None."""
+        expected = self.of(mask)
+        if expected is None or expected.kind not in ("share", "count"):
+            return None
+        found = round(min(1.0, expected.mean) * mask.numel())
+        if mask.dim() == 1 and mask.numel() == expected.classes + 1:
+            # One-hot codes with a class more than there are choices, which nothing is in.
+            found = min(found, expected.classes)
+        return found
+
+    def _by_position(self, x: Tensor, indices: Any) -> list[Any]:
+        """Masks among the indices as so many positions as they are expected to hold."""
+        made: list[Any] = []
+        for index in indices:
+            is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+            rows = self.rows(index) if is_mask else None
+            if rows is None:
+                made.append(index)
+                continue
+            self._on_use()
+            made += [x.new_empty(rows, dtype=torch.long) for _ in range(index.dim())]
+        return made
+
+    def _nonzero(self, args: Any, kwargs: Any) -> Any:
+        rows = self.rows(args[0])
+        if rows is None:
+            return None
+        self._on_use()
+        made = args[0].new_empty((rows, args[0].dim()), dtype=torch.long)
+        return (self._note(made, _POSITION),)
+
+    def _masked_select(self, args: Any, kwargs: Any) -> Any:
+        rows = self.rows(args[1])
+        if rows is None:
+            return None
+        self._on_use()
+        return (args[0].new_empty(rows),)
+
+    def _bincount(self, args: Any, kwargs: Any) -> Any:
+        expected = self.of(args[0])
+        if expected is None or expected.kind != "choice":
+            return None
+        least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+        made = args[0].new_empty(max(least, expected.classes), dtype=torch.long)
+        self._on_use()
+        mean = args[0].numel() / expected.classes
+        return (self._note(made, Expected("count", mean, expected.classes)),)
+
+    def _value(self, args: Any, kwargs: Any) -> Any:
+        expected = self.of(args[0])
+        if expected is None or expected.kind == "uniform":
+            return None
+        self._on_use()
+        value = round(expected.mean) if expected.kind == "count" else 0
+        if args[0].dtype == torch.bool:
+            return (expected.mean >= 0.5,)
+        return (value,)
+
+    def _grouped(self, args: Any, kwargs: Any) -> Any:
+        """torch's kernel takes fp32 on a CPU too, its shape function bf16 alone (torch 2.13)."""
+        a, b = args[0], args[1]
+        if a.dtype == torch.bfloat16:
+            return None
+        offsets = kwargs.get("offs", args[2] if len(args) > 2 else None)
+        if a.dim() == 2 and b.dim() == 2:
+            return (a.new_empty(offsets.shape[0], a.shape[0], b.shape[1]),)
+        if a.dim() == 3 and b.dim() == 3:
+            return (a.new_empty(a.shape[0], a.shape[1], b.shape[2]),)
+        rows = a.shape[0] if a.dim() == 2 else a.shape[1]
+        return (a.new_empty(rows, b.shape[-1]),)
+
+
+_ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
+    "nonzero": ExpectedShapes._nonzero,
+    "masked_select": ExpectedShapes._masked_select,
+    "bincount": ExpectedShapes._bincount,
+    "_local_scalar_dense": ExpectedShapes._value,
+    "_grouped_mm": ExpectedShapes._grouped,
+}
+
+
+def _extent(name: str, args: Any, kwargs: Any) -> int:
+    """The size of the dimension in which an op chose."""
+    x = args[0]
+    position = 2 if name in ("topk", "kthvalue") else 1
+    dim = args[position] if len(args) > position else kwargs.get("dim", -1)
+    if dim is None or isinstance(dim, bool) or not x.dim():
+        return max(1, int(x.numel()))
+    return max(1, int(x.shape[dim]))
+
+
+class _Lists(TorchFunctionMode):
+    """Tensor.tolist() of expected counts, which add up to what was counted."""
+
+    def __init__(self, shapes: ExpectedShapes) -> None:
+        super().__init__()
+        self._shapes = shapes
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.tolist:
+            expected = self._shapes.of(args[0])
+            if expected is not None and args[0].dim() == 1:
+                self._shapes._on_use()
+                n, mean = args[0].shape[0], expected.mean
+                edges = [round(mean * i) for i in range(n + 1)]
+                return [b - a for a, b in pairwise(edges)]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def expected_shapes(on_use: Callable[[], None] | None = None) -> Iterator[None]:
+    """Around a run on shapes alone: answers where the model asks for values of its routing.
+
+    torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
+    """
+    shapes = ExpectedShapes(on_use)
+    compared = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = _is_square
+    try:
+        with _Lists(shapes), shapes:
+            yield
+    finally:
+        transformer._detect_is_causal_mask = compared
+
+
+def _is_square(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    if is_causal is not None or mask is None:
+        return bool(is_causal)
+    return mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2]

@@ -1,0 +1,274 @@
+"""What a transformers model is fed for a training step: inputs, targets and the loss of its task.
+
+The task is told by the end of the architecture's name (loaders.py), the kind of input by the
+module's `main_input_name`. Losses are those that the architecture is trained with, as a mean over
+the batch, so that micro-batches average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiles.errors import ModelError
+
+# Pixels (Krizhevsky et al., NeurIPS 2012, section 2; every torchvision recipe since).
+_IMAGENET_SIZE = 224
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """How much of what kind: samples, positions (`length`), and where values come from.
+
+    On the device `meta` there are shapes only.
+    """
+
+    batch: int
+    length: int
+    kind: torch.dtype
+    device: str
+    generator: torch.Generator
+
+    def tokens(self, vocabulary: int, *shape: int) -> Tensor:
+        """Whole numbers below `vocabulary`, dimension 0 is the batch."""
+        whole = (self.batch, *shape)
+        if self.device == "meta":
+            return torch.empty(whole, dtype=torch.long, device="meta")
+        return torch.randint(0, vocabulary, whole, generator=self.generator).to(self.device)
+
+    def noise(self, *shape: int) -> Tensor:
+        """Normal numbers, dimension 0 is the batch."""
+        whole = (self.batch, *shape)
+        if self.device == "meta":
+            return torch.empty(whole, dtype=self.kind, device="meta")
+        drawn = torch.randn(whole, generator=self.generator)
+        return drawn.to(device=self.device, dtype=self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """A model's inputs and targets, how it is called, and its loss of (output, targets)."""
+
+    args: tuple[Tensor, ...]
+    targets: Any
+    call: Callable[..., Any]
+    loss_fn: Callable[[Any, Any], Tensor]
+
+
+def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
+    """The step of a family (loaders.FAMILIES).
+
+    Raises AttributeError where the configuration lacks what the inputs are made of, ModelError
+    where the module takes another kind of input.
+    """
+    return _FEEDS[family](module, config, feed)
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _causal(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    tokens = feed.tokens(config.vocab_size, feed.length)
+    return Fed(args=(tokens,), targets=tokens, call=_call_causal, loss_fn=next_token_loss)
+
+
+def _masked(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    tokens = feed.tokens(config.vocab_size, feed.length)
+    return Fed(args=(tokens,), targets=tokens, call=_call_tokens, loss_fn=token_loss)
+
+
+def _tokens(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    words = feed.tokens(config.vocab_size, feed.length)
+    labels = feed.tokens(config.num_labels, feed.length)
+    return Fed(args=(words,), targets=labels, call=_call_tokens, loss_fn=token_loss)
+
+
+def _spans(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    words = feed.tokens(config.vocab_size, feed.length)
+    ends = feed.tokens(feed.length, 2)
+    return Fed(args=(words,), targets=ends, call=_call_spans, loss_fn=span_loss)
+
+
+def _classes(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    """One label per sample, of a text, an image or a sound."""
+    labels = feed.tokens(config.num_labels)
+    name = str(getattr(module, "main_input_name", "input_ids"))
+    given, call = _main_input(name, config, feed)
+    return Fed(args=(given,), targets=labels, call=call, loss_fn=class_loss)
+
+
+def _pixels(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    images = _images(config, feed)
+    labels = feed.tokens(config.num_labels, *images.shape[2:])
+    return Fed(args=(images,), targets=labels, call=_call_images, loss_fn=pixel_loss)
+
+
+def _seq2seq(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    if hasattr(config, "num_mel_bins"):
+        source = feed.noise(config.num_mel_bins, 2 * config.max_source_positions)
+        tokens = feed.tokens(config.vocab_size, min(feed.length, config.max_target_positions))
+        return Fed(args=(source, tokens), targets=tokens, call=_call_speech, loss_fn=token_loss)
+    words = feed.tokens(config.vocab_size, feed.length)
+    tokens = feed.tokens(config.vocab_size, feed.length)
+    return Fed(args=(words, tokens), targets=tokens, call=_call_seq2seq, loss_fn=token_loss)
+
+
+def _pairs(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    """Texts and images that belong together."""
+    text = config.text_config
+    length = min(feed.length, text.max_position_embeddings)
+    words = feed.tokens(text.vocab_size, length)
+    sigmoid = getattr(module, "logit_bias", None) is not None
+    return Fed(
+        args=(words, _images(config.vision_config, feed)),
+        targets=None,
+        call=_call_pairs,
+        loss_fn=sigmoid_pair_loss if sigmoid else softmax_pair_loss,
+    )
+
+
+_FEEDS: dict[str, Callable[[nn.Module, Any, Feed], Fed]] = {
+    "causal": _causal,
+    "masked": _masked,
+    "tokens": _tokens,
+    "spans": _spans,
+    "sequence": _classes,
+    "vision": _classes,
+    "pixels": _pixels,
+    "seq2seq": _seq2seq,
+    "pairs": _pairs,
+}
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def _main_input(name: str, config: Any, feed: Feed) -> tuple[Tensor, Callable[..., Any]]:
+    if name == "input_ids":
+        return feed.tokens(config.vocab_size, feed.length), _call_tokens
+    if name == "pixel_values":
+        return _images(config, feed), _call_images
+    if name == "input_values":
+        return _sound(config, feed), _call_sound
+    raise ModelError(
+        f"the model's input is {name!r}, which is not made from a configuration; use "
+        "package.module:factory, which returns the inputs too"
+    )
+
+
+def _images(config: Any, feed: Feed) -> Tensor:
+    # Convolutions take any image; without a size of its own a model gets ImageNet's.
+    part = getattr(config, "vision_config", config)
+    size = getattr(part, "image_size", None) or _IMAGENET_SIZE
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    return feed.noise(part.num_channels, height, width)
+
+
+def _sound(config: Any, feed: Feed) -> Tensor:
+    """A spectrogram of the model's own length, or so many samples that the model's convolutions
+    make `length` positions of them."""
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
+        return feed.noise(config.max_length, config.num_mel_bins)
+    samples = feed.length
+    for kernel, stride in reversed(list(zip(config.conv_kernel, config.conv_stride, strict=True))):
+        samples = (samples - 1) * stride + kernel
+    return feed.noise(samples)
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def _call_causal(module: nn.Module, tokens: Tensor) -> Tensor:
+    # No attention mask: under fake tensors transformers would materialise an S x S one.
+    logits: Tensor = module(input_ids=tokens, use_cache=False).logits
+    return logits
+
+
+def _call_tokens(module: nn.Module, tokens: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=tokens).logits
+    return logits
+
+
+def _call_spans(module: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    output = module(input_ids=tokens)
+    return output.start_logits, output.end_logits
+
+
+def _call_images(module: nn.Module, images: Tensor) -> Tensor:
+    logits: Tensor = module(pixel_values=images).logits
+    return logits
+
+
+def _call_sound(module: nn.Module, values: Tensor) -> Tensor:
+    logits: Tensor = module(input_values=values).logits
+    return logits
+
+
+def _call_speech(module: nn.Module, features: Tensor, tokens: Tensor) -> Tensor:
+    output = module(input_features=features, decoder_input_ids=tokens, use_cache=False)
+    logits: Tensor = output.logits
+    return logits
+
+
+def _call_seq2seq(module: nn.Module, words: Tensor, tokens: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=words, decoder_input_ids=tokens, use_cache=False).logits
+    return logits
+
+
+def _call_pairs(module: nn.Module, words: Tensor, images: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=words, pixel_values=images).logits_per_image
+    return logits
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Mean cross entropy of each next token, in fp32."""
+    shifted = logits[:, :-1].float().flatten(0, 1)
+    return nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten())
+
+
+def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Mean cross entropy of each token, in fp32."""
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
+
+
+def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
+    """Mean cross entropy of where a span begins and ends, in fp32."""
+    first, last = (nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits))
+    return (first + last) / 2
+
+
+def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of each sample, in fp32."""
+    return nn.functional.cross_entropy(logits.float(), labels)
+
+
+def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of each pixel, in fp32; the scores are made as large as the labels."""
+    whole = nn.functional.interpolate(
+        logits.float(), size=labels.shape[1:], mode="bilinear", align_corners=False
+    )
+    return nn.functional.cross_entropy(whole, labels)
+
+
+def softmax_pair_loss(logits: Tensor, _: Any) -> Tensor:
+    """Of scores [images, texts]: each image finds its text and each text its image (CLIP, Radford
+    et al., arXiv 2103.00020, figure 3)."""
+    right = torch.arange(logits.shape[0], device=logits.device)
+    scores = logits.float()
+    images = nn.functional.cross_entropy(scores, right)
+    return (images + nn.functional.cross_entropy(scores.T, right)) / 2
+
+
+def sigmoid_pair_loss(logits: Tensor, _: Any) -> Tensor:
+    """Of scores [images, texts]: each pair belongs together or not (SigLIP, Zhai et al., arXiv
+    2303.15343, algorithm 1)."""
+    signs = 2 * torch.eye(logits.shape[0], device=logits.device) - 1
+    return -nn.functional.logsigmoid(signs * logits.float()).sum() / math.prod(logits.shape[:1])

@@ -1,0 +1,109 @@
+"""A plan's stages one after the other in one process: no messages, the same replays.
+
+Cheaper than processes, and enough to see a stage that computes something else than the model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from executor.branch_stage import BranchStage, boundary_of, flow_of
+from executor.check import reference_gradients
+from executor.stages import (
+    StageModule,
+    build_meta,
+    layout_of,
+    materialize,
+    model_arguments,
+    parameter_names,
+)
+from profiles.model.loaders import resolve_model
+from simulator.plan import Plan
+
+
+def worst_error(plan: Plan) -> float:
+    """The worst relative error of the loss and of every parameter's gradient, against the unsplit
+    model; a gradient that is near zero is compared with a hundred-thousandth of the whole norm."""
+    loss, found = _run(plan)
+    wanted_loss, wanted = reference_gradients(plan, resolve_model(plan.model), torch.device("cpu"))
+    first = {name: group[0] for group in plan.tied_parameters for name in group}
+    whole = sum(float(g.double().norm()) ** 2 for g in wanted.values()) ** 0.5
+    errors = [abs(loss - wanted_loss) / abs(wanted_loss)]
+    assert set(found) == {first.get(name, name) for name in wanted}
+    for name, gradient in wanted.items():
+        other = found[first.get(name, name)].double()
+        scale = max(float(gradient.double().norm()), 1e-5 * whole)
+        errors.append(float((gradient.double() - other).norm()) / scale)
+    return max(errors)
+
+
+def _stages(plan: Plan) -> list[StageModule]:
+    spec = resolve_model(plan.model)
+    settings = {
+        "sequence_length": plan.workload.sequence_length,
+        "dtype": "float32",
+        "seed": plan.seed,
+    }
+
+    def built():
+        return build_meta(spec, micro_batch=plan.micro_batch, **settings)
+
+    cuts = [stage.first_block for stage in plan.stages[1:]]
+    flow = flow_of(built(), plan.block_entries)
+    chain = flow.is_chain(cuts)
+    layout = layout_of(built(), plan.block_entries) if chain else None
+    made: list[StageModule] = []
+    for cut in plan.stages:
+        model = built()
+        names = parameter_names(model.module)
+        if layout is not None:
+            stage = StageModule(model, layout, cut.first_block, cut.last_block)
+        else:
+            boundary_of(flow, cut.first_block)
+            stage = BranchStage(model, flow, cut.first_block, cut.last_block)
+        materialize(stage, names, torch.device("cpu"), plan.seed)
+        stage.watch_entries()
+        made.append(stage)
+    return made
+
+
+def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
+    data = build_meta(
+        resolve_model(plan.model),
+        micro_batch=plan.workload.global_batch,
+        sequence_length=plan.workload.sequence_length,
+        dtype="float32",
+        seed=plan.seed,
+    )
+    stages = _stages(plan)
+    total = 0.0
+    for m in range(plan.num_microbatches):
+        part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
+        given = {k: x[part] for k, x in model_arguments(data.args, data.targets).items()}
+        crossing: tuple[Tensor, ...] = (given["arg0"],)
+        runs = []
+        for stage in stages:
+            received = tuple(x.detach().requires_grad_() if stage.first else x for x in crossing)
+            out = stage(*received, **given)
+            crossing = out if isinstance(out, tuple) else (out,)
+            runs.append((received, crossing))
+        loss = crossing[0][0] / plan.num_microbatches
+        total += float(loss.detach())
+        gradients: list[Tensor | None] = []
+        for received, made in reversed(runs):
+            if not gradients:
+                loss.backward()
+            else:
+                pairs = [(o, g) for o, g in zip(made, gradients, strict=True) if o.requires_grad]
+                pairs = [(o, g) for o, g in pairs if g is not None]
+                torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+            gradients = [x.grad for x in received]
+    first = {name: group[0] for group in plan.tied_parameters for name in group}
+    sums: dict[str, Tensor] = {}
+    for stage in stages:
+        for name, p in stage.model.named_parameters():
+            if p.grad is not None:
+                name = first.get(name, name)
+                sums[name] = sums[name] + p.grad if name in sums else p.grad
+    return total, sums

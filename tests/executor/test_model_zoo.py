@@ -1,0 +1,138 @@
+"""Models that nothing was tuned for: planned, run in stages, gradients as of the unsplit model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from executor.parallelize import without_shared_weights
+from planner.space import Space
+from profiles.errors import ModelError
+from profiles.model.loaders import resolve_model
+from profiles.model.trace import rules_and_ties, trace_graph
+from shardwright import api
+from simulator.plan import Plan, Recompute, Stage
+from simulator.workload import Workload
+from tests.executor.cases import run_job
+from tests.executor.config_zoo import ZOO, config_of
+from tests.executor.module_zoo import FACTORIES
+from tests.executor.one_process import worst_error
+
+_TOLERANCE = 1e-5  # the issue's
+# Their loss is decided by values, or they join towers of which one may get nothing: refused.
+_REFUSED = {
+    "wav2vec2-ctc": "alignments of labels",
+    "detr": "matches boxes to objects",
+    "llava": "Give the part under text_config",
+}
+# Each had a fault of its own on 2026-11-21; the others run with the slow tests.
+_MENDED_CONFIGS = ("bart", "dbrx", "clip", "segformer-pixels", "llama4", "m2m")
+_MENDED_MODULES = (
+    "named",
+    "several_targets",
+    "looped",
+    "in_place",
+    "two_players",
+    "student",
+    "dataclassed",
+    "translate",
+    "spectral",
+    "sorted_rows",
+)
+
+
+def _path(name: str, folder: Path) -> str:
+    if name in FACTORIES:
+        return f"tests.executor.module_zoo:{name}"
+    path = folder / name / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(config_of(name)))
+    return str(path)
+
+
+def _every_block_a_stage(model: str, stages: int) -> Plan:
+    """A plan of up to so many stages of one rank each, without a search."""
+    spec = resolve_model(model)
+    graph = trace_graph(spec, micro_batch=2, sequence_length=16, dtype="float32", target="cpu")
+    entries = tuple(block.entry for block in graph.chain)
+    _, tied = rules_and_ties(spec, sequence_length=16, dtype="float32")
+    count = min(stages, len(entries))
+    cuts = [len(entries) * i // count for i in range(count + 1)]
+    return Plan(
+        model=model,
+        model_hash=spec.content_hash,
+        block_entries=entries,
+        tied_parameters=tied,
+        tensor_parallel=(),
+        cluster="test",
+        cluster_hash="",
+        workload=Workload(global_batch=4, sequence_length=16, precision="fp32"),
+        pp=count,
+        dp=1,
+        tp=1,
+        vpp=1,
+        zero_stage=0,
+        micro_batch=2,
+        schedule="1f1b",
+        stages=tuple(
+            Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
+            for a, b in pairwise(cuts)
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", _MENDED_CONFIGS + _MENDED_MODULES)
+def test_stages_compute_what_the_model_computes(name: str, tmp_path: Path) -> None:
+    assert worst_error(_every_block_a_stage(_path(name, tmp_path), 3)) <= _TOLERANCE
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_is_not_built_says_why_and_what_to_do(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=_REFUSED[name]) as refused:
+        resolve_model(_path(name, tmp_path))
+    assert "package.module:factory" in str(refused.value)
+
+
+def test_blocks_begin_where_gradients_come_back(tmp_path: Path) -> None:
+    """The teacher runs first and is frozen: a cut inside it would send nothing that is trained."""
+    plan = _every_block_a_stage(_path("student", tmp_path), 9)
+    assert plan.block_entries[:2] == ("", "student.1")
+
+
+def test_units_with_shared_weights_are_left_to_the_stage() -> None:
+    from torch import nn
+
+    first, second, third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    assert without_shared_weights((first, second, third)) == (third,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pins", [{"pp": (2,)}, {"pp": (1,), "dp": (2,), "zero": (3,)}])
+def test_the_whole_zoo_is_planned_and_runs_on_two_processes(
+    pins: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    cases = []
+    for name in (*(n for n in ZOO if n not in _REFUSED), *FACTORIES):
+        model = _path(name, tmp_path)
+        traced = shardwright.trace(
+            model, sequence_length=16, precision="fp32", tp_degrees=(1,), target="cpu"
+        )
+        answer = api.plan(
+            traced,
+            shardwright.cluster("1x2xa100-sxm-40gb"),
+            Workload(global_batch=8, sequence_length=16, precision="fp32"),
+            space=Space(tp=(1,), micro_batch=(2,), **pins),
+        )
+        assert answer.plan is not None, name
+        cases.append((name, replace(answer.plan, model=model)))
+    results = run_job(cases, 2, tmp_path)
+    assert len(results) == len(cases), results[-1]
+    for result in results:
+        assert not result.get("error"), result
+        assert result["worst"] <= _TOLERANCE, result
