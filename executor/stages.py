@@ -54,8 +54,8 @@ class Absent(nn.Module):
         for name in _HOOKS:
             object.__setattr__(self, name, getattr(original, name))
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc] # what isinstance asks; never assigned
+    @property  # type: ignore[misc] # what isinstance asks; never assigned
+    def __class__(self) -> Any:
         return type(object.__getattribute__(self, "_original"))
 
     def __getattr__(self, name: str) -> Any:
