@@ -124,10 +124,11 @@ KINDS = (
         name="ring_us",
         owner="stack",
         start=4.0,
-        spread=1.0,
+        spread=0.5,
         meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
         "beyond its bytes",
-        source="a few microseconds between nodes (device and link files)",
+        source="assumed: a step pipelines hops of 5 us in a node and 12 us between nodes, launch "
+        "included (latency_us in profiles/data/links/ib-*.toml); two spreads reach from 1.5 to 11",
     ),
     Kind(
         name="wait_us",
