@@ -127,8 +127,8 @@ KINDS = (
         spread=0.5,
         meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
         "beyond its bytes",
-        source="assumed: a step pipelines hops of 5 us in a node and 12 us between nodes, launch "
-        "included (latency_us in profiles/data/links/ib-*.toml); two spreads reach from 1.5 to 11",
+        source="assumed: a step pipelines hops of 3 to 5 us in a node and 12 us between nodes "
+        "(latency_us in profiles/data/links); two spreads reach from 1.5 to 11 us",
     ),
     Kind(
         name="wait_us",
