@@ -45,6 +45,7 @@ from simulator.training_run.interval import (
     INTERVALS_SCHEMA,
     Band,
     bands,
+    step_interval,
 )
 
 
@@ -67,13 +68,28 @@ def main() -> None:
     memory = bands(ratios_by_regime(peaks, left))
     write_text(INTERVALS_FILE, _intervals(step, memory, today))
     _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
-    held = coverage_by_source(table, source_intervals(table, five, unseen))
-    for name, share in held.items():
-        sys.stdout.write(f"source left out, {name}: intervals hold {share:.1%}\n")
-    sys.stdout.write(f"mean over sources: {np.mean(list(held.values())):.1%}\n")
+    inside = tuple(
+        step_interval(run, time_s, step)
+        for run, time_s in zip(table.runs, five.tolist(), strict=True)
+    )
+    _say_held("5-fold", table, inside)
+    _say_held("source left out", table, source_intervals(table, five, unseen))
     for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
         error = np.abs(found / table.measured_s - 1)
         sys.stdout.write(f"{name}: mean {error.mean():.1%}, median {np.median(error):.1%}\n")
+
+
+def _say_held(title: str, table: FitTable, intervals: Sequence[Interval]) -> None:
+    """What intervals hold, by source, on average over sources, and of all rows."""
+    held = coverage_by_source(table, intervals)
+    for name, share in held.items():
+        sys.stdout.write(f"{title}, {name}: intervals hold {share:.1%}\n")
+    pairs = zip(table.measured_s.tolist(), intervals, strict=True)
+    rows = np.mean([band.low <= time_s <= band.high for time_s, band in pairs])
+    sys.stdout.write(
+        f"{title}: intervals hold {np.mean(list(held.values())):.1%} on average over sources, "
+        f"{rows:.1%} of the rows\n"
+    )
 
 
 def _say_memory(table: MemoryTable, left: np.ndarray, intervals: Sequence[Interval]) -> None:

@@ -8,6 +8,7 @@ left out, here of the other ones alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,10 +30,14 @@ def step_bands(
 ) -> dict[str, Band]:
     """The bands of step times by regime, and `unseen`, from the rows of all sources but one.
 
+    A regime that one source alone makes says nothing of how far another one may be: its band
+    reaches at least as far as `unseen`.
+
     fold_s, source_s  [runs] step times predicted with a fold, and with the whole source left out
     """
     regimes: dict[str, list[float]] = {}
     sources: dict[str, list[float]] = {}
+    makers: dict[str, set[str]] = {}
     for i, run in enumerate(table.runs):
         source = source_of(run.id)
         if source == without:
@@ -40,7 +45,17 @@ def step_bands(
         sources.setdefault(source, []).append(float(table.measured_s[i] / source_s[i]))
         for name in step_regimes_of(run):
             regimes.setdefault(name, []).append(float(table.measured_s[i] / fold_s[i]))
-    return bands(regimes) | {UNSEEN: group_band(sources)}
+            makers.setdefault(name, set()).add(source)
+    unseen = group_band(sources)
+    known = {
+        name: band if len(makers[name]) > 1 else _reaching(band, unseen)
+        for name, band in bands(regimes).items()
+    }
+    return known | {UNSEEN: unseen}
+
+
+def _reaching(band: Band, other: Band) -> Band:
+    return replace(band, low=min(band.low, other.low), high=max(band.high, other.high))
 
 
 def source_intervals(table: FitTable, fold_s: Array, source_s: Array) -> tuple[Interval, ...]:

@@ -143,10 +143,11 @@ KINDS = (
         name="ring_us",
         owner="stack",
         start=4.0,
-        spread=1.0,
+        spread=0.5,
         meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
         "beyond its bytes",
-        source="a few microseconds between nodes (device and link files)",
+        source="assumed: a step pipelines hops of 3 to 5 us in a node and 12 us between nodes "
+        "(latency_us in profiles/data/links); two spreads reach from 1.5 to 11 us",
     ),
     Kind(
         name="wait_us",

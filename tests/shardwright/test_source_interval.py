@@ -43,12 +43,15 @@ def test_a_source_is_judged_by_the_others_alone(table: FitTable) -> None:
 
 
 def test_what_other_sources_know_well_keeps_its_band(table: FitTable) -> None:
-    """Rows of one software and device in two sources: each takes the band of the other's folds."""
+    """Rows of one software and device in three sources: each takes the band of the others' folds;
+    where one source alone made it, it reaches as far as the band of sources left out."""
     mine = [i for i, run in enumerate(table.runs) if run.stack == "torch-fsdp"]
     fewest = [table.runs[i] for i in mine if table.runs[i].device == "h100-sxm-80gb"]
     assert fewest
     runs = tuple(
-        replace(fewest[0], id=f"{name}-{i}") for name in ("one", "two") for i in range(FEWEST)
+        replace(fewest[0], id=f"{name}-{i}")
+        for name in ("one", "two", "three")
+        for i in range(FEWEST)
     )
     many = np.resize([0], len(runs))
     copies = FitTable(
@@ -63,4 +66,9 @@ def test_what_other_sources_know_well_keeps_its_band(table: FitTable) -> None:
     source_s = np.full(len(runs), 1 / 1.5)
     for interval in source_intervals(copies, fold_s, source_s):
         assert (interval.low, interval.high) == pytest.approx((1 / 1.5, 1.05 / 1.5))
+    two = step_bands(copies, fold_s, source_s)
+    pair = f"{runs[0].stack}, {runs[0].device}"
+    assert two[pair].high == pytest.approx(1.05)
+    alone = step_bands(table, table.measured_s / 1.05, table.measured_s / 1.5)
+    assert alone[pair].high == pytest.approx(1.5)
     assert step_bands(copies, fold_s, source_s)["unseen"].high == pytest.approx(1.5)

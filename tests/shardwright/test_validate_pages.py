@@ -15,7 +15,7 @@ from shardwright.validate.accuracy_markdown import accuracy_markdown, cell, perc
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.scatter import Sample, scatter
-from shardwright.validate.study import AccuracyStudy, Column, lost_to_baseline
+from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline
 
 NASTY = 'GPT | <script>alert("x")</script> & `co`\nnext'
 
@@ -72,6 +72,28 @@ def test_the_markdown_page_says_what_the_rows_say() -> None:
     assert "- 1: unsupported: num_layers \\| is not stated" in page
     assert "No source loses to the dumb baseline." in page
     assert "shardwright validate runs.csv" in page
+
+
+def test_what_intervals_hold_of_sources_left_out_is_said() -> None:
+    """Two of four Zero Bubble rows lie inside, 1 of 1 of another source; the average over sources
+    weighs both alike."""
+    other = compare_runs(
+        [PublishedRun(row=9, id="llmf-001")],
+        [Measured(id="llmf-001", step_time_s=1.0)],
+        [PredictedRun(id="llmf-001", step_time_s=1.0, step_time_low_s=0.9, step_time_high_s=1.1)],
+    )
+    rows = (*compared(1.04), *other)
+    found = AccuracyStudy(
+        columns=(Column(name="5-fold", rows=rows), Column(name=SOURCE_LEFT_OUT, rows=rows)),
+        judged="5-fold",
+        baseline=rows,
+        table="a table",
+        command="shardwright validate runs.csv",
+        date="2026-11-21",
+    )
+    page = accuracy_markdown(found)
+    assert "hold 75.0 % of its rows on average over the sources, 60.0 % of all rows" in page
+    assert "With a whole source left out" not in accuracy_markdown(study())
 
 
 def test_every_table_row_has_the_cells_of_its_head() -> None:
