@@ -366,6 +366,7 @@ KINDS = (
 _ARCHITECTURES = (
     ("v100", "volta"),
     ("a100", "ampere"),
+    ("a800", "ampere"),
     ("h", "hopper"),
     ("gh", "hopper"),
     ("b", "blackwell"),
