@@ -245,6 +245,7 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.micro_batch,
         run.seq_len,
         run.expert_imbalance,
+        run.lora,
     )
 
 

@@ -139,6 +139,14 @@ def test_the_fullest_expert_rank_sets_the_pace() -> None:
     assert x.matmul_forward[1] == x.matmul_forward[0]
 
 
+def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
+    run = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8, lora=True)
+    work = layer_work(run, CORE, experts=True)
+    assert len(work.backward_grouped()) == len(work.grouped) == 2
+    trained = layer_work(replace(run, lora=False), CORE, experts=True)
+    assert len(trained.backward_grouped()) == 4
+
+
 def test_predicted_tokens_take_a_layer_and_logits_on_the_last_stage() -> None:
     """DeepSeek-V3 on 4 and 16 stages as Megatron-Bridge lays it out: 16, 16, 16, 13 layers and the
     one that predicts; 15 stages of 4, then 1 and that one."""
