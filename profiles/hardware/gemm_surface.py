@@ -46,6 +46,7 @@ _BORROWED_DTYPES = {
     "float32": (4.0, 4.0),
     "tf32": (4.0, 4.0),
     "float8_e4m3fn": (1.0, 2.0),
+    "int8": (1.0, 2.0),
 }
 _LENDER = "bfloat16"
 # Surfaces that share a peak of the catalogue.

@@ -46,6 +46,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         shared = round(int(config["shared_expert_intermediate_size"]) / expert_size)
     if experts:
         _refuse_mixed_layers(config, where)
+    window, windowed = _window(config, kind)
     return Transformer(
         num_layers=_count(config, "num_hidden_layers", where, kind),
         hidden_size=hidden,
@@ -64,7 +65,32 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         learned_positions=_learned_positions(config, kind),
         biases=kind.biases,
         latent=_latent(config, where) if config.get("kv_lora_rank") else None,
+        window=window,
+        window_layers=windowed,
     )
+
+
+def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
+    """The window and the layers that have it: `layer_types` says which, else the type's own rule
+    (the configuration classes of transformers 5.23); Qwen's from `max_window_layers` on, and only
+    where `use_sliding_window` says so."""
+    window = int(config.get("sliding_window") or 0)
+    layers = int(config.get("num_hidden_layers") or 0)
+    types = config.get("layer_types")
+    if not window or config.get("use_sliding_window") is False:
+        return 0, 0
+    if types:
+        count = sum(name == "sliding_attention" for name in types)
+    elif config.get("use_sliding_window"):
+        count = max(0, layers - int(config.get("max_window_layers") or 0))
+    elif kind.global_every == 1:
+        count = layers
+    elif kind.global_every:
+        every = int(config.get("sliding_window_pattern") or kind.global_every)
+        count = layers - layers // every
+    else:
+        return 0, 0
+    return (window, count) if count else (0, 0)
 
 
 def _kv_heads(config: Mapping[str, Any], name: str, heads: int) -> int:

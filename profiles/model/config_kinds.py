@@ -21,6 +21,8 @@ class ConfigKind:
     head_size   where `head_dim` is silent, 0 for hidden_size / heads
     wide        the feed-forward is so many times the hidden size where no key gives it
     shared_experts   of a layer with experts, where no key says how many
+    global_every     of layers with a window every so many-th has none, 1 for all with one, 0 where
+                     `sliding_window` alone means nothing
     keys        usual key -> this type's key
     """
 
@@ -33,6 +35,7 @@ class ConfigKind:
     wide: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     shared_experts: int = 0
+    global_every: int = 0
 
 
 _GPT_KEYS = {
@@ -42,7 +45,10 @@ _GPT_KEYS = {
     "intermediate_size": "n_inner",
     "max_position_embeddings": "n_positions",
 }
+# A window that is given holds in every layer (ConfigKind.global_every).
+_EVERY = 1
 _GATED = ConfigKind()
+_WINDOWED = ConfigKind(global_every=_EVERY)
 _GATED_TIED = ConfigKind(tied=True)
 _GEMMA = ConfigKind(tied=True, head_size=256)
 _BERT = ConfigKind(gated=False, tied=True, biases=True, learned=True)
@@ -51,9 +57,9 @@ _PLAIN = ConfigKind(gated=False)
 CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "llama": _GATED,
     "llama4_text": ConfigKind(head_size=128, shared_experts=1),
-    "mistral": _GATED,
-    "ministral": _GATED,
-    "mixtral": _GATED,
+    "mistral": _WINDOWED,
+    "ministral": _WINDOWED,
+    "mixtral": _WINDOWED,
     "qwen2": _GATED,
     "qwen3": _GATED,
     "qwen2_moe": _GATED,
@@ -62,22 +68,22 @@ CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "deepseek_v3": _GATED,
     "kimi_k2": _GATED,
     "gemma": _GEMMA,
-    "gemma2": _GEMMA,
-    "gemma3_text": _GEMMA,
-    "phi3": _GATED,
+    "gemma2": ConfigKind(tied=True, head_size=256, global_every=2),
+    "gemma3_text": ConfigKind(tied=True, head_size=256, global_every=6),
+    "phi3": _WINDOWED,
     "phi": ConfigKind(gated=False, biases=True),
     "olmo": _GATED,
     "olmo2": _GATED,
-    "olmo3": _GATED,
+    "olmo3": ConfigKind(global_every=4),
     "olmoe": _GATED,
     "granite": _GATED,
     "granitemoe": _GATED,
     "cohere": _GATED_TIED,
-    "cohere2": _GATED_TIED,
+    "cohere2": ConfigKind(tied=True, global_every=4),
     "glm": ConfigKind(head_size=128),
     "glm4": ConfigKind(head_size=128),
     "glm4_moe": _GATED,
-    "gpt_oss": ConfigKind(head_size=64),
+    "gpt_oss": ConfigKind(head_size=64, global_every=2),
     "minimax_m2": ConfigKind(head_size=128),
     "stablelm": _GATED,
     "smollm3": _GATED_TIED,
@@ -86,7 +92,7 @@ CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "ernie4_5": ConfigKind(tied=True, head_size=128),
     "arcee": _PLAIN,
     "nemotron": _PLAIN,
-    "starcoder2": ConfigKind(gated=False, tied=True, biases=True),
+    "starcoder2": ConfigKind(gated=False, tied=True, biases=True, global_every=1),
     "gpt2": ConfigKind(gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS),
     "gpt_bigcode": ConfigKind(
         gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS

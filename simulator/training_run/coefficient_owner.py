@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ARCHITECTURES = (
     ("v100", "volta"),
     ("a100", "ampere"),
+    ("a800", "ampere"),
     ("h", "hopper"),
     ("gh", "hopper"),
     ("b", "blackwell"),

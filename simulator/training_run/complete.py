@@ -21,7 +21,6 @@ from simulator.training_run.complete_model import complete_model
 from simulator.training_run.complete_options import with_run_options
 from simulator.training_run.complete_words import (
     PRECISIONS,
-    is_mlperf,
     precision_of,
     recompute_of,
     schedule_of,
@@ -135,10 +134,6 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
     if old and run.zero_stage and not run.framework:
         # ZeRO in that generation means DeepSpeed.
         on_gpus = "megatron-deepspeed"
-    if is_mlperf(run) and device.type == "gpu" and not old:
-        # Language models are submitted on GPUs from NVIDIA's NeMo containers, or AMD's port of them
-        # (training_results_v3.1 to v5.1).
-        on_gpus = "megatron-bridge"
     stack = "maxtext" if device.type == "tpu" else on_gpus
     said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
     return stack

@@ -29,6 +29,8 @@ def with_model_options(run: PublishedRun, model: Transformer) -> Transformer:
         layers = run.window_layers
         if layers is None:
             layers = model.window_layers or model.attention_count
+        if run.window_layers and not window:
+            raise InputError(f"window_layers={run.window_layers} need a sliding_window")
         changed = replace(changed, window=window, window_layers=layers if window else 0)
     if run.mtp_layers is not None:
         changed = replace(changed, predicted_ahead=run.mtp_layers)

@@ -106,6 +106,11 @@ def _fp32_products(run: PublishedRun, text: str, name: str) -> str:
     return f"fp32 products at {device.name}'s rate for float32"
 
 
+def _scales_blocks(name: str) -> bool:
+    """Scaled blocks came with the FP4 units (NVIDIA Blackwell, AMD CDNA 4))."""
+    return "float4_e2m1fn_x2" in get_device(name).peak_flop_per_s
+
+
 def is_mlperf(run: PublishedRun) -> bool:
     """Whether the row says that it is a submission to MLPerf Training."""
     return "mlperf" in f"{run.id} {run.source}".lower()
@@ -134,6 +139,10 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
                 run.id,
                 f"the precision {run.precision!r} is not known; known: "
                 f"{', '.join(sorted(PRECISIONS))}",
+            )
+        if PRECISIONS[text] == "mxfp8" and not _scales_blocks(device):
+            said.append(
+                f"mxfp8 at {get_device(device).name}'s fp8 rate: it scales no blocks itself"
             )
         if PRECISIONS[text] == "fp32":
             said.append(_fp32_products(run, text, device))

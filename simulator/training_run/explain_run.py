@@ -6,7 +6,7 @@ Values only; `shardwright/report/run_explanation.py` prints them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,9 +32,11 @@ from simulator.training_run.interval import (
     shipped_intervals,
     step_interval,
     step_regimes_of,
+    widened,
 )
 from simulator.training_run.layer_work import matmul_type, wide_type
 from simulator.training_run.network_text import network_of
+from simulator.training_run.predict_runs import unfitted_s
 from simulator.training_run.recalibrate import (
     Calibration,
     calibrated,
@@ -174,6 +176,8 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
 def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
     names = (*step_regimes_of(run), UNSEEN)
     found = _banded(step_interval(run, time_s), names, shipped_intervals().step)
+    # What no fitted run had widens it, as in the batch predictions.
+    found = replace(found, interval=widened(found.interval, unfitted_s([run], [time_s])[0]))
     if calibration is None or not is_calibrated(run, calibration):
         return found
     return IntervalUsed(

@@ -212,4 +212,5 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.micro_batch,
         run.seq_len,
         run.expert_imbalance,
+        run.lora,
     )

@@ -74,7 +74,8 @@ class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
     matmuls       forward; attention  calls of the fused core
-    grouped       forward matmuls of experts, which run as a group
+    grouped       forward matmuls of experts, which run as a group; frozen_experts  their weights
+                  have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
     state_matmuls  products of a state's recurrence, each with two in the backward
     state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
@@ -86,6 +87,7 @@ class LayerWork:
 
     matmuls: tuple[Matmul, ...]
     grouped: tuple[Matmul, ...] = ()
+    frozen_experts: bool = False
     attention: tuple[Attention, ...] = ()
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
@@ -104,7 +106,8 @@ class LayerWork:
 
     def backward_grouped(self) -> tuple[Matmul, ...]:
         """The gradients of `grouped`."""
-        return tuple(g for x in self.grouped for g in x.gradients())
+        weights = not self.frozen_experts
+        return tuple(g for x in self.grouped for g in x.gradients(weights=weights))
 
 
 def matmul_type(run: TrainingRun) -> str:
@@ -192,6 +195,7 @@ def layer_work(
     return LayerWork(
         matmuls=tuple(matmuls),
         grouped=tuple(grouped),
+        frozen_experts=run.lora,
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,

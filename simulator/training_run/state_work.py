@@ -27,8 +27,7 @@ from profiles.model.transformer import Transformer
 
 # Flop per channel, state and token of the selective scan (arXiv 2312.00752, appendix D).
 _SCAN_FLOP = 9.0
-# The backward of a scan runs the forward again and then both recurrences (same paper, section
-# 3.3.2).
+# The backward of a scan runs the forward again, then both recurrences (section 3.3.2 there).
 SCAN_BACKWARD = 3.0
 
 

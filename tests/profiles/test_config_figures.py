@@ -233,3 +233,32 @@ def test_what_is_no_chain_of_equal_layers(changes: dict[str, Any], why: str) -> 
         del config["intermediate_size"]
     with pytest.raises(ModelError, match=why):
         figures_of_config(config, "config.json")
+
+
+LLAMA_LIKE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 12,
+    "vocab_size": 100,
+    "sliding_window": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({"model_type": "mistral"}, 12),
+        ({"model_type": "gemma2"}, 6),
+        ({"model_type": "gemma3_text"}, 10),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 4}, 9),
+        ({"model_type": "llama"}, 0),
+        ({"model_type": "mistral", "sliding_window": None}, 0),
+        ({"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 8}, 0),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 8}, 4),
+        ({"model_type": "llama", "layer_types": ["sliding_attention", "full_attention"] * 6}, 6),
+    ],
+)
+def test_windows_of_attention(changes: dict[str, object], layers: int) -> None:
+    figures = figures_of_config({**LLAMA_LIKE, **changes}, "config.json")
+    assert (figures.window, figures.window_layers) == (16 if layers else 0, layers)

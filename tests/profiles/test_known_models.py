@@ -83,7 +83,7 @@ def test_figures_give_the_published_parameter_count(name: str) -> None:
         ("Kimi_K2", "Kimi K2"),
         ("Llama4-Scout-17B-16E-Maxtext", "Llama 4 Scout"),
         ("Mixtral-8x22B-MaxText", "Mixtral 8x22B"),
-        ("Nemotron_3_Nano (arch not filled)", "Nemotron-H and Nemotron 3"),
+        ("Nemotron_3_Nano (arch not filled)", "Nemotron 3 Nano 30B-A3B"),
         ("T5-11B", "T5"),
     ],
 )
@@ -104,7 +104,7 @@ def test_other_names_mean_no_known_model(name: str) -> None:
 def test_each_model_is_found_by_its_own_name() -> None:
     """No pattern hides a later model: each one's printed name finds it first."""
     spelled = {
-        "Nemotron-H and Nemotron 3": "Nemotron-H",
+        "Other Nemotron-H and Nemotron 3 models": "Nemotron-H 47B",
         "BERT large": "bert-large",
         "Image and recommendation models of MLPerf": "resnet",
     }

@@ -179,7 +179,7 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
         ({"hidden_size": None}, "no hidden size is given and 'GPT h2048 L24' is not a known"),
         ({"num_layers": None}, "neither known nor a parameter count"),
         ({"num_experts": 8}, "8 experts, but no top_k"),
-        ({"model": "Nemotron_3_Super"}, "Mamba-2"),
+        ({"model": "Nemotron-H-47B"}, "a hybrid whose figures are not known"),
         ({"global_batch": 1}, "dp=2 ranks for 1 sequences per step"),
         ({"faults": ("line 3: bad",)}, "line 3: bad"),
         (

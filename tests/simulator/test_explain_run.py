@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from profiles.errors import ShardwrightError
-from profiles.published.run import FIGURES
+from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.complete import complete_run
@@ -151,3 +151,33 @@ def test_everything_names_its_source() -> None:
         assert found.step.rows > 0
         assert all(np.isfinite(x.weight) and x.meaning for x in found.coefficients)
         assert found.run.defaults == run.defaults
+
+
+def test_hybrids_and_options_are_explained_as_they_are_predicted() -> None:
+    """Lines of states and casts, and the interval that options widen."""
+    run = PublishedRun(
+        row=1,
+        id="hybrid",
+        model="Nemotron 3 Nano",
+        device="b200-sxm",
+        num_devices=64,
+        dp=64,
+        tp=1,
+        pp=1,
+        ep=8,
+        micro_batch=1,
+        global_batch=512,
+        precision="mxfp8",
+        recompute="full",
+        expert_imbalance=1.3,
+        framework="Megatron-Core r0.15",
+    )
+    (predicted,) = predict_runs([run])
+    assert predicted.run is not None
+    assert predicted.step_time_s is not None
+    found = explain_run(predicted.run, shipped_coefficients())
+    names = {line.name for line in found.lines}
+    assert {"recurrence of states, forward", "recurrence of states, recomputed"} <= names
+    assert "casts to fewer bits, backward" in names
+    assert sum(parts_of(found).values()) == pytest.approx(predicted.step_time_s.value, rel=1e-9)
+    assert found.step.interval == predicted.step_time_s

@@ -69,7 +69,7 @@ def test_a_layer_of_gpt_3_on_one_of_eight_ranks() -> None:
     assert shapes(work.score_matmuls) == [(2048, 2048, 128), (2048, 128, 2048)]
     assert [x.count for x in work.score_matmuls] == [12, 12]
     assert {x.dtype for x in (*work.matmuls, *work.score_matmuls)} == {"float16"}
-    assert work.attention is None
+    assert work.attention == ()
     # Each token's scores: 13 bytes moved a score (2 x 4 + 2 x 2 + 1), 12 heads of 2048^2.
     assert work.score_bytes == 13 * 12 * 2048**2
     # 13 passes over h and 2 over the rank's 6144 of the inner width, 2 bytes each.
@@ -124,9 +124,9 @@ def test_grouped_queries_and_a_gated_feed_forward() -> None:
         (4096, 7168, 4096),  # 2 x 14336 / 4
         (4096, 4096, 3584),
     ]
-    assert work.attention is not None
-    assert (work.attention.heads, work.attention.kv_heads, work.attention.seq) == (8, 2, 4096)
-    assert work.attention.newest
+    (core,) = work.attention
+    assert (core.heads, core.kv_heads, core.seq) == (8, 2, 4096)
+    assert core.newest
     assert not work.score_matmuls
 
 
@@ -134,8 +134,8 @@ def test_a_rank_holds_one_head_of_keys_and_values_at_least() -> None:
     wide = dense(replace(LLAMA_RUN, tp=16, dp=1, num_devices=16))
     # 2 heads of queries, 1 of keys and 1 of values, of 128 each.
     assert wide.matmuls[0].n == 512
-    assert wide.attention is not None
-    assert wide.attention.kv_heads == 1
+    (core,) = wide.attention
+    assert core.kv_heads == 1
 
 
 def test_latent_attention() -> None:
@@ -152,8 +152,9 @@ def test_latent_attention() -> None:
     ]
     # As many weights as products: the matrices are used once per token.
     assert flop(work.matmuls[:5]) == 2 * 4096 * DEEPSEEK_V3.attention_parameters
-    assert work.attention is not None
-    assert work.attention.head_size == 192
+    # Scores are 192 wide, what they weigh 128: 2 s^2 (192 + 128) = 4 s^2 160.
+    (core,) = work.attention
+    assert core.head_size == 160
     # Without a rank for queries they come from the hidden state directly (DeepSeek-V2-Lite).
     lite = figures("DeepSeek-V2-Lite")
     plain_query = dense(replace(run, model=lite)).matmuls[0]
@@ -199,8 +200,8 @@ def test_context_parallelism_splits_tokens_and_scores() -> None:
     run = replace(LLAMA_RUN, cp=4, dp=2)
     work = dense(run)
     assert {x.m for x in work.matmuls} == {1024}
-    assert work.attention is not None
-    assert (work.attention.seq, work.attention.count) == (4096, 0.25)
+    (core,) = work.attention
+    assert (core.seq, core.count) == (4096, 0.25)
 
 
 def test_sequence_parallelism_splits_the_norms() -> None:
@@ -225,8 +226,8 @@ def test_low_precision_stays_in_the_layers(precision: str, layer: str, head: str
     work = dense(run)
     assert matmul_type(run) == layer
     assert {x.dtype for x in work.matmuls} == {layer}
-    assert work.attention is not None
-    assert work.attention.dtype == head
+    (core,) = work.attention
+    assert core.dtype == head
     assert {x.dtype for x in head_work(run, CORE).matmuls} == {head}
 
 

@@ -28,7 +28,7 @@ from simulator.training_run.coefficients import (
 from simulator.training_run.features import features
 from simulator.training_run.run_stack import run_stack_names
 from simulator.training_run.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, figures
 
 KIND = {kind.name: kind for kind in KINDS}
 # Together these touch every part of a step.
@@ -45,6 +45,16 @@ VARIED = (
     # Hosts that wait for messages, in groups over four nodes, and without stages.
     replace(GPT_RUN, id="blocked", stack="nanotron", tp=32, pp=4, dp=2, num_devices=256),
     replace(GPT_RUN, id="alone", stack="nanotron", tp=8, pp=1, dp=64, num_devices=512),
+    # Layers with a state, and casts.
+    replace(
+        LLAMA_RUN,
+        id="hybrid",
+        model=figures("Nemotron 3 Nano 30B-A3B"),
+        expert_parallel=8,
+        stack="megatron-core",
+        precision="fp8",
+        zero_stage=1,
+    ),
 )
 
 

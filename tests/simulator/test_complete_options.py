@@ -1,0 +1,113 @@
+"""Columns of a table of runs that are options of `plan --stack`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import UnknownNameError
+from profiles.published.run import MEASURED_COLUMNS, PublishedRun, read_runs
+from simulator.training_run.complete import UnsupportedRunError, complete_run
+from simulator.training_run.predict_runs import predict_runs
+
+RUN = PublishedRun(
+    row=1,
+    id="r",
+    model="Mixtral 8x7B",
+    device="h100-sxm-80gb",
+    num_devices=64,
+    dp=64,
+    tp=1,
+    pp=1,
+    ep=8,
+    micro_batch=1,
+    global_batch=256,
+    seq_len=8192,
+    framework="Megatron-Core r0.12",
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "field", "kept"),
+    [
+        ("expert_imbalance", 1.5, "expert_imbalance", 1.5),
+        ("optimizer_offload", True, "optimizer_offload", True),
+        ("activation_offload", 0.5, "activation_offload", 0.5),
+        ("reduce", "bf16", "gradient_reduction", "bf16"),
+        ("compress", "powersgd-4", "compression", "powersgd-4"),
+        ("compress", "none", "compression", ""),
+        ("local_steps", 50, "local_steps", 50),
+        ("order", "tp-cp-pp-dp", "axis_order", "tp-cp-pp-dp"),
+    ],
+)
+def test_an_option_reaches_the_run(column: str, value: object, field: str, kept: object) -> None:
+    asked = replace(RUN, **{column: value})  # type: ignore[arg-type]  # by name
+    assert getattr(complete_run(asked), field) == kept
+
+
+def test_silence_changes_nothing() -> None:
+    assert complete_run(RUN).as_published() == complete_run(RUN)
+
+
+def test_local_workers_are_all_replicas_where_silent() -> None:
+    run = complete_run(replace(RUN, local_steps=50))
+    assert run.local_workers == 64
+    assert "64 local workers (every replica)" in run.defaults
+
+
+def test_windows_and_predicted_tokens_are_the_model_s() -> None:
+    model = complete_run(replace(RUN, sliding_window=1024, window_layers=16, mtp_layers=1)).model
+    assert (model.window, model.window_layers, model.predicted_ahead) == (1024, 16, 1)
+    every = complete_run(replace(RUN, sliding_window=1024)).model
+    assert every.window_layers == 32
+    mistral = replace(RUN, model="Mistral 7B", ep=None)
+    assert complete_run(mistral).model.window == 4096
+    assert complete_run(replace(mistral, sliding_window=0)).model.window_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"expert_imbalance": 0.5}, "expert_imbalance=0.5"),
+        ({"expert_imbalance": 2.0, "model": "Llama 3 8B", "ep": None}, "has no experts"),
+        ({"activation_offload": 2.0}, "activation_offload=2 is a share"),
+        ({"reduce": "bf61"}, "Did you mean 'bf16'"),
+        ({"compress": "zip"}, "compression 'zip' is none"),
+        ({"order": "dp-tp"}, "unknown order 'dp-tp'"),
+        ({"local_steps": 9, "local_workers": 3}, "divide dp=64"),
+        ({"local_workers": 4}, "need local_steps"),
+        ({"wide_layers": 2}, "the precision is bf16"),
+        ({"lora_rank": 8}, "family is not lora"),
+        ({"recompute_layers": 2}, "recompute is 'none'"),
+        ({"window_layers": 4}, "need a sliding_window"),
+        ({"sliding_window": 8, "window_layers": 99}, "99 layers with a window"),
+    ],
+)
+def test_what_cannot_be_says_why(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UnsupportedRunError, match=words):
+        complete_run(replace(RUN, **changes))  # type: ignore[arg-type]  # by name
+
+
+def test_options_widen_the_interval_by_half_of_what_they_change() -> None:
+    plain, uneven = predict_runs([RUN, replace(RUN, id="u", expert_imbalance=2.0)])
+    assert plain.step_time_s is not None
+    assert uneven.step_time_s is not None
+    slower = uneven.step_time_s.value - plain.step_time_s.value
+    assert slower > 0
+    ratio = plain.step_time_s.high / plain.step_time_s.value
+    expected = ratio * uneven.step_time_s.value + 0.5 * slower
+    assert uneven.step_time_s.high == pytest.approx(expected)
+
+
+def test_columns_are_checked_and_measured_ones_pass(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    header = ["id", "num_layers", "expert_imbalance", "optimizer_offload", *MEASURED_COLUMNS]
+    row = ["a", "32", "1.5", "1", *("x" for _ in MEASURED_COLUMNS)]
+    path.write_text(",".join(header) + "\n" + ",".join(row) + "\n", encoding="utf-8")
+    (run,) = read_runs(path)
+    assert (run.expert_imbalance, run.optimizer_offload) == (1.5, True)
+    path.write_text("id,num_layers,expert_imbalence\na,32,1.5\n", encoding="utf-8")
+    with pytest.raises(UnknownNameError, match="Did you mean 'expert_imbalance'"):
+        read_runs(path)

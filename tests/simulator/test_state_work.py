@@ -1,0 +1,184 @@
+"""Layers that are no pair of attention and feed-forward: states, windows, latent experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.model.state_space import StateSpace
+from simulator.training_run.features import features, stage_layers
+from simulator.training_run.layer_work import layer_work
+from simulator.training_run.quantised_bytes import quantised_bytes
+from simulator.training_run.run_stack import load_run_stack
+from simulator.training_run.state_work import state_work
+from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
+
+CORE = load_run_stack("megatron-core")
+NANO = figures("Nemotron 3 Nano 30B-A3B")
+SUPER = figures("Nemotron 3 Super 120B-A12B")
+RUN = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
+
+
+def step_compute(run: TrainingRun) -> tuple[float, float]:
+    x = features([run])
+    return float(x.attention_forward[0]), float(x.state_forward[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        # Total and active parameters as the models' cards print them, embeddings included.
+        ("Nemotron-H 8B", 8.1, 8.1),
+        ("Nemotron-H 56B", 56.3, 56.3),
+        ("Nemotron 3 Nano 30B-A3B", 31.6, 3.6),
+        ("Nemotron 3 Super 120B-A12B", 120.6, 12.7),
+        ("Nemotron 3 Ultra 550B-A55B", 550.0, 55.0),
+        ("Mamba-2 2.7B", 2.7, 2.7),
+        ("Jamba v0.1", 52.0, 12.0),
+        ("Qwen3-Next 80B-A3B", 80.0, 3.8),
+        ("DeepSeek-V3", 671.0, 37.6),
+        ("Kimi K2", 1026.0, 32.9),
+        ("Qwen3 235B-A22B", 235.0, 22.2),
+        ("GLM-4.5", 353.0, 33.6),
+        ("GLM-4.5-Air", 107.0, 13.4),
+        ("Llama 4 Maverick", 400.7, 17.2),
+        ("gpt-oss 120B", 116.8, 5.7),
+    ],
+)
+def test_parameters_are_those_of_the_cards(name: str, billions: float, active: float) -> None:
+    model = figures(name)
+    idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
+    assert model.parameters == pytest.approx(billions * 1e9, rel=0.02)
+    assert model.parameters - idle == pytest.approx(active * 1e9, rel=0.03)
+
+
+def test_the_products_of_mamba_2() -> None:
+    """Two chunks of 4 tokens, H 2 heads of P 3, N 5 states, G 1 (arXiv 2405.21060, section 6):
+    per chunk C B^T is 4 x 5 x 4, and each head has 4 x 4 x 3, 5 x 4 x 3 and 4 x 5 x 3."""
+    state = StateSpace(heads=2, head_size=3, state_size=5, chunk=4)
+    model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
+    work = state_work(model, tokens=8, seq_len=8, tp=1)
+    flop = sum(2 * x.m * x.n * x.k * x.count for x in work.products)
+    assert flop == 2 * (2 * 80 + 2 * 2 * (48 + 60 + 60))
+    # States of two chunks in fp32, written, read and written again: 3 x 4 x 2 x (6 x 5).
+    assert work.state_bytes == 3 * 4 * 2 * 30
+    # Convolution over 6 + 10 channels, read and written; output and gate read, result written.
+    assert work.pass_width == 2 * 16 + 3 * 6
+
+
+def test_weights_of_a_state_layer() -> None:
+    """mamba2-2.7b: h 2560, 80 heads of 64, N 128: in 2560 x (2 x 5120 + 256 + 80), out 5120 x
+    2560, convolution 5376 x 4, three numbers a head and a norm of 5120."""
+    state = figures("Mamba-2 2.7B").state
+    assert state is not None
+    assert state.parameters(2560) == 2560 * 10576 + 5120 * 2560 + 5376 * 4 + 240 + 5120
+
+
+def test_a_scan_runs_on_vector_units_alone() -> None:
+    """Jamba: 28 of 32 layers, 8192 channels of 16 states, 9 flop each (arXiv 2312.00752)."""
+    run = replace(RUN, model=figures("Jamba v0.1"))
+    work = layer_work(run, CORE, experts=False)
+    assert work.state_matmuls == ()
+    assert work.scan_forward_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
+
+
+def test_a_hybrid_is_the_average_of_its_layers() -> None:
+    """Nano: of 52 layers 23 have a state, 6 attention, 23 experts."""
+    run = replace(RUN, model=NANO)
+    work = layer_work(run, CORE, experts=True)
+    assert [x.count for x in work.matmuls[:4]] == [23 / 52, 23 / 52, 6 / 52, 6 / 52]
+    (core,) = work.attention
+    assert core.count == 6 / 52
+    # Each of its layers is one block, half of what norms and messages of other models count.
+    assert NANO.blocks_per_layer == 1.0
+    spread = replace(run, expert_parallel=8, dp=8)
+    # 23 layers with experts of twice the launches, 16 experts each, half a layer's otherwise.
+    kernels = 9 * (29 + 2 * 23) / 52 + 23 / 52 * 2 * 16
+    assert features([spread]).kernels_forward[0] == pytest.approx(kernels)
+
+
+def test_experts_in_a_latent_width() -> None:
+    """Super: tokens of 4096 go to 22 experts in 1024, of 2688 inside, without a gate."""
+    run = replace(RUN, model=SUPER, expert_parallel=8)
+    work = layer_work(run, CORE, experts=True)
+    tokens = run.tokens * 22 * 8 / 512
+    assert [(x.m, x.n, x.k, x.count) for x in work.grouped] == [
+        (tokens, 2688, 1024, 64),
+        (tokens, 1024, 2688, 64),
+    ]
+    wide = replace(SUPER, expert_input=0)
+    sent = features([run, replace(run, model=wide)]).expert_inner
+    assert 2.0 < sent[1] / sent[0] < 4.5  # four times the bytes; small messages are slower
+
+
+def test_windows_shorten_the_core_and_nothing_else() -> None:
+    narrow = replace(LLAMA_8B, window=1024, window_layers=16)
+    run = replace(RUN, seq_len=16384)
+    full = step_compute(run)[0]
+    half = step_compute(replace(run, model=narrow))[0]
+    every = step_compute(replace(run, model=replace(narrow, window_layers=32)))[0]
+    # 16384 keys against a window of 1024: at most an eighth of the work, and blocks at its edges.
+    assert half == pytest.approx((full + every) / 2)
+    assert full / 8 < every < full / 4
+    # A window as long as the sequence is none.
+    assert step_compute(replace(run, model=replace(narrow, window=16384)))[0] == full
+    assert (
+        layer_work(run, CORE, experts=False).matmuls
+        == layer_work(replace(run, model=narrow), CORE, experts=False).matmuls
+    )
+
+
+def test_the_fullest_expert_rank_sets_the_pace() -> None:
+    mixtral = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8)
+    x = features([mixtral, replace(mixtral, expert_imbalance=1.5)])
+    assert x.grouped_forward[1] / x.grouped_forward[0] == pytest.approx(1.5, rel=0.1)
+    assert x.expert_inner[1] > 1.3 * x.expert_inner[0]
+    assert x.matmul_forward[1] == x.matmul_forward[0]
+
+
+def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
+    run = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8, lora=True)
+    work = layer_work(run, CORE, experts=True)
+    assert len(work.backward_grouped()) == len(work.grouped) == 2
+    trained = layer_work(replace(run, lora=False), CORE, experts=True)
+    assert len(trained.backward_grouped()) == 4
+
+
+def test_predicted_tokens_take_a_layer_and_logits_on_the_last_stage() -> None:
+    """DeepSeek-V3 on 4 and 16 stages as Megatron-Bridge lays it out: 16, 16, 16, 13 layers and the
+    one that predicts; 15 stages of 4, then 1 and that one."""
+    run = replace(RUN, model=DEEPSEEK_V3, schedule="1f1b", num_devices=64)
+    assert DEEPSEEK_V3.predicted_ahead == 1
+    assert stage_layers(replace(run, pp=4)) == (16, 14)
+    assert stage_layers(replace(run, pp=16)) == (4, 2)
+    assert stage_layers(run) == (62, 62)
+    plain = replace(run, model=replace(DEEPSEEK_V3, predicted_ahead=0))
+    x = features([run, plain])
+    assert x.head_matmul[0] == pytest.approx(2 * x.head_matmul[1])
+
+
+def test_casts_to_8_bits() -> None:
+    """mxfp8: [4, 8] x [8, 2]: 32 inputs and 8 gradients, 2 bytes read and two copies of 33/32."""
+    run = replace(RUN, precision="mxfp8")
+    (first, *_) = layer_work(run, CORE, experts=False).matmuls
+    forward, backward = quantised_bytes("mxfp8", [replace(first, m=4, n=2, k=8)])
+    assert forward == 32 * (2 + 2 * 33 / 32)
+    assert backward == 8 * (2 + 2 * 33 / 32)
+    assert quantised_bytes("bf16", [first]) == (0.0, 0.0)
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(UnknownNameError, match="sdd"):
+        StateSpace(heads=1, head_size=1, state_size=1, rule="sdd")
+    with pytest.raises(InputError, match="3 groups do not divide 4 heads"):
+        StateSpace(heads=4, head_size=1, state_size=1, groups=3)
+    for change, said in (
+        ({"window_layers": 3}, "need a window"),
+        ({"window": 8, "window_layers": 99}, "99 layers with a window"),
+        ({"state_layers": 2}, "together"),
+    ):
+        with pytest.raises(InputError, match=said):
+            replace(LLAMA_8B, **change)  # type: ignore[arg-type] # by name
