@@ -91,9 +91,8 @@ def write_text(path: str | Path, text: str) -> None:
     file would be all that is left of it. Raises DocumentError.
     """
     file = Path(path)
-    if file.is_dir():
-        raise DocumentError(f"{path}: cannot be written: it is a folder; name a file in it")
-    if str(file).startswith(("/dev/", "/proc/")) or (file.exists() and not file.is_file()):
+    need_writable(path)
+    if _is_device(file):
         _write_through(file, text)
         return
     file = Path(os.path.realpath(file))
@@ -115,6 +114,25 @@ def write_text(path: str | Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def need_writable(path: str | Path) -> None:
+    """Raises, before any work, the DocumentError that writing a file there would end in."""
+    file = Path(path)
+    if file.is_dir():
+        raise DocumentError(f"{path}: cannot be written: it is a folder; name a file in it")
+    if _is_device(file):
+        return
+    # write_text makes the folders that are missing.
+    folder = next(one for one in Path(os.path.realpath(file)).parents if one.exists())
+    if not folder.is_dir():
+        raise DocumentError(f"{path}: cannot be written: {folder} is a file, no folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DocumentError(f"{path}: cannot be written: no permission to write into {folder}")
+
+
+def _is_device(file: Path) -> bool:
+    return str(file).startswith("/dev/") or (file.exists() and not file.is_file())
 
 
 def _write_through(file: Path, text: str) -> None:

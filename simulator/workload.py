@@ -8,6 +8,8 @@ from profiles.errors import InputError, UnknownNameError
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "sgd")
+MOST = 2**31 - 1
+"""The largest count of sequences or of their tokens: more is a slip, and would search for hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,11 @@ class Workload:
             raise InputError(f"global batch must be 1 or more, got {self.global_batch}")
         if self.sequence_length < 1:
             raise InputError(f"sequence length must be 1 or more, got {self.sequence_length}")
+        if max(self.global_batch, self.sequence_length) > MOST:
+            raise InputError(
+                f"a global batch of {self.global_batch} sequences of {self.sequence_length} "
+                f"tokens: each may be {MOST:,} at most"
+            )
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
         if self.optimizer not in OPTIMIZERS:

@@ -13,6 +13,7 @@ from profiles.model.transformer import Transformer
 from simulator.training_run.far_level import FarLevel
 from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
+from simulator.workload import MOST
 
 # Light takes 0.1 ms for 20 km of fibre: a level of that latency joins sites, not nodes.
 _SITE_LATENCY_S = 1e-4
@@ -36,6 +37,9 @@ def base_run(
     device = only_device(cluster)
     if global_batch < 1:
         raise InputError(f"--global-batch must be 1 or more, got {global_batch}")
+    if max(global_batch, seq_len) > MOST:
+        flag, value = max(("--global-batch", global_batch), ("--seq", seq_len), key=lambda f: f[1])
+        raise InputError(f"{flag} may be {MOST:,} at most, got {value:,}")
     node = min(cluster.levels[0].domain_size if cluster.levels else 1, cluster.num_devices)
     link = _outer_link(cluster, device, node)
     far = far_levels_of(cluster)

@@ -209,7 +209,7 @@ def _pipelines(
 
 def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
     """The contradiction in one sentence."""
-    pins = " with ".join(space.pins()) or "no pin"
+    pins = " with ".join(space.pins()) or "without pins"
     rules, model = ground.rules, ground.model
     for axis in ("tp", "pp", "dp", "cp", "ep", "vpp"):
         asked = getattr(space, axis)

@@ -21,6 +21,22 @@ def main(argv: Sequence[str] | None = None, *, age_s: float = 0.0) -> int:
 
     `age_s` is what has gone by of the yardstick's time before this call.
     """
+    try:
+        arguments = _parser().parse_args(argv)
+        arguments.age_s = age_s
+        return int(arguments.run(arguments))
+    except ShardwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("error: interrupted before there was an answer", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    """A command for each module of this folder that offers one."""
     parser = argparse.ArgumentParser(
         prog="python -m planner.yardstick", description=planner.yardstick.__doc__
     )
@@ -37,18 +53,7 @@ def main(argv: Sequence[str] | None = None, *, age_s: float = 0.0) -> int:
         command = commands.add_parser(found.name, help=first_line, description=module.__doc__)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    arguments = parser.parse_args(argv)
-    arguments.age_s = age_s
-    try:
-        return int(arguments.run(arguments))
-    except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        print("error: interrupted before there was an answer", file=sys.stderr)
-        return INTERRUPTED
+    return parser
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from planner.intra_op.contest_file import read_contest_problem
 from planner.intra_op.solution import Solution, Status
 from planner.intra_op.solve import Progress, solve
-from profiles.document import write_text
+from profiles.document import need_writable, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
 
@@ -131,6 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.seed < 0:
         raise InputError(f"--seed {arguments.seed}: give a whole number, 0 or more")
+    if arguments.output is not None:
+        need_writable(arguments.output)
     row = solve_file(
         arguments.file,
         time_limit_s=max((1.0 - MARGIN) * arguments.time_limit - arguments.age_s, 0.0),

@@ -22,7 +22,7 @@ from planner.yardstick.layer_graph import (
     check_layer_split,
     read_layer_graph,
 )
-from profiles.document import write_text
+from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 
 TIME_LIMIT_S = 60.0
@@ -131,6 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Solve the file's graph, print and write the split; the exit status."""
     if not arguments.time_limit > 0:
         raise InputError(f"--time-limit is {arguments.time_limit}; it must be above 0 seconds")
+    if arguments.output is not None:
+        need_writable(arguments.output)
     try:
         placed = place_graph(read_layer_graph(arguments.file), arguments.time_limit)
     except InfeasibleError as error:

@@ -192,10 +192,11 @@ class Device:
     def peak(self, dtype: str) -> Sourced:
         """The dense peak for a torch type or a precision (`nvfp4`); raises InputError, naming the
         rates that there are."""
-        dtype = PRECISION_TYPES.get(dtype, dtype)
+        asked, dtype = dtype, PRECISION_TYPES.get(dtype, dtype)
         if dtype not in self.peak_flop_per_s:
+            said = "" if asked == dtype else f" (precision {asked})"
             raise InputError(
-                f"device {self.name} has no rate for {dtype}; it has rates for "
+                f"device {self.name} has no rate for {dtype}{said}; it has rates for "
                 f"{', '.join(sorted(self.peak_flop_per_s))}"
             )
         return self.peak_flop_per_s[dtype]

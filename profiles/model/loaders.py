@@ -100,6 +100,12 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in MODEL_FOLDER.glob("*.json")))
 
 
+def model_named(text: str) -> str | None:
+    """The shipped model that `text` names, if it names one."""
+    name = _ALIASES.get(text.lower(), text.lower())
+    return name if name in model_names() else None
+
+
 def resolve_model(text: str) -> ModelSpec:
     """The model that `text` names.
 
@@ -108,21 +114,29 @@ def resolve_model(text: str) -> ModelSpec:
     """
     if _FACTORY.match(text):
         return ModelSpec(name=text.rpartition(":")[2], source=text, factory=text)
+    if Path(text).is_dir() and model_named(text) is None:
+        # A checkpoint's folder, as transformers takes it.
+        inside = Path(text) / "config.json"
+        if not inside.is_file():
+            raise ModelError(
+                f"{text}: is a folder without a config.json; give a checkpoint's folder, the path "
+                "of a config.json, or package.module:factory"
+            )
+        text = str(inside)
     if text.endswith(".json") or Path(text).is_file():
         config = read_mapping(text)
         folder = Path(text).resolve().parent.name
         name = str(config.get("_name_or_path") or folder or Path(text).stem)
         return _checked(ModelSpec(name=name, source=text, config=config))
-    name = _ALIASES.get(text.lower(), text.lower())
-    path = MODEL_FOLDER / f"{name}.json"
-    if path.parent != MODEL_FOLDER or name not in model_names():
+    shipped = model_named(text)
+    if shipped is None:
         unknown = UnknownNameError("model", text, model_names())
         raise ModelError(
             f"{unknown} Or pass the path of the model's config.json, or package.module:factory; "
             "nothing is downloaded."
         )
-    entry = read_mapping(path)
-    return _checked(ModelSpec(name=name, source=name, config=entry["config"]))
+    entry = read_mapping(MODEL_FOLDER / f"{shipped}.json")
+    return _checked(ModelSpec(name=shipped, source=shipped, config=entry["config"]))
 
 
 def _family(config: Mapping[str, Any], source: str) -> str:

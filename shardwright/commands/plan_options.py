@@ -19,6 +19,8 @@ OPTION_FLAGS = {
     "optimizer_offload": "--optimizer-offload",
     "activation_offload": "--activation-offload",
 }
+# Precisions of which a few layers may be left out.
+NARROW = ("fp8", "mxfp8", "nvfp4")
 # The shares that `--activation-offload any` tries.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -29,6 +31,16 @@ def asked_options(given: Mapping[str, str | None], precision: str) -> AskedOptio
     Raises InputError for what is no list of such values, UnknownNameError for unknown names.
     """
     precisions = _names(precision)
+    if _counts(given, "local_workers") and max(_counts(given, "local_steps"), default=1) == 1:
+        raise InputError(
+            f"--local-workers {given['local_workers']}: nothing steps alone unless --local-steps "
+            "is above 1; give for example --local-steps 1,50, or leave it out"
+        )
+    if _counts(given, "wide_layers") and not {*precisions} & {*NARROW, ANY}:
+        raise InputError(
+            f"--wide-layers {given['wide_layers']}: all layers are in {precision} as it is; give a "
+            f"--precision of {', '.join(NARROW)}, or leave it out"
+        )
     return AskedOptions(
         precisions=precisions if len(precisions) > 1 or precisions == (ANY,) else (),
         orders=_names(given.get("order")),

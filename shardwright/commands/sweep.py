@@ -12,7 +12,7 @@ from planner.answer_folder import AnswerFolder
 from planner.local_workers import local_workers
 from planner.ray_workers import ray_workers
 from planner.sweep import Question, Row, Workers, has_plan, sweep
-from profiles.document import write_text
+from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.units import format_time
 from shardwright import __version__
@@ -186,6 +186,7 @@ def _folder(flags: SweepFlags) -> Path:
         raise InputError("a sweep writes a folder: name it with -o FOLDER/")
     if flags.folder.exists() and not flags.folder.is_dir():
         raise InputError(f"-o {flags.folder} is a file; a sweep writes a folder: name another")
+    need_writable(flags.folder / "summary.csv")
     return flags.folder
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from shardwright.flags.outputs import need_room_for
 from shardwright.flags.shared import Json, Local
 
 PREDICT_EXAMPLES = (
@@ -46,6 +47,7 @@ def predict(
 ) -> None:
     """One plan in depth: where the time and the memory go, and what the numbers rest on. Or one
     prediction per row of a table of runs (--runs)."""
+    need_room_for(output, html, trace)
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
     if runs is not None and explain_run is not None:
@@ -85,6 +87,7 @@ def compare(
     ] = None,
 ) -> None:
     """Predicted against measured, part by part; or the difference of two plans."""
+    need_room_for(markdown, html, trace)
     from shardwright.commands.compare import compare as command
 
     command(
@@ -113,6 +116,7 @@ def validate(
     html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
 ) -> None:
     """Predictions beside what others measured: errors, intervals, choices, by source."""
+    need_room_for(markdown, html)
     from shardwright.commands.validate import validate as command
 
     command(table, failed=failed, cross_validate=cross_validate, markdown=markdown, html=html)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shardwright.flags.outputs import need_room_for
 from shardwright.flags.shared import Json, Local, Precision, Quiet, Seq
 
 PROFILE_EXAMPLES = (
@@ -48,6 +49,7 @@ def profile(
 ) -> None:
     """Measure this machine; the result is what `--on local` names. Or calibrate the predictions of
     described runs to a cluster by a handful of its own (--from)."""
+    need_room_for(output)
     if from_runs is not None:
         from shardwright.commands.calibrate import calibrate
 
@@ -88,6 +90,7 @@ def run(
 ) -> None:
     """Run a plan through torchrun on this machine and measure it; of a sharding file compare
     values, gradients and collectives with what was planned."""
+    need_room_for(output)
     from shardwright.commands.run import run as command
 
     command(

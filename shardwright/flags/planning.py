@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shardwright.flags.outputs import need_room_for
 from shardwright.flags.shared import (
     Json,
     Local,
@@ -181,8 +182,11 @@ def plan(
             refused={"--pareto": pareto, "--time-limit": time_limit, "--explain": explain},
         )
         return
+    if sort != "step":
+        raise typer.BadParameter(f"--sort {sort} orders the table of a sweep, this is one question")
     if not model or not on or global_batch is None:
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
+    need_room_for(output)
     from shardwright.commands.plan import plan as command
 
     command(
@@ -233,6 +237,7 @@ def shard(
 ) -> None:
     """How every op of a model, or of one block, is best split over a mesh of devices: DTensor
     placements with a bound, beside Megatron's layout. `run` applies the file."""
+    need_room_for(output)
     from shardwright.commands.shard import shard as command
 
     command(

@@ -12,6 +12,7 @@ from planner.layout.layout_choice import part_words
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
+from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.prediction import Interval
 
@@ -51,20 +52,25 @@ def layout_report(answer: LayoutFile) -> RenderableType:
     if prediction.usd_per_million_tokens is not None:
         facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
     return Group(
-        Text.assemble(("Best layout  ", "bold"), layout_title(chosen.run), "   ", (proof, "green")),
-        Text("             " + "   ".join(facts)),
-        Text(
-            f"             {answer.considered:,} layouts considered in "
+        labelled(
+            Text("Best layout  ", style="bold"),
+            layout_title(chosen.run),
+            Text(proof, style="green"),
+        ),
+        labelled("             ", *facts),
+        labelled(
+            "             ",
+            f"{answer.considered:,} layouts considered in "
             f"{format_time(answer.search_time_s)}: {answer.too_big:,} lack memory, "
-            f"{answer.pruned:,} pruned by their bound, {answer.refined:,} refined"
+            f"{answer.pruned:,} pruned by their bound, {answer.refined:,} refined",
         ),
         Text(""),
         rows,
         Text(""),
-        Text(f"Step:   {_parts(chosen)}"),
+        labelled("Step:   ", _parts(chosen)),
         *_ranges(chosen),
         *_helps(answer),
-        *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
+        *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
 
 
@@ -184,7 +190,7 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
     if found.usd_per_million_tokens_delivered is not None:
         kept = _range("$ per M tokens kept", found.usd_per_million_tokens_delivered, "{:.3g}")
         lost += f"; {kept}"
-    return [Text(f"Range:  {said}"), Text(f"Long:   {lost}")]
+    return [labelled("Range:  ", said), labelled("Long:   ", lost)]
 
 
 def _range(name: str, value: Interval, form: str) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from planner.mixed_answer import Compared, MixedPlanFile
 from planner.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
 from profiles.units import format_bytes, format_percent, format_time, format_usd
+from shardwright.report.labelled import labelled
 from shardwright.report.terminal import infeasible_report, stages_line, table
 from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.mixed_prediction import MixedPrediction, MixedStagePrediction, ReplicaPrediction
@@ -32,7 +33,7 @@ def mixed_report(answer: MixedPlanFile) -> RenderableType:
         Text(""),
         _comparison(answer),
         Text(""),
-        *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
+        *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
 
 

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_percent, format_time
+from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.training_run.explain_memory import MemoryExplanation
 from simulator.training_run.explain_run import IntervalUsed, RunExplanation
@@ -59,7 +60,7 @@ def explanation_report(found: RunExplanation) -> RenderableType:
         _sources(found),
         Text(""),
     ]
-    parts += [Text(f"Assumed: {said}", style="dim") for said in found.run.defaults]
+    parts += [labelled("Assumed: ", said, style="dim") for said in found.run.defaults]
     if found.memory is None:
         parts.append(Text(f"No memory: {found.why_no_memory}"))
     elif found.memory_interval is not None:

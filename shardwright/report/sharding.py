@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time
+from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.op_sharding_file import (
     Message,
@@ -41,7 +42,7 @@ def sharding_report(answer: OpShardingFile, *, explain: bool = False) -> Rendera
         if explain:
             parts += [Text(""), _ops(answer)]
     parts.append(Text(""))
-    parts += [Text(f"Assumed: {text}") for text in answer.assumptions]
+    parts += [labelled("Assumed: ", text) for text in answer.assumptions]
     if explain:
         parts += [Text(f"Source of {name}: {text}") for name, text in answer.sources.items()]
     else:

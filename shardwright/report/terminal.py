@@ -26,6 +26,7 @@ from profiles.units import (
 )
 from shardwright.compare import Comparison
 from shardwright.report.branch_stages import branch_rows
+from shardwright.report.labelled import labelled
 from shardwright.report.markdown import cells, verdict
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
@@ -73,13 +74,14 @@ def plan_report(answer: PlanFile) -> RenderableType:
     plan, prediction = answer.plan, answer.prediction
     gap = answer.gap or 0.0
     proof = "proven optimal" if answer.status == "optimal" else f"within {format_percent(gap)}"
-    head = Text.assemble(
-        ("Best plan  ", "bold"),
+    head = labelled(
+        Text("Best plan  ", style="bold"),
         plan_title(plan),
-        "   ",
-        (proof, "green"),
-        f" in {format_time(answer.search_time_s)} ({answer.solver}; {answer.cells_considered} "
-        f"cells, {answer.cells_pruned} pruned)",
+        Text.assemble(
+            (proof, "green"),
+            f" in {format_time(answer.search_time_s)} ({answer.solver}; {answer.cells_considered} "
+            f"cells, {answer.cells_pruned} pruned)",
+        ),
     )
     step = prediction.step_time_s
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
@@ -119,15 +121,15 @@ def plan_report(answer: PlanFile) -> RenderableType:
         )
     return Group(
         head,
-        Text("           " + "   ".join(facts)),
+        labelled("           ", *facts),
         Text(""),
         rows,
         Text(""),
-        Text(f"Stages: {stages_line(plan)}"),
+        labelled("Stages: ", stages_line(plan)),
         *branch_table(plan, prediction),
-        Text(f"Limit:  {prediction.limit}"),
-        Text(f"Data:   {sources_line(prediction)}"),
-        *(Text(f"Assumed: {said}", style="dim") for said in answer.assumptions),
+        labelled("Limit:  ", prediction.limit),
+        labelled("Data:   ", sources_line(prediction)),
+        *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
 
 
@@ -251,9 +253,9 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
         Text(""),
         memory,
         Text(""),
-        Text(f"Stages: {stages_line(plan)}"),
+        labelled("Stages: ", stages_line(plan)),
         *branch_table(plan, prediction),
-        Text(f"Limit:  {prediction.limit}"),
+        labelled("Limit:  ", prediction.limit),
     ]
     if explain:
         rows = table(("rests on", "left"), ("share", "right"), ("how", "left"), ("source", "left"))

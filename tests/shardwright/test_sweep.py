@@ -44,6 +44,7 @@ from shardwright.questions import Grid, pose, price_for, questions_of, read_ques
 from shardwright.report.sweep_table import sorted_rows, sweep_csv, sweep_json
 from shardwright.solve_task import Task, job_of, solve_text, trace_task
 from simulator.stack import load_stack
+from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright
 from tests.shardwright.test_docs import fenced
 
@@ -95,20 +96,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[str]:
-    """The address of a real Ray cluster of two nodes with one CPU each."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'shardwright[cluster]'")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster as RayCluster
-
-    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = RayCluster(initialize_head=True, head_node_args=node)
-    try:
-        cluster.add_node(**node)
-        cluster.wait_for_nodes()
-        yield cluster.address
-    finally:
-        cluster.shutdown()
+    with ray_cluster_of_two() as address:
+        yield address
 
 
 @pytest.mark.parametrize("count", [1, 2])

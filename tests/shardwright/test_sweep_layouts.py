@@ -9,12 +9,14 @@ from typer.testing import CliRunner
 
 from planner.answer_folder import AnswerFolder
 from planner.local_workers import local_workers
-from planner.sweep import solve_here, sweep
+from planner.ray_workers import ray_workers
+from planner.sweep import Workers, solve_here, sweep
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
 from shardwright.cli import app
 from shardwright.commands.sweep import SOLVE
 from shardwright.questions import Grid, pose, questions_of
 from shardwright.solve_task import solve_text
+from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_sweep import CACHE, skip_where_code_changed
 
 GRID = Grid(
@@ -74,17 +76,34 @@ def typed(*arguments: str) -> str:
     return done.stdout
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
-    found = []
-    for number, workers in enumerate((solve_here(solve_text), local_workers(SOLVE, 2))):
-        folder = tmp_path / str(number)
-        rows = list(sweep(questions_of(GRID), pose=pose, workers=workers,
-                          shelf=AnswerFolder(folder=folder)))  # fmt: skip
-        skip_where_code_changed()
-        assert [row.reason for row in rows] == [""] * 8
-        found.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert len(found[0]) == 8
-    assert found[0] == found[1]
+def swept(folder: Path, workers: Workers) -> dict[str, bytes]:
+    """Every plan file that a sweep of GRID writes, by name."""
+    rows = list(
+        sweep(questions_of(GRID), pose=pose, workers=workers, shelf=AnswerFolder(folder=folder))
+    )
+    skip_where_code_changed()
+    assert [row.reason for row in rows] == [""] * 8
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What this process alone answers."""
+    return swept(tmp_path_factory.mktemp("alone"), solve_here(solve_text))
+
+
+def test_any_number_of_workers_writes_the_same_bytes(
+    alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert len(alone) == 8
+    assert swept(tmp_path, local_workers(SOLVE, 2)) == alone
+
+
+def test_a_ray_cluster_of_two_nodes_writes_the_same_bytes(
+    alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    with ray_cluster_of_two() as address:
+        assert swept(tmp_path, ray_workers(SOLVE, address)) == alone
 
 
 def test_the_same_answer_as_a_single_question(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_refuses_time_limit_zero_and_files_that_are_not_graphs(tmp_path, capsys)
     assert run(tmp_path, small(), "--time-limit", "0") == 2
     assert "--time-limit is 0.0; it must be above 0 seconds" in capsys.readouterr().err
     assert main(["partition", str(tmp_path / "absent.json")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "absent.json: no such file" in capsys.readouterr().err
     assert run(tmp_path, [1, 2]) == 2
     assert "is list, an object is needed" in capsys.readouterr().err
 

@@ -1,6 +1,8 @@
 """Sailor's runs: what files mean, what is computed from them, and how near it comes."""
 
+import copy
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -175,6 +177,56 @@ def test_unknown_things_are_named(tmp_path):
     (tmp_path / "runs.json").write_text(json.dumps(rows))
     with pytest.raises(InputError, match=r"runs.json\[0\]: 2 pipelines"):
         read_runs(tmp_path / "runs.json")
+
+
+RUN = {
+    "id": "one", "N": 1, "mbs": 1, "gbs": 4, "real": 2.0,
+    "pipeline_list": [{
+        "num_stages": 1, "dp": [1], "layers_per_stage": [[0, 1]],
+        "tmp_per_stage": [[[[["X", 2, "z"]], 2]]],
+    }],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (("mbs",), 0, r"runs.json\[0\].mbs: found 0; give a whole number of 1 or more"),
+        (("gbs",), math.inf, r"gbs: found inf; give a whole number"),
+        (("real",), math.nan, r"real: found nan; give a number above 0"),
+        (("pipeline_list",), None, r"pipeline_list: found nothing; give a list"),
+        (
+            ("pipeline_list", 0, "layers_per_stage", 0, 0),
+            -1,
+            r"layers_per_stage\[0\]\[0\]: found -1",
+        ),
+        (("pipeline_list", 0, "layers_per_stage", 0), [], r"stage 0 has no layer"),
+        (("pipeline_list", 0, "tmp_per_stage", 0, 0), 7, r"found 7; give a list of 2 entries"),
+        (("pipeline_list", 0, "tmp_per_stage", 0, 0, 0, 0, 0), 3, r"found 3; give a text"),
+    ],
+)
+def test_a_wrong_entry_of_a_run_is_named(tmp_path, key, value, message):
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps([RUN]))
+    assert read_runs(path)[0].global_batch_size == 4
+    changed = copy.deepcopy(RUN)
+    holder = changed
+    for step in key[:-1]:
+        holder = holder[step]
+    holder[key[-1]] = value
+    path.write_text(json.dumps([changed]))
+    with pytest.raises(InputError, match=message):
+        read_runs(path)
+
+
+def test_no_run_and_a_profile_that_is_none(tmp_path):
+    (tmp_path / "runs.json").write_text("[]")
+    with pytest.raises(InputError, match="holds no run"):
+        read_runs(tmp_path / "runs.json")
+    m = measurements()
+    m.profiles["OPT-350"]["X"]["1"]["2"] = {"0": [1.0, math.nan, 0.5]}
+    with pytest.raises(InputError, match="give 3 finite numbers of 0 or more"):
+        m.layer_times("OPT-350", "X", 1, 2)
 
 
 @needs_runs

@@ -1,0 +1,31 @@
+"""Lines with a label: broken between parts, or at words, under the first word."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from shardwright.report.labelled import labelled
+
+
+def printed(width: int, label: str, *parts: str) -> list[str]:
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(labelled(label, *parts))
+    return stream.getvalue().splitlines()
+
+
+def test_a_line_breaks_between_its_parts() -> None:
+    # 7 + 6 + 3 + 6 = 22 columns hold the first two parts, and no third.
+    assert printed(30, "Range: ", "step 1", "peak 2", "cost of 3") == [
+        "Range: step 1   peak 2",
+        "       cost of 3",
+    ]
+    assert printed(60, "Range: ", "step 1", "peak 2") == ["Range: step 1   peak 2"]
+
+
+def test_a_long_part_breaks_at_words_and_keeps_its_brackets() -> None:
+    assert printed(28, "Limit: ", "memory of [rank] zero is nearly full") == [
+        "Limit: memory of [rank] zero",
+        "       is nearly full",
+    ]
