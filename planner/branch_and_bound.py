@@ -26,6 +26,7 @@ from simulator.plan import Plan
 from simulator.prediction import Prediction
 
 _CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
+_CLOSINGS = 16  # of a search; each takes up to a few seconds
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
@@ -105,7 +106,7 @@ def branch_and_bound(
              the cell is refined
     estimate for runners-up: a bound that is nearly reached, cheaper than refining
     close    what takes longer than refining: asked of refined cells whose bound is under the best
-             plan, the least first, until bound and plan meet or it closes one no further
+             plan, the least first, until bound and plan meet or none is closed further
     runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
              refined until there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
@@ -155,16 +156,22 @@ def branch_and_bound(
 
 
 def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[int]:
-    """Refined cells that may hold something better than the best plan, the least bound first; ends
-    where the least is of a cell that was named before."""
-    named: set[int] = set()
-    while True:
+    """Refined cells that may hold something better than the best plan, the least bound first; once
+    more those for which the best plan was slower then. At most _CLOSINGS."""
+    asked: dict[int, float] = {}
+    for _ in range(_CLOSINGS):
         best = min((r.step_time_s for r in done.values()), default=np.inf)
         bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items()}
-        index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
-        if index < 0 or index in named or bounds[index] >= best * (1 - _CLOSED):
+        still = [
+            i
+            for i, bound in bounds.items()
+            if bound < best * (1 - _CLOSED) and (i not in asked or best < asked[i] * (1 - _CLOSED))
+        ]
+        fresh = [i for i in still if i not in asked] or still
+        if not fresh:
             return
-        named.add(index)
+        index = min(fresh, key=lambda i: (bounds[i], i))
+        asked[index] = best
         yield index
 
 
