@@ -26,7 +26,8 @@ from simulator.plan import Plan
 from simulator.prediction import Prediction
 
 _CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
-_CLOSINGS = 16  # of a search; each takes up to a few seconds
+_EFFORTS = (0.05, 1.0)  # shares of the work on a cell, one pass over the open ones each
+_CLOSINGS = 12  # cells of a pass
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
@@ -62,8 +63,9 @@ Refine = Callable[[Cell, float], Refinement]
 Estimate = Callable[[Cell, float], float]
 """The least step time of a cell as far as it is known without a prediction; at least the given one
 where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
-Close = Callable[[Refinement, float], Refinement]
-"""Refines a cell further: what it was refined to, and the step time to be under."""
+Close = Callable[[Refinement, float, float], Refinement]
+"""Refines a cell further: what it was refined to, the step time to be under, and the share of the
+work that it may take at most."""
 Sharpen = Callable[[Cell], float]
 """A lower bound on the step time of any plan of a cell."""
 
@@ -132,13 +134,13 @@ def branch_and_bound(
                 break
             if progress is not None:
                 _report(progress, done, left, best, clock() - start)
-        for index in _open_cells(done, left) if complete and close is not None else ():
+        for index, effort in _open_cells(done, left) if complete and close is not None else ():
             if time_limit_s is not None and clock() - start > time_limit_s:
                 complete = False
                 break
             assert close is not None  # else there is none to close
             before = replace(done[index], bound_s=max(done[index].bound_s, left.bounds[index]))
-            done[index] = close(before, best)
+            done[index] = close(before, best, effort)
             best = min(best, done[index].step_time_s)
             if progress is not None:
                 _report(progress, done, left, best, clock() - start)
@@ -155,24 +157,19 @@ def branch_and_bound(
     )
 
 
-def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[int]:
-    """Refined cells that may hold something better than the best plan, the least bound first; once
-    more those for which the best plan was slower then. At most _CLOSINGS."""
-    asked: dict[int, float] = {}
-    for _ in range(_CLOSINGS):
-        best = min((r.step_time_s for r in done.values()), default=np.inf)
-        bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items()}
-        still = [
-            i
-            for i, bound in bounds.items()
-            if bound < best * (1 - _CLOSED) and (i not in asked or best < asked[i] * (1 - _CLOSED))
-        ]
-        fresh = [i for i in still if i not in asked] or still
-        if not fresh:
-            return
-        index = min(fresh, key=lambda i: (bounds[i], i))
-        asked[index] = best
-        yield index
+def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[tuple[int, float]]:
+    """Refined cells that may hold something better than the best plan, the least bound first, with
+    how much work each is worth: all of them little at first, as a better plan closes the others."""
+    for effort in _EFFORTS:
+        asked: set[int] = set()
+        while len(asked) < _CLOSINGS:
+            best = min((r.step_time_s for r in done.values()), default=np.inf)
+            bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items() if i not in asked}
+            index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
+            if index < 0 or bounds[index] >= best * (1 - _CLOSED):
+                break
+            asked.add(index)
+            yield index, effort
 
 
 def _report(
