@@ -26,6 +26,8 @@ from simulator.plan import Plan
 from simulator.prediction import Prediction
 
 _CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
+_EFFORTS = (0.05, 1.0)  # shares of the work on a cell, one pass over the open ones each
+_CLOSINGS = 12  # cells of a pass
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
@@ -63,8 +65,9 @@ Refine = Callable[[Cell, float], Refinement]
 Estimate = Callable[[Cell, float], float]
 """The least step time of a cell as far as it is known without a prediction; at least the given one
 where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
-Close = Callable[[Refinement, float], Refinement]
-"""Refines a cell further: what it was refined to, and the step time to be under."""
+Close = Callable[[Refinement, float, float], Refinement]
+"""Refines a cell further: what it was refined to, the step time to be under, and the share of the
+work that it may take at most."""
 Sharpen = Callable[[Cell], float]
 """A lower bound on the step time of any plan of a cell."""
 
@@ -107,7 +110,7 @@ def branch_and_bound(
              the cell is refined
     estimate for runners-up: a bound that is nearly reached, cheaper than refining
     close    what takes longer than refining: asked of refined cells whose bound is under the best
-             plan, the least first, until bound and plan meet or it closes one no further
+             plan, the least first, until bound and plan meet or none is closed further
     runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
              refined until there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
@@ -133,13 +136,13 @@ def branch_and_bound(
                 break
             if progress is not None:
                 _report(progress, done, left, best, clock() - start)
-        for index in _open_cells(done, left) if complete and close is not None else ():
+        for index, effort in _open_cells(done, left) if complete and close is not None else ():
             if time_limit_s is not None and clock() - start > time_limit_s:
                 complete = False
                 break
             assert close is not None  # else there is none to close
             before = replace(done[index], bound_s=max(done[index].bound_s, left.bounds[index]))
-            done[index] = close(before, best)
+            done[index] = close(before, best, effort)
             best = min(best, done[index].step_time_s)
             if progress is not None:
                 _report(progress, done, left, best, clock() - start)
@@ -156,18 +159,19 @@ def branch_and_bound(
     )
 
 
-def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[int]:
-    """Refined cells that may hold something better than the best plan, the least bound first; ends
-    where the least is of a cell that was named before."""
-    named: set[int] = set()
-    while True:
-        best = min((r.step_time_s for r in done.values()), default=np.inf)
-        bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items()}
-        index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
-        if index < 0 or index in named or bounds[index] >= best * (1 - _CLOSED):
-            return
-        named.add(index)
-        yield index
+def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[tuple[int, float]]:
+    """Refined cells that may hold something better than the best plan, the least bound first, with
+    how much work each is worth: all of them little at first, as a better plan closes the others."""
+    for effort in _EFFORTS:
+        asked: set[int] = set()
+        while len(asked) < _CLOSINGS:
+            best = min((r.step_time_s for r in done.values()), default=np.inf)
+            bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items() if i not in asked}
+            index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
+            if index < 0 or bounds[index] >= best * (1 - _CLOSED):
+                break
+            asked.add(index)
+            yield index, effort
 
 
 def _report(

@@ -132,11 +132,11 @@ class BranchSolver:
         found = self._refine_ideals(cell, traced, below)
         return self._closed(cell, found, below) if self._may_close(cell) else found
 
-    def close(self, known: Refinement, below: float) -> Refinement:
+    def close(self, known: Refinement, below: float, effort: float = 1.0) -> Refinement:
         """As CellSolver's; order by order, where the ways to fill the stages are few."""
         cell = known.cell
         if cell.pp == 1:
-            return self.chain.close(known, below)
+            return self.chain.close(known, below, effort)
         orders = self._orders_to_close(cell)
         if orders is None:
             return known
@@ -146,7 +146,8 @@ class BranchSolver:
             if bound >= limit * (1 - _BETTER) or tried == MOST_TO_SOLVE:
                 bounds.append(bound)
                 break
-            made = self._solver(order).close(replace(known, plan=None, prediction=None), limit)
+            bare = replace(known, plan=None, prediction=None)
+            made = self._solver(order).close(bare, limit, effort)
             bounds.append(made.bound_s)
             run = self._as_run(made)
             if run is not None and run.step_time_s < best.step_time_s * (1 - _BETTER):

@@ -73,6 +73,7 @@ class CellSolver:
         self._interleavers: dict[Cell, Interleaver] = {}
         self._incumbent_s = np.inf
         self._splitters: dict[Cell, Splitter] = {}
+        self._closers: dict[Cell, Splitter] = {}
         self._last: tuple[Cell, PartitionProblem] | None = None
         self._solved: dict[Cell, tuple[float, Partition | None, float]] = {}
 
@@ -176,11 +177,11 @@ class CellSolver:
         return self._split_refinement(self._splitter(cell), cell, below, lower)
 
     def _split_refinement(
-        self, splitter: Splitter, cell: Cell, below: float, lower: float
+        self, splitter: Splitter, cell: Cell, below: float, lower: float, effort: float = 1.0
     ) -> Refinement:
         bound = lower
         for attempt in range(_ATTEMPTS):
-            split = splitter.best(below)
+            split = splitter.best(below, effort)
             # Only the first problem has all the memory: what is proved of the others is not of it.
             bound = max(bound, split.bound_s) if attempt == 0 else bound
             if split.partition is None or split.step_time_s >= below:
@@ -196,20 +197,24 @@ class CellSolver:
         """As `refine`, by the solver that knows the timeline of every schedule but interleaved."""
         return self._refine_split(cell, below, lower)
 
-    def close(self, known: Refinement, below: float) -> Refinement:
+    def close(self, known: Refinement, below: float, effort: float = 1.0) -> Refinement:
         """A refined cell with a better bound or plan, by the search that knows every schedule's
-        timeline; what is no better than `below` need not be told apart."""
+        timeline; what is no better than `below` need not be told apart. `effort` is the share of
+        the work that it may take."""
         cell = known.cell
         if cell.schedule == "none" or self.solver == "ilp":
             return known
         if cell.splits_backward:
             # Refined to its end already, unless it is another order's.
             return known if known.plan else self._refine_split(cell, below, known.bound_s)
-        problem = self.by_timeline(cell)
-        splitter = _closing(problem, known.bound_s)
+        if cell not in self._closers:
+            self._closers[cell] = _closing(self.by_timeline(cell), known.bound_s)
+        splitter = self._closers[cell]
         if known.plan is not None:
-            splitter.consider(_partition_of(known.plan, problem.chain.strategies))
-        found = self._split_refinement(splitter, cell, below, known.bound_s)
+            splitter.consider(_partition_of(known.plan, splitter.problem.chain.strategies))
+        found = self._split_refinement(splitter, cell, below, known.bound_s, effort)
+        if not splitter.has_ways:
+            del self._closers[cell]  # built for a time that is too long: a better plan may do
         if found.step_time_s < known.step_time_s:
             return found
         return replace(known, bound_s=min(found.bound_s, known.step_time_s))

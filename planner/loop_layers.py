@@ -21,13 +21,15 @@ import numpy as np
 from planner.interleaved_problem import starts_of
 from planner.loop_options import LoopOptions, Ranges
 from planner.problem import Array, Partition
-from planner.rank_blocks import ends_of
+from planner.rank_blocks import RankBlocks, ends_of
+from planner.rank_fill import least_seconds
 from planner.split_layers import Layer, Layers, RankWay, only_through, path_weights
 from planner.split_options import Index, RankOptions
 from planner.split_problem import SplitProblem
 from planner.timeline_path import COLUMNS, TimelinePath
 
 _MOST_WAYS = 150_000  # of all ranks together; beyond it a cell is left to its other bounds
+_EXACT = 1e-9  # relative
 _MOST_STEPS = 60_000  # from a state to the next, before strategies
 
 State = tuple[int, ...]
@@ -61,12 +63,15 @@ class LoopBuilder:
     def __init__(self, problem: SplitProblem, *, least_s: float = 0.0) -> None:
         self.problem, self.least_s = problem, least_s
         self.options = LoopOptions(problem)
-        self.equal = ends_of(problem.held) is not None and _alike_everywhere(problem)
+        self.ends = ends_of(problem.held) if _alike_everywhere(problem) else None
+        self.equal = self.ends is not None
         self._least = problem.held.least_blocks
         self._near_even = {0, 1} if problem.held.num_extras else {0}
         self._stages = [problem.held.stages_of(rank) for rank in range(problem.num_ranks)]
         self._limits: list[float] = [0.0] * problem.num_ranks
         self._alone: dict[tuple[int, ...], RankWay | None] = {}
+        self._least_s: dict[tuple[int, int], float] = {}
+        self._most = [0] * problem.num_ranks
         self._before_s = self._on_the_way()
 
     def mean_s(self) -> float:
@@ -97,6 +102,8 @@ class LoopBuilder:
         self._alone.clear()
         for rank in range(problem.num_ranks):
             self._limits[rank] = limit_s - self._before_s[rank] / micro
+        self._most = [self._most_extras(rank) for rank in range(problem.num_ranks)]
+        for rank in range(problem.num_ranks):
             choices: dict[Ranges, _Choice | None] = {}
             steps = self._steps(rank, states, choices)
             if steps is None:
@@ -156,6 +163,24 @@ class LoopBuilder:
             longest = max(longest, float(windows[stage * n : stage * (n + 1) + 1].max()))
         return longest
 
+    def _most_extras(self, rank: int) -> int:
+        """Longer stages that a rank may have within its limit and its memory, at most (-1 where it
+        can hold none)."""
+        held = self.problem.held
+        most = min(held.per_rank, held.num_extras)
+        if self.ends is None:
+            return most
+        blocks = RankBlocks(held, self.ends, rank)
+        found = -1
+        for extras in range(most + 1):
+            known = self._least_s.get((rank, extras))
+            if known is None:
+                known = float(least_seconds([blocks], extras)[0])
+                self._least_s[rank, extras] = known
+            if known <= self._limits[rank] * (1 + _EXACT):
+                found = extras
+        return found
+
     # Steps from state to state.
 
     def _steps(
@@ -190,9 +215,10 @@ class LoopBuilder:
         v, extras, after = held.per_rank, held.num_extras, held.num_ranks - 1 - rank
         if self.equal:
             (done,) = state or (0,)
+            room = sum(self._most[rank + 1 :])
             for longer in itertools.product((0, 1) if extras else (0,), repeat=v):
                 left = extras - done - sum(longer)
-                if 0 <= left <= v * after:
+                if sum(longer) <= self._most[rank] and 0 <= left <= room:
                     yield longer, (), (done + sum(longer),)
             return
         firsts = [state[v:]] if state else list(_first_counts(v, extras, held.num_ranks))

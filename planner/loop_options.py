@@ -20,6 +20,7 @@ from planner.split_problem import SplitProblem
 
 Ranges = tuple[tuple[int, int], ...]
 _MOST = 30_000  # partial choices of a rank; beyond it none are listed
+_AT_ONCE = 10_000  # of them are looked at
 _EXACT = 1e-9  # relative
 
 
@@ -84,11 +85,18 @@ class LoopOptions:
             source, way = np.nonzero(spent[:, None] + (times - fastest[turn]) <= left_s)
             if len(source) > 8 * _MOST:
                 return None
-            need = used[source] + (take[way] - least[turn])
-            fits = (need <= limit).all(axis=1)
-            source, way, used = source[fits], way[fits], need[fits]
-            if len(source) > _MOST:
-                return None
+            fitting, needs = [], []
+            for begin in range(0, len(source), _AT_ONCE):
+                part = slice(begin, begin + _AT_ONCE)
+                need = used[source[part]] + (take[way[part]] - least[turn])
+                fits = np.flatnonzero((need <= limit).all(axis=1))
+                fitting.append(begin + fits)
+                needs.append(need[fits])
+                if sum(map(len, fitting)) > _MOST:
+                    return None
+            kept = np.concatenate([np.zeros(0, dtype=np.intp), *fitting])
+            used = np.concatenate([used[:0], *needs])
+            source, way = source[kept], way[kept]
             spent = spent[source] + (times[way] - fastest[turn])
             label = np.column_stack([label[source], way])
         each = np.column_stack([times[label[:, turn]] for turn, times in enumerate(seconds)])

@@ -22,13 +22,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.interleaved_problem import ranges_of
 from planner.layer_paths import completions, costs_of, least_worst, shortest, through
 from planner.loop_layers import LoopBuilder
 from planner.path_weighting import best_weighting
 from planner.problem import Array, Partition
 from planner.split_layers import Builder, LayerBuilder, Layers, only_through
-from planner.split_neighbours import neighbours
+from planner.split_neighbours import measured, neighbours
 from planner.split_options import Index
 from planner.split_problem import SplitProblem, split_durations, split_tails
 from planner.timeline_path import PathFinder, TimelinePath
@@ -61,20 +60,10 @@ class Split:
         return self.partition.step_time_s if self.partition else np.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """A plan with the features of its ranks and the longest of its known paths."""
-
-    partition: Partition
-    features: tuple[Array, ...]
-    bound_s: float
-
-
 class Splitter:
     """Bound and best plan of one cell.
 
-    builder  of the layers; None for that of the schedule
-    actions  of all timelines that are run at most
+    builder  of the layers; None for that of the schedule;  actions  of all timelines, at most
     """
 
     def __init__(
@@ -104,13 +93,12 @@ class Splitter:
         return self.bound()
 
     def bound(self, below: float = np.inf) -> float:
-        """The same as far as it matters to whoever wants a plan under `below`: that time itself, or
-        more, where there is none."""
+        """The same as far as it matters to whoever wants a plan under `below`."""
         self._prepare(below)
         return min(self._root_s, self._best_s)
 
     def consider(self, found: Partition) -> None:
-        """Runs a plan that is known to fit, for its time and its longest path."""
+        """Runs a plan that fits, for its time and its longest path."""
         self._run(found)
 
     @property
@@ -118,16 +106,22 @@ class Splitter:
         """Seconds of the best plan so far; infinite before there is one."""
         return self._best_s
 
+    @property
+    def has_ways(self) -> bool:
+        """Whether there are layers to search; not where they would be too large."""
+        return bool(self._layers.layers)
+
     def any_plan(self) -> Partition | None:
         """A good plan that fits, without a full search; None where none fits."""
         self._prepare(np.inf)
         return self._best
 
-    def best(self, below: float = np.inf) -> Split:
-        """The best plan under `below` seconds, and what no plan of the cell beats (or `below`)."""
+    def best(self, below: float = np.inf, effort: float = 1.0) -> Split:
+        """The best plan under `below` seconds, and what no plan of the cell beats (or `below`), in
+        the share `effort` of the branches."""
         self._prepare(below)
         whole, upper, bound = self._layers, min(below, self._best_s), self._root_s
-        for kept in _KEPT:
+        for kept in _KEPT[: 1 + int(effort * (len(_KEPT) - 1))]:
             if bound >= upper * (1 - _EXACT) or not self._layers.layers:
                 break
             bound = max(bound, min(self._narrow(upper), self._beyond_s, upper))
@@ -137,7 +131,7 @@ class Splitter:
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, upper))
         if bound < upper * (1 - _EXACT) and self._layers.layers and self._actions_left > 0:
-            proved = branch(self._layers, self._plans(), upper=upper)
+            proved = branch(self._layers, self._plans(), upper=upper, effort=effort)
             upper = min(upper, self._best_s)
             bound = max(bound, min(proved, self._beyond_s, upper))
         # Ways that are too long for `below` may do for another time.
@@ -252,42 +246,22 @@ class Splitter:
         improved = True
         while improved and self._best is not None:
             improved = False
-            tried = [self._measured(starts) for starts in neighbours(self._best)]
-            for measured in sorted((m for m in tried if m is not None), key=lambda m: m.bound_s):
+            tried = [
+                measured(self.problem, self._builder, self._weights, starts, self._best_s)
+                for starts in neighbours(self._best)
+            ]
+            for other in sorted((m for m in tried if m is not None), key=lambda m: m.bound_s):
                 before = self._best_s
                 if self._actions_left < self._actions // 2:
                     return
                 lengths = np.sum(
-                    [f @ w for f, w in zip(measured.features, self._weights, strict=True)], axis=0
+                    [f @ w for f, w in zip(other.features, self._weights, strict=True)], axis=0
                 )
                 if float(lengths.max()) < before * (1 - _EXACT) and (
-                    self._run(measured.partition) < before * (1 - _EXACT)
+                    self._run(other.partition) < before * (1 - _EXACT)
                 ):
                     improved = True
                     break
-
-    def _measured(self, starts: tuple[int, ...]) -> _Measured | None:
-        """A split with each rank's fastest strategies that fit, and how long it is at least."""
-        blocks = ranges_of(starts, self.problem.chain.num_blocks)
-        features: list[Array] = []
-        strategies: dict[int, tuple[int, ...]] = {}
-        bound = np.zeros(len(self._paths))
-        for rank in range(self.problem.num_ranks):
-            stages = self.problem.schedule.stages_of(rank)
-            way = self._builder.alone(rank, tuple(blocks[stage] for stage in stages))
-            if way is None:
-                return None
-            features.append(way.features)
-            bound += way.features @ self._weights[rank]
-            strategies.update(zip(stages, way.strategies, strict=True))
-        if float(bound.max()) >= self._best_s * (1 - _EXACT):
-            return None
-        chosen = tuple(k for stage in sorted(strategies) for k in strategies[stage])
-        return _Measured(
-            partition=Partition(starts=starts, strategies=chosen, step_time_s=0.0),
-            features=tuple(features),
-            bound_s=float(bound.max()),
-        )
 
     def _add(self, path: TimelinePath) -> None:
         if path.key in self._keys:

@@ -73,10 +73,10 @@ class _Split:
         return np.asarray(features @ self.columns <= self.threshold)
 
 
-def branch(layers: Layers, known: Plans, *, upper: float) -> float:
+def branch(layers: Layers, known: Plans, *, upper: float, effort: float = 1.0) -> float:
     """Seconds that no plan of the layers beats, `upper` where none is under it: all of them, or
-    as many branches as are looked at."""
-    nodes = _WORK // (sum(len(layer.target) for layer in layers.layers) + _OF_ONE)
+    as many branches as are looked at; `effort` is the share of those."""
+    nodes = int(effort * _WORK) // (sum(len(layer.target) for layer in layers.layers) + _OF_ONE)
     count = known.weights[0].shape[1]
     root = _Branch(layers=layers, plans=(), weighting=np.full(count, 1.0 / count), bound_s=0.0)
     heap: list[tuple[float, int, _Branch]] = []

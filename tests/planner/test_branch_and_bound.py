@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,3 +222,50 @@ def test_runners_up_are_predicted_in_the_order_of_their_estimates():
     )
     assert calls == [0, 4]
     assert [plan.step_time_s for plan in outcome.plans] == [1.0, 5.0]
+
+
+def test_open_cells_are_closed_least_bound_first_with_little_work_before_much():
+    # Refined: bounds 1, 2, 3 under plans of 6, 5, 4. The first takes much work; the second closes
+    # at once to 3.5 and the third is then known to hold nothing better than 3.5. The first is asked
+    # again with all its work, which proves 3.5.
+    asked = []
+    cells = make_cells(3)
+
+    def close(known, below, effort):
+        asked.append((cells.index(known.cell), below, effort < 1))
+        if known.cell == cells[0]:
+            return replace(known, bound_s=1.5 if effort < 1 else below)
+        if known.cell == cells[1]:
+            prediction = make_prediction(3.5)
+            return Refinement(cell=cells[1], bound_s=3.5, plan=PLAN, prediction=prediction)
+        return replace(known, bound_s=below)
+
+    outcome = branch_and_bound(
+        cells,
+        np.asarray([1.0, 2.0, 3.0]),
+        refine_from([6.0, 5.0, 4.0], [1.0, 2.0, 3.0], []),
+        close=close,
+        clock=ticking(),
+        extra_refinements=0,
+    )
+    assert asked == [(0, 4.0, True), (1, 4.0, True), (2, 3.5, True), (0, 3.5, False)]
+    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (3.5, 3.5)
+    assert outcome.complete
+
+
+def test_an_interrupt_while_closing_keeps_what_is_proved():
+    cells = make_cells(2)
+
+    def close(known, below, effort):
+        raise KeyboardInterrupt
+
+    outcome = branch_and_bound(
+        cells,
+        np.asarray([1.0, 9.0]),
+        refine_from([6.0, 9.0], [2.0, 9.0], []),
+        close=close,
+        clock=ticking(),
+        extra_refinements=0,
+    )
+    assert not outcome.complete
+    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (2.0, 6.0)
