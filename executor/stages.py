@@ -255,7 +255,7 @@ class _Absent(nn.Module):
         for name in _HOOKS:
             object.__setattr__(self, name, getattr(original, name))
 
-    @property
+    @property  # type: ignore[misc, override] # only read
     def __class__(self) -> Any:
         return type(object.__getattribute__(self, "_original"))
 
