@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,11 +41,15 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets = tree_map_only(Tensor, lambda x, part=part: x[part].to(device), built.targets)
+        targets = tree_map_only(Tensor, _taken(part, device), built.targets)
         loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
     return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
+
+
+def _taken(part: slice, device: torch.device) -> Callable[[Tensor], Tensor]:
+    return lambda x: x[part].to(device)
 
 
 def compare_gradients(

@@ -236,7 +236,11 @@ class _StopReplay(Exception):
 
 
 # Where torch keeps a module's forward hooks (2.11 to 2.13).
-_HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+_HOOKS: tuple[str, ...] = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 _HOOKS += ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
 
@@ -255,7 +259,7 @@ class _Absent(nn.Module):
         for name in _HOOKS:
             object.__setattr__(self, name, getattr(original, name))
 
-    @property  # type: ignore[misc, override] # only read
+    @property  # type: ignore[misc] # only read
     def __class__(self) -> Any:
         return type(object.__getattribute__(self, "_original"))
 
