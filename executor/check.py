@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from executor.conv1d_styles import by_part
 from executor.rank import Rank
-from executor.starting_weights import build_meta, materialize, parameter_names
+from executor.stages import build_meta, materialize, parameter_names
 from profiles.model.loaders import ModelSpec
 from simulator.measurement import GradientCheck
 from simulator.plan import Plan
@@ -41,11 +41,15 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets = tree_map_only(Tensor, functools.partial(_part_of, part, device), built.targets)
+        targets = tree_map_only(Tensor, _taken(part, device), built.targets)
         loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
     return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
+
+
+def _taken(part: slice, device: torch.device) -> Callable[[Tensor], Tensor]:
+    return lambda x: x[part].to(device)
 
 
 def compare_gradients(
@@ -107,7 +111,3 @@ def combined(parts: list[dict[str, Any]], tolerance: float = TOLERANCE) -> Gradi
         worst_parameter=worst["name"],
         parameters_checked=sum(part["checked"] for part in parts),
     )
-
-
-def _part_of(part: slice, device: torch.device, x: Tensor) -> Tensor:
-    return x[part].to(device)

@@ -18,6 +18,7 @@ from executor.stages import (
     model_arguments,
     parameter_names,
 )
+from profiles.model.build import BuiltModel
 from profiles.model.loaders import resolve_model
 from simulator.plan import Plan
 
@@ -46,7 +47,7 @@ def _stages(plan: Plan) -> list[StageModule]:
         "seed": plan.seed,
     }
 
-    def built():
+    def built() -> BuiltModel:
         return build_meta(spec, micro_batch=plan.micro_batch, **settings)
 
     cuts = [stage.first_block for stage in plan.stages[1:]]
