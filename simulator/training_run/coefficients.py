@@ -191,7 +191,8 @@ KINDS = (
         owner="stack",
         start=0.05,
         spread=0.7,
-        meaning="expected troubles of a job with stages that stall its messages, whatever its size",
+        meaning="expected troubles of a job with stages that stall its messages, whatever its "
+        "size; without stages, for each node of a tensor-parallel group",
         source="nanotron with a sharded optimizer on 2 to 16 nodes: 20 of 215 jobs stall (ultra "
         "rows, 2026-11-21)",
         hazard=True,

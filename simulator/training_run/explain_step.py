@@ -17,6 +17,7 @@ from simulator.training_run.explain_layer import LayerTerms
 from simulator.training_run.explain_numbers import larger_of, moved, moved_numbers, product
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import (
+    risk_s,
     stall_chance,
     stalled_messages,
     waiting_buckets,
@@ -164,12 +165,12 @@ def _pipeline(
 
 
 def _risk(x: Features, v: Mapping[str, float], c: Mapping[str, float]) -> StepLine:
-    """What trouble adds in the geometric mean of both cases (message_stalls.py)."""
+    """What trouble adds, or the risk of it (message_stalls.py)."""
     arrays = {name: np.asarray([value]) for name, value in c.items()}
     trouble = np.ones(1, dtype=np.bool_)
-    chance = float(stall_chance(x, arrays)[0])
-    without = float(step_parts(x, arrays, ~trouble).total_s[0])
-    with_it = float(step_parts(x, arrays, trouble).total_s[0])
+    chances = stall_chance(x, arrays)
+    calm, troubled = (step_parts(x, arrays, case).total_s for case in (~trouble, trouble))
+    chance, without, with_it = float(chances[0]), float(calm[0]), float(troubled[0])
     messages = float(stalled_messages(x, trouble)[0])
     ranks = float(waiting_ranks(x, trouble)[0])
     what = (
@@ -185,9 +186,9 @@ def _risk(x: Features, v: Mapping[str, float], c: Mapping[str, float]) -> StepLi
     return StepLine(
         part="stall_s",
         name="messages that stall",
-        time_s=without * ((with_it / without) ** chance - 1.0),
-        formula="(time with stalls / time without) ^ share of jobs that stall x time without, less "
-        "time without",
+        time_s=float(risk_s(calm, troubled, chances)[0]),
+        formula="time with stalls less time without; where 4 of 5 jobs or fewer stall, their share "
+        "of that, counted as 2 steps without at most",
         numbers=f"{format_time(with_it)} with ({what}), {format_time(without)} without; {who}",
     )
 

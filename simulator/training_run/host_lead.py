@@ -2,11 +2,20 @@
 
 Of the Ultra-Scale sweep some runs reserve what the program needs with a host that is never ahead
 (`CachingAllocator.launches_ahead` 0), the others what it needs with one that is ahead by most of
-the device's queue of 1024 launches; few lie between. The first take up to twice as long per
-micro-batch on equal layouts, which points at hosts that wait for each collective (a debug mode, or
-messages polled with a sleep: nanotron 67c5ebb6, p2p.py). No row says which, so this is a share by
-layout, shrunk towards that of wider regimes, and it is no physics: with rows left out about three
-of four runs are told right (docs/accuracy.md). Refitted in every fold of `validate`.
+the device's queue of 1024 launches. Two things decide:
+
+- **Trouble** (`message_stalls.py`): the host of a job in trouble waits for each collective and is
+  never ahead. Of 148 jobs without stages whose time and peak both tell, 27 are in trouble with a
+  host that is not ahead, 114 calm with one that is, 7 neither (ultra rows, 2026-11-21). Jobs in
+  trouble reserve what a host never ahead does within 2.1 % without stages, 4.5 % with.
+- **Blocking messages.** With two stages the first has a received gradient outstanding from its
+  second micro-batch on, so that its host waits in each collective; it is ahead only where a layer
+  takes the device as long as the host (`launches_of`). With more stages the peak falls into the
+  first micro-batches, before anything is received.
+
+Whether a job was in trouble no row says, so this is a share by layout, shrunk towards that of wider
+regimes; with rows left out about three of four runs are told right. Refitted in every fold of
+`validate`.
 """
 
 from __future__ import annotations
@@ -24,9 +33,17 @@ HOST_LEAD_FILE = Path(__file__).parents[2] / "profiles/data/calibration/host_lea
 # So many rows of the wider regime's share stand in for rows of a regime; 1 to 3 give the same error
 # with rows left out.
 _SHRUNK = 2.0
-# Matmul work of a layer on one device, forward and backward, that takes it some 10 ms or more
-# (400 TFLOP/s): about what nanotron's host needs to launch one.
-_LONG_LAYER_FLOP = 4.0e12
+# Matmuls of a layer on one device, forward and backward, that take it so long are long.
+_LONG_LAYER_S = 10e-3
+# What the device computes per second when it computes only, and what a host needs for a layer:
+# 4.5 ms, and where messages between nodes are outstanding 2.45 ms for each rank of its collectives
+# (message_stalls.py).
+_FLOP_PER_S = 4.0e14
+_HOST_LAYER_S, _HOST_RANK_S = 4.5e-3, 2.45e-3
+# Matmuls are about half of what a layer takes the device. Of 99 calm jobs with two stages on
+# several nodes 72 lie below this share of the host's time, of which 62 are not ahead, and 27 above,
+# of which 24 are ahead (2026-11-21).
+_MATMUL_SHARE = 0.5
 _WHOLE = "*"
 
 
@@ -34,13 +51,15 @@ _WHOLE = "*"
 class HostLead:
     """Shares of runs whose host is ahead, by regime.
 
-    launches, pipeline_launches   by how many launches, without and with a pipeline
+    launches, two_stage_launches, pipeline_launches   by how many launches, without a pipeline, with
+        one of two stages and of more
     """
 
     source: str
     method: str
     date: str
     launches: int
+    two_stage_launches: int
     pipeline_launches: int
     share: Mapping[str, float]
 
@@ -49,14 +68,25 @@ class HostLead:
         return next(self.share[name] for name in lead_regimes(run) if name in self.share)
 
     def launches_of(self, run: TrainingRun) -> int:
-        """By how many launches the host is ahead of the device in the run."""
-        return self.launches if run.pp == 1 else self.pipeline_launches
+        """By how many launches the host is ahead of the device where nothing troubles it; 0 where
+        messages hold it back."""
+        if run.pp != 2:
+            return self.launches if run.pp == 1 else self.pipeline_launches
+        host_s = _HOST_LAYER_S + (_HOST_RANK_S * run.tp if run.num_nodes > 1 else 0.0)
+        return self.two_stage_launches if _matmul_s(run) > _MATMUL_SHARE * host_s else 0
 
 
 @functools.cache
 def shipped_host_lead(path: Path = HOST_LEAD_FILE) -> HostLead:
     """What the project ships."""
     return read_document(path, HostLead, schema=HOST_LEAD_SCHEMA)
+
+
+def _matmul_s(run: TrainingRun) -> float:
+    """Seconds of a layer's matmuls on one device, forward and backward (6 FLOP per weight and
+    token)."""
+    weights = run.model.attention_parameters + run.model.dense_parameters
+    return 6.0 * run.tokens * weights / run.tp / _FLOP_PER_S
 
 
 def lead_regimes(run: TrainingRun) -> tuple[str, ...]:
@@ -75,13 +105,11 @@ def lead_regimes(run: TrainingRun) -> tuple[str, ...]:
     size = (
         "1 to 3" if nodes < 4 else "4 to 15" if nodes < 16 else "16 to 63" if nodes < 64 else "64"
     )
-    model = run.model
-    work = 6.0 * run.tokens * (model.attention_parameters + model.dense_parameters) / run.tp
     words = (
         f"pp {run.pp}" if run.pp < 3 else "pp 3 or more",
         f"tp in {reach}",
         f"{size} nodes" if size != "64" else "64 nodes or more",
-        "long layers" if work > _LONG_LAYER_FLOP else "short layers",
+        "long layers" if _matmul_s(run) > _LONG_LAYER_S else "short layers",
         f"ZeRO {min(run.zero_stage, 1)}",
     )
     names = [", ".join(words[:count]) for count in range(len(words), 0, -1)]

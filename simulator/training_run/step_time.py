@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import (
+    risk_s,
     stall_chance,
     stalled_buckets,
     stalled_messages,
@@ -139,8 +140,8 @@ def step_parts(
     """The parts of each run's step.
 
     c        per kind of coefficient the value of every run (coefficients.Assigned.of)
-    trouble  [runs] whether messages stall; None for the geometric mean of both cases, weighted by
-             how often they happen: the parts are then those without, and stall_s is the difference
+    trouble  [runs] whether messages stall; None where that is not known: the parts are then those
+             without, and stall_s is the risk (`message_stalls.risk_s`)
 
     A stage's time per micro-batch is the larger of device and host time. The pipeline is 1f1b's
     (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided by the
@@ -251,7 +252,6 @@ def _with_risk(x: Features, c: Mapping[str, Array]) -> StepParts:
         return calm
     some = {kind: value[rows] for kind, value in c.items()}
     troubled = step_parts(x.rows(rows), some, np.ones(rows.size, dtype=np.bool_)).total_s
-    without = calm.total_s[rows]
     risk = np.zeros(len(chance))
-    risk[rows] = without * ((troubled / without) ** chance[rows] - 1.0)
+    risk[rows] = risk_s(calm.total_s[rows], troubled, chance[rows])
     return replace(calm, stall_s=risk)

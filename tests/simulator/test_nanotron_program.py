@@ -218,10 +218,19 @@ def test_regimes_and_launches_of_a_run() -> None:
         method="m",
         date="2026-11-21",
         launches=9,
+        two_stage_launches=6,
         pipeline_launches=4,
         share={"pp 2": 0.3, "*": 0.6},
     )
-    assert (lead.share_of(run), lead.launches_of(run)) == (0.3, 4)
+    # 0.17 TFLOP at 400 TFLOP/s are 0.4 ms, under half of the host's 4.5 + 16 x 2.45 ms; 60 times as
+    # many tokens make 26 ms of it.
+    assert (lead.share_of(run), lead.launches_of(run)) == (0.3, 0)
+    assert lead.launches_of(replace(run, micro_batch=60, global_batch=240)) == 6
+    # In one node no message keeps the host waiting: 1.7 ms are under half of 4.5 ms, 3.4 ms not.
+    near = replace(run, num_devices=8, tp=4, dp=1)
+    assert lead.launches_of(near) == 0
+    assert lead.launches_of(replace(near, micro_batch=2)) == 6
+    assert lead.launches_of(replace(run, pp=4, num_devices=256)) == 4
     alone = replace(run, pp=1)
     assert (lead.share_of(alone), lead.launches_of(alone)) == (0.6, 9)
     assert SMALL_TENSORS_BYTES < 0.01 * 45 * GIB
