@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from executor.conv1d_styles import by_part
 from executor.rank import Rank
-from executor.stages import build_meta, materialize, parameter_names
+from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.loaders import ModelSpec
 from simulator.measurement import GradientCheck
 from simulator.plan import Plan
