@@ -162,7 +162,11 @@ class BranchSolver:
         whole = cell if cell.splits_backward else replace(cell, schedule="gpipe", vpp=1)
         problem = replace(self._ideals.problem(cell), costs=costs.problem(whole).costs)
         weight_s = costs.split(cell).weight_s if cell.splits_backward else ()
-        return orders_by_bound(problem, cell, weight_s, costs.totals(cell).any_tail_s)
+        found = orders_by_bound(problem, cell, weight_s, costs.totals(cell).any_tail_s)
+        if found is None and self._every is not None:
+            # More fillings than are counted, in few orders.
+            return [(0.0, order) for order in self._every]
+        return found
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """As CellSolver's, in the traced order."""
