@@ -140,25 +140,23 @@ class BranchSolver:
         orders = self._orders_to_close(cell)
         if orders is None:
             return known
-        best, bounds = known, []
+        best, bounds = known, [np.inf]
         for tried, (bound, order) in enumerate(orders):
             limit = min(below, best.step_time_s)
             if bound >= limit * (1 - _BETTER) or tried == MOST_TO_SOLVE:
                 bounds.append(bound)
                 break
-            bare = replace(known, plan=None, prediction=None)
-            made = self._solver(order).close(bare, limit, effort)
+            made = self._solver(order).close(Refinement(cell=cell, bound_s=0.0), limit, effort)
             bounds.append(made.bound_s)
             run = self._as_run(made)
             if run is not None and run.step_time_s < best.step_time_s * (1 - _BETTER):
                 best = run
-        return replace(best, bound_s=min([best.step_time_s, *bounds]))
+        return replace(best, bound_s=min(best.step_time_s, max(known.bound_s, min(bounds))))
 
     def _orders_to_close(self, cell: Cell) -> list[tuple[float, Order]] | None:
         if self._ideals is None:
             return None
-        costs = self.costs
-        # Halves of F and B as planner/cell_costs.py takes them for timelines.
+        costs = self.costs  # with halves of F and B as planner/cell_costs.py takes them
         whole = cell if cell.splits_backward else replace(cell, schedule="gpipe", vpp=1)
         problem = replace(self._ideals.problem(cell), costs=costs.problem(whole).costs)
         weight_s = costs.split(cell).weight_s if cell.splits_backward else ()

@@ -28,7 +28,7 @@ from planner.split_options import Index, RankOptions
 from planner.split_problem import SplitProblem
 from planner.timeline_path import COLUMNS, TimelinePath
 
-_MOST_WAYS = 150_000  # of all ranks together; beyond it a cell is left to its other bounds
+_MOST_WAYS = 60_000  # of all ranks together; beyond it a cell is left to its other bounds
 _EXACT = 1e-9  # relative
 _MOST_STEPS = 60_000  # from a state to the next, before strategies
 
@@ -190,6 +190,8 @@ class LoopBuilder:
         are numbered in the order in which they come, those without ways left out."""
         found = _Steps(source=[], choice=[], target=[])
         numbers: dict[Ranges, int] = {}
+        counts: list[int] = []
+        ways = 0
         for source, state in enumerate(states):
             for longer, begins, target in self._next(rank, state):
                 ranges = self._ranges(rank, begins, longer)
@@ -201,11 +203,13 @@ class LoopBuilder:
                     choices[ranges] = self._priced(rank, ranges, options) if some else None
                     if some:
                         numbers[ranges] = len(numbers)
+                        counts.append(len(options.label))
                 if ranges in numbers:
                     found.source.append(source)
                     found.choice.append(numbers[ranges])
                     found.target.append(target)
-                if len(found.source) > _MOST_STEPS:
+                    ways += counts[numbers[ranges]]
+                if len(found.source) > _MOST_STEPS or ways > _MOST_WAYS:
                     return None
         return found
 

@@ -19,7 +19,7 @@ from planner.split_options import RankOptions, SplitOptions, undominated
 from planner.split_problem import SplitProblem
 
 Ranges = tuple[tuple[int, int], ...]
-_MOST = 30_000  # partial choices of a rank; beyond it none are listed
+_MOST = 20_000  # partial choices of a rank; beyond it none are listed
 _AT_ONCE = 10_000  # of them are looked at
 _EXACT = 1e-9  # relative
 
