@@ -164,7 +164,7 @@ def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> No
     unseen = shipped_intervals().step["unseen"]
     found = step_interval(replace(LLAMA_RUN, device="trainium2"), 10.0)
     assert (found.low, found.high) == pytest.approx((10.0 * unseen.low, 10.0 * unseen.high))
-    seen = step_interval(LLAMA_RUN, 10.0)
+    seen = step_interval(GPT_RUN, 10.0)
     assert found.high / found.low > seen.high / seen.low
 
 
