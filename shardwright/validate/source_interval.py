@@ -30,7 +30,7 @@ def step_bands(
 ) -> dict[str, Band]:
     """The bands of step times by regime, and `unseen`, from the rows of all sources but one.
 
-    None where there is no other source, so that `step_interval` takes the shipped ones.
+    Empty where there is no other source: `step_interval` then takes the shipped ones.
     A regime that one source alone makes says nothing of how far another one may be: its band
     reaches at least as far as `unseen`.
 
