@@ -30,6 +30,7 @@ def step_bands(
 ) -> dict[str, Band]:
     """The bands of step times by regime, and `unseen`, from the rows of all sources but one.
 
+    Empty where there is no other source: `step_interval` then takes the shipped ones.
     A regime that one source alone makes says nothing of how far another one may be: its band
     reaches at least as far as `unseen`.
 
@@ -46,6 +47,8 @@ def step_bands(
         for name in step_regimes_of(run):
             regimes.setdefault(name, []).append(float(table.measured_s[i] / fold_s[i]))
             makers.setdefault(name, set()).add(source)
+    if not sources:
+        return {}
     unseen = group_band(sources)
     known = {
         name: band if len(makers[name]) > 1 else _reaching(band, unseen)

@@ -162,8 +162,8 @@ def band_of(ratios: Sequence[float]) -> Band:
 def group_band(ratios: Mapping[str, Sequence[float]]) -> Band:
     """The band of measured over predicted ratios in groups of their own kind, for a member of a new
     group: the quantiles of a distribution in which each group weighs the same, however many ratios
-    it has ("pooling CDFs", Dunn, Wasserman and Ramdas, JASA 118(544), 2023, section 3.1, without
-    the finite-sample term, which leaves no end to an interval of 90 % from fewer than 20 groups).
+    it has, and the new group's own weight, 1 / (groups + 1), lies half beyond either end ("pooling
+    CDFs", Dunn, Wasserman and Ramdas, JASA 118(544), 2023, section 3.1).
 
     >>> group_band({"a": [1.0] * 90, "b": [2.0]})
     Band(low=1.0, high=2.0, rows=91)
@@ -178,10 +178,11 @@ def group_band(ratios: Mapping[str, Sequence[float]]) -> Band:
 
 def _from_outside(weighed: Sequence[tuple[float, float]], groups: int) -> float:
     """The first ratio with which more than the tail has been passed."""
+    tail = max(0.0, _TAIL * (groups + 1) - 0.5)
     passed = 0.0
     for ratio, weight in weighed:
         passed += weight
-        if passed > _TAIL * groups * (1 + 1e-12):
+        if passed > tail * (1 + 1e-9) + 1e-12:
             return ratio
     return weighed[-1][0]
 

@@ -81,7 +81,7 @@ def test_kinds_say_what_they_mean_and_where_they_start() -> None:
         ("power", "a100-sxm-80gb.16"),
         ("attention", "megatron-2021"),
         ("reduce_rank_us", "megatron-2021.whole"),
-        ("outer", "infiniband"),
+        ("outer", "ib-hdr"),
         ("inner_step_us", "*"),
     ],
 )

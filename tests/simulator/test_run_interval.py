@@ -89,19 +89,13 @@ def test_a_regime_needs_enough_rows() -> None:
 
 
 def test_a_band_of_groups_by_hand() -> None:
-    """Four groups of weight 1/4, tails of 0.05: each of the hundred of "a" weighs 0.0025, so that
-    twenty may lie outside; the one of "d" weighs 0.25 and may not."""
-    found = group_band(
-        {
-            "a": [0.5 + 0.001 * i for i in range(100)],
-            "b": [1.0],
-            "c": [1.1] * 7,
-            "d": [2.0],
-        }
-    )
-    assert found.low == pytest.approx(0.5 + 0.001 * 20)
+    """19 groups and the new one: a tail of 0.05 of 20 is one group, half of it the new one's. Of
+    the hundred of "a" each weighs 0.01, so that fifty lie outside; "b" weighs 1 and may not."""
+    groups = {"a": [0.5 + 0.001 * i for i in range(100)], "b": [2.0]}
+    found = group_band(groups | {f"c{i}": [1.0] * (i + 1) for i in range(17)})
+    assert found.low == pytest.approx(0.5 + 0.001 * 50)
     assert found.high == 2.0
-    assert found.rows == 109
+    assert found.rows == 101 + 17 * 18 // 2
 
 
 @given(st.lists(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30), min_size=1, max_size=12))
@@ -169,7 +163,7 @@ def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> No
     unseen = shipped_intervals().step["unseen"]
     found = step_interval(replace(LLAMA_RUN, device="trainium2"), 10.0)
     assert (found.low, found.high) == pytest.approx((10.0 * unseen.low, 10.0 * unseen.high))
-    seen = step_interval(LLAMA_RUN, 10.0)
+    seen = step_interval(GPT_RUN, 10.0)
     assert found.high / found.low > seen.high / seen.low
 
 
