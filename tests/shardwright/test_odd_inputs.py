@@ -1,4 +1,4 @@
-"""What a command says to inputs that nobody should give: one paragraph, status 2, nothing written."""
+"""What a command says to inputs that nobody means: one paragraph, status 2, nothing written."""
 
 from __future__ import annotations
 

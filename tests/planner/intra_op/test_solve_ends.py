@@ -52,7 +52,7 @@ def cheapest(graph: StrategyGraph) -> int:
 
 
 def test_an_integer_programme_under_a_dear_choice_is_solved_again_at_its_own_scale() -> None:
-    """HiGHS's tolerance is 1e-6 of the scale: of the first choice here, 8e4, more than all costs."""
+    """HiGHS's tolerance is 1e-6 of the scale: 8e4 of the first choice, more than all costs."""
     graph = random_graph(8, 4, 16, seed=3)
     contracted = contract(graph)
     incumbent = Incumbent(graph=graph, contracted=contracted)
