@@ -100,7 +100,7 @@ def write_text(path: str | Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     except OSError as error:
-        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+        raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -110,7 +110,7 @@ def write_text(path: str | Path, text: str) -> None:
         os.replace(temporary, file)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+        raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -140,7 +140,7 @@ def _write_through(file: Path, text: str) -> None:
         with file.open("w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise DocumentError(f"{file}: cannot be written: {error.strerror}") from error
+        raise DocumentError(f"{file}: cannot be written: {error.strerror or error}") from error
 
 
 def to_json(data: Any) -> str:

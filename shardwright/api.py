@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.layout.layout_answer import LAYOUT_SCHEMA
 from planner.mixed_answer import MIXED_SCHEMA
 from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError
@@ -130,12 +131,20 @@ def predict(chosen: Plan, model: TracedModel, on: Cluster) -> Prediction:
 
 
 def load_plan(path: str | Path) -> PlanFile:
-    """The plan file at `path`; raises DocumentError where its replicas differ."""
-    if read_mapping(path).get("schema") == MIXED_SCHEMA:
+    """The plan file at `path`; raises DocumentError where its replicas differ, and for
+    a layout of a described model."""
+    found = read_mapping(path)
+    if found.get("schema") == MIXED_SCHEMA:
         raise DocumentError(
             f"{path} holds a plan for mixed devices with replicas that differ; `run`, `predict` "
             "and `compare` take plans whose replicas are alike. Plan on one device type, or give "
             "the file to a runtime that has uneven stages and shares"
+        )
+    if found.get("schema") == LAYOUT_SCHEMA:
+        raise DocumentError(
+            f"{path} is a layout of the described model {found.get('model')} for "
+            f"{found.get('stack')} (plan --stack), and this takes plans of traced models; ask its "
+            "plan command again with --explain for what it rests on, without --stack for a plan"
         )
     return read_document(path, PlanFile, schema=PLAN_SCHEMA)
 

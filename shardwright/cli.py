@@ -5,6 +5,7 @@ Typer and rich only at import; everything else when a command runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -68,6 +69,9 @@ def _run() -> None:
     except BrokenPipeError:
         sys.exit(PIPE_CLOSED)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            _complain(f"the output cannot be written: {error.strerror}; make room")
+            sys.exit(2)
         usage = getattr(error, "format_message", None)
         if usage is not None:
             _complain(usage())

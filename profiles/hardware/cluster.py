@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
 from profiles.hardware.device import Device
 from profiles.hardware.link import Link
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ class Cluster:
     def graph(self) -> nx.Graph[str]:
         """The networkx view: device nodes `d0...`, switch nodes per level domain, edges with
         `bandwidth_bytes_per_s` and `latency_s`."""
+        import networkx as nx  # a tenth of a second that no command needs
+
         graph: nx.Graph[str] = nx.Graph(name=self.name)
         below = [f"d{index}" for index in range(self.num_devices)]
         spans = [1] * len(below)

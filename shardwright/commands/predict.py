@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import encode, read_mapping, to_json, write_text
 from profiles.errors import DocumentError
 from shardwright import api
@@ -27,11 +26,6 @@ def predict(
     json_output: bool,
 ) -> None:
     """`shardwright predict`."""
-    if read_mapping(path).get("schema") == LAYOUT_SCHEMA:
-        raise DocumentError(
-            f"{path} is a layout of a described model (plan --stack), and predict explains plans "
-            "of traced models; ask the same plan command with --explain, or compare two layouts"
-        )
     answer = api.load_plan(path)
     if answer.plan is None or answer.prediction is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
