@@ -38,8 +38,8 @@ from executor.stages import (
 )
 from profiles.errors import MismatchError, RunError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.trace import no_causal_mask
+from profiles.model.trace_expected_shapes import expected_shapes
 
 
 def boundary_of(flow: DataFlow, cut: int) -> Boundary:

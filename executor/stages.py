@@ -24,9 +24,9 @@ from executor.split_backward import SplitBackward
 from executor.uses_beside import Replaced, UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel, build_model
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.loaders import ModelSpec
 from profiles.model.trace import no_causal_mask
+from profiles.model.trace_expected_shapes import expected_shapes
 
 
 @dataclass(frozen=True, slots=True)

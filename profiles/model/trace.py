@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel, build_model
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -40,6 +39,7 @@ from profiles.model.graph import (
 from profiles.model.loaders import ModelSpec
 from profiles.model.trace_attention import FusedAttention
 from profiles.model.trace_cuts import Output, container_members, cut_candidates, repeated
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_ops import dtype_name
 from profiles.model.trace_recorder import Recorder, changes
 from profiles.model.trace_tensor_parallel import Sharding, shard, why_not_tensor_parallel

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from profiles.model.trace import first_line, no_causal_mask
 from profiles.model.trace_attention import flash_attention
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_op_options import (
     attribute_name,
     call_name,

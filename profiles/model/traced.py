@@ -209,14 +209,14 @@ def tracer_version() -> str:
     folder = Path(__file__).parent
     names: tuple[str, ...] = (
         "build.py",
-        "expected_shapes.py",
+        "trace_expected_shapes.py",
         "graph.py",
         "trace.py",
         "trace_attention.py",
         "trace_cuts.py",
     )
     names += (
-        "feeds.py",
+        "build_feeds.py",
         "trace_ops.py",
         "trace_recorder.py",
         "trace_tensor_parallel.py",
