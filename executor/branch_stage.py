@@ -31,7 +31,7 @@ from executor.stage_layout import Boundary, Layout, fake_state, units_of
 from executor.stages import Absent, StageModule, StopReplay
 from profiles.errors import MismatchError, RunError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_fakes import no_causal_mask
 
 

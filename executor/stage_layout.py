@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from executor.uses_beside import UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_fakes import no_causal_mask
 
 

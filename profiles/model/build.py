@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
-from profiles.model.feeds import Feed, feed_of
+from profiles.model.build_feeds import Feed, feed_of
 from profiles.model.loaders import ModelSpec
 from profiles.model.tensor_parallel_rules import Rule, rules_of
 

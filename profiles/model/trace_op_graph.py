@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Op, Phase
 from profiles.model.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_fakes import no_causal_mask, plain_kernels
 from profiles.model.trace_op_kernels import Kernels, backward_kernels, run_call
 from profiles.model.trace_op_options import (

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.build import BuiltModel
-from profiles.model.expected_shapes import expected_shapes
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.trace_attention import FusedAttention
 from profiles.model.trace_cuts import Output
+from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_fakes import Fakes, no_causal_mask, plain_kernels, without_skipped
 from profiles.model.trace_ops import dtype_name
 from profiles.model.trace_recorder import Recorder

@@ -207,22 +207,9 @@ def tracer_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     folder = Path(__file__).parent
-    names: tuple[str, ...] = (
-        "build.py",
-        "expected_shapes.py",
-        "graph.py",
-        "trace.py",
-        "trace_attention.py",
-        "trace_cuts.py",
-    )
-    names += (
-        "feeds.py",
-        "trace_ops.py",
-        "trace_recorder.py",
-        "trace_tensor_parallel.py",
-        "traced.py",
-    )
-    names += ("tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml")
+    names = sorted(path.name for path in folder.glob("trace*.py"))
+    names += ["build.py", "build_feeds.py", "graph.py"]
+    names += ["tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml"]
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []
     for package in ("torch", "transformers"):
