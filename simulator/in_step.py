@@ -34,7 +34,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
 from profiles.model.graph import Op, OpKind
 from simulator.op_cost import OpCost, price_op, pricer_of
-from simulator.training_run.coefficient_owner import processor_of
+from simulator.training_run.coefficient_owner import processor
 from simulator.training_run.coefficients import shipped_coefficients
 
 EAGER_STEPS_SCHEMA = "shardwright/eager-steps@1"
@@ -92,9 +92,9 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
     if bits is None:
         return alone_s
     values = shipped_coefficients().values
-    processor = processor_of(device.name)
-    matmul = values.get(f"matmul.{processor}", values["matmul.*"])
-    power = values.get(f"power.{processor}.{bits}", values["power.*"])
+    name = processor(device)
+    matmul = values.get(f"matmul.{name}", values["matmul.*"])
+    power = values.get(f"power.{name}.{bits}", values["power.*"])
     burst = matmul * alone_s
     sustained = power * op.work_flop / pricer_of(device).rate(op.dtype)
     top = max(burst, sustained)

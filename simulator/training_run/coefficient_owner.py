@@ -59,14 +59,17 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
 
 @functools.cache
 def processor_of(name: str) -> str:
+    """That of a device of the catalogue (`processor`)."""
+    return processor(get_device(name))
+
+
+def processor(device: Device) -> str:
     """The device whose kernels a device borrows, where the datasheets give both the same peaks and
     the same power: one processor with other memory or links (A100 of 40 GB, H800). Else its own."""
-    device = get_device(name)
     if not device.efficiency_of:
-        return name
+        return device.name
     lender = get_device(device.efficiency_of)
-    same = _datasheet(device) == _datasheet(lender)
-    return lender.name if same else name
+    return lender.name if _datasheet(device) == _datasheet(lender) else device.name
 
 
 def _datasheet(device: Device) -> tuple[object, ...]:

@@ -80,11 +80,13 @@ def moved(inner: Array, outer: Array, far: Array, c: Mapping[str, Array]) -> Arr
 
 
 def wide_layer(x: Features, c: Mapping[str, Array]) -> Array:
-    """Seconds that a layer in bf16 takes beyond one at the run's precision, per micro-batch."""
+    """Seconds that a layer in bf16 takes beyond one at the run's precision, per micro-batch: its
+    matmuls take longer, and nothing is cast to fewer bits."""
     again = 1.0 + x.recomputed_matmul
     dense = x.wide_forward * again + x.wide_backward
     grouped = x.wide_grouped_forward * again + x.wide_grouped_backward
-    return np.asarray(c["matmul"] * (dense + c["grouped"] * grouped))
+    casts = c["casts"] * (x.cast_forward * again + x.cast_backward)
+    return np.asarray(c["matmul"] * (dense + c["grouped"] * grouped) - casts)
 
 
 def not_hidden(x: Features, c: Mapping[str, Array], layers_s: Array) -> Array:

@@ -10,14 +10,9 @@ from torch import Tensor
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.check import reference_gradients
-from executor.stages import (
-    StageModule,
-    build_meta,
-    layout_of,
-    materialize,
-    model_arguments,
-    parameter_names,
-)
+from executor.stage_layout import layout_of
+from executor.stages import StageModule, model_arguments
+from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.build import BuiltModel
 from profiles.model.loaders import resolve_model
 from simulator.plan import Plan

@@ -65,8 +65,8 @@ import signal, time
 from planner.leave import heed_termination
 signal.signal(signal.SIGINT, signal.{before})
 heed_termination()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted")

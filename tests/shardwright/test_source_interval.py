@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from profiles.published.measured import read_measured
-from profiles.published.run import FIGURES, read_runs
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit_table
 from shardwright.validate.groups import source_of
 from shardwright.validate.source_interval import (

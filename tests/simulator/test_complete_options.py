@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import UnknownNameError
-from profiles.published.run import MEASURED_COLUMNS, PublishedRun, read_runs
+from profiles.published.run import MEASURED_COLUMNS, PublishedRun
+from profiles.published.run_table import read_runs
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.predict_runs import predict_runs
 

@@ -42,6 +42,11 @@ VARIED = (
     replace(LLAMA_RUN, id="fp8", precision="fp8", stack="nanotron", zero_stage=1, tp=2, dp=4),
     # The collectives of V100 were not measured: a formula with latency steps serves.
     replace(GPT_RUN, id="old", device="v100-sxm2-16gb"),
+    # The likelier case of this one is that nothing stalls.
+    replace(LLAMA_RUN, id="calm", stack="nanotron", tp=4, pp=2, dp=2, num_devices=16, zero_stage=0),
+    replace(
+        LLAMA_RUN, id="wide calm", stack="nanotron", tp=32, pp=2, num_devices=64, dp=1, zero_stage=0
+    ),
     # Hosts that wait for messages, in groups over four nodes, and without stages.
     replace(GPT_RUN, id="blocked", stack="nanotron", tp=32, pp=4, dp=2, num_devices=256),
     replace(GPT_RUN, id="alone", stack="nanotron", tp=8, pp=1, dp=64, num_devices=512),

@@ -153,10 +153,9 @@ def test_known_software_on_a_known_device_is_strange_where_the_two_never_met() -
     assert (found.low, found.high) == (9.5, 10.5)
 
 
-def test_a_sharded_optimizer_in_2021_is_other_software() -> None:
-    """DeepSpeed's bands are not those of Megatron-LM (RunStack.sharded_name)."""
-    assert regimes_of(replace(GPT_RUN, zero_stage=1))[3] == "megatron-deepspeed"
-    assert regimes_of(replace(GPT_RUN, zero_stage=0))[3] == "megatron-2021"
+def test_deepspeed_s_megatron_has_bands_of_its_own() -> None:
+    assert regimes_of(replace(GPT_RUN, stack="megatron-deepspeed"))[3] == "megatron-deepspeed"
+    assert regimes_of(GPT_RUN)[3] == "megatron-2021"
 
 
 def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.state_space import StateSpace
-from simulator.training_run.features import features, stage_layers
+from simulator.training_run.features import features
 from simulator.training_run.layer_work import layer_work
 from simulator.training_run.quantised_bytes import quantised_bytes
 from simulator.training_run.run_stack import load_run_stack
+from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.state_work import state_work
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
