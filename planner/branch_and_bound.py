@@ -26,7 +26,8 @@ from simulator.plan import Plan
 from simulator.prediction import Prediction
 
 _CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
-_EFFORTS = (0.05, 1.0)  # shares of the work on a cell, one pass over the open ones each
+_EFFORTS = (0.05, 0.3, 1.0)  # shares of the work on a cell, one pass over the open ones each
+_IN_VAIN = 3  # cells in a row that stay open, and bring no better plan, end all passes but the first
 _CLOSINGS = 12  # cells of a pass
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
@@ -161,7 +162,9 @@ def branch_and_bound(
 
 def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[tuple[int, float]]:
     """Refined cells that may hold something better than the best plan, the least bound first, with
-    how much work each is worth: all of them little at first, as a better plan closes the others."""
+    how much work each is worth: all of them little at first, as a better plan closes the others.
+    What is proved is the least bound of all, so little more is tried where such cells stay open."""
+    in_vain = 0
     for effort in _EFFORTS:
         asked: set[int] = set()
         while len(asked) < _CLOSINGS:
@@ -172,6 +175,11 @@ def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[tuple[int,
                 break
             asked.add(index)
             yield index, effort
+            found = done[index]
+            closed = max(found.bound_s, left.bounds[index]) >= best * (1 - _CLOSED)
+            in_vain = 0 if closed or found.step_time_s < best else in_vain + 1
+            if effort > _EFFORTS[0] and in_vain >= _IN_VAIN:
+                return
 
 
 def _report(
