@@ -27,7 +27,7 @@ from simulator.prediction import Prediction
 
 _CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
 _EFFORTS = (0.05, 0.3, 1.0)  # shares of the work on a cell, one pass over the open ones each
-_IN_VAIN = 3  # cells in a row that stay open, and bring no better plan, end all passes but the first
+_IN_VAIN = 3  # cells in a row that stay open, and bring no better plan, end the later passes
 _CLOSINGS = 12  # cells of a pass
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 

@@ -248,9 +248,31 @@ def test_open_cells_are_closed_least_bound_first_with_little_work_before_much():
         clock=ticking(),
         extra_refinements=0,
     )
-    assert asked == [(0, 4.0, True), (1, 4.0, True), (2, 3.5, True), (0, 3.5, False)]
+    little = [(0, 4.0, True), (1, 4.0, True), (2, 3.5, True), (0, 3.5, True)]
+    assert asked == [*little, (0, 3.5, False)]
     assert (outcome.bound_s, outcome.plans[0].step_time_s) == (3.5, 3.5)
     assert outcome.complete
+
+
+def test_closing_ends_where_three_cells_in_a_row_stay_open():
+    # Nothing closes: all five are asked once with little work, then the first with more.
+    asked = []
+    cells = make_cells(5)
+
+    def close(known, below, effort):
+        asked.append(cells.index(known.cell))
+        return known
+
+    outcome = branch_and_bound(
+        cells,
+        np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]),
+        refine_from([9.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], []),
+        close=close,
+        clock=ticking(),
+        extra_refinements=0,
+    )
+    assert asked == [0, 1, 2, 3, 4, 0]
+    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (1.0, 9.0)
 
 
 def test_an_interrupt_while_closing_keeps_what_is_proved():
