@@ -1,0 +1,89 @@
+"""`executable_plan`: a layout of our own executor as stages of the traced model's blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from planner.traced import Traced
+from profiles.document import content_hash
+from profiles.errors import InputError
+from profiles.hardware.cluster import Cluster
+from simulator.plan import Plan, Recompute, Stage
+from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.training_run import TrainingRun
+from simulator.workload import Workload
+
+_KINDS = {
+    "none": Recompute.NONE,
+    "selective": Recompute.ATTENTION,
+    "full": Recompute.FULL,
+}
+_NUMBERED = re.compile(r"^(.*)\.(\d+)$")
+
+
+def executable_plan(
+    run: TrainingRun, traced: Traced, cluster: Cluster, workload: Workload, *, seed: int = 0
+) -> Plan:
+    """The plan that our executor runs for a layout.
+
+    Layers lie on stages as the layout's memory and time count them; what comes before the first
+    layer is the first stage's, what follows the last the last stage's. Full recomputation of a
+    number of layers is of the first of each stage.
+
+    Raises InputError where the model's blocks are not the layout's layers.
+    """
+    graph = traced.at(run.micro_batch, run.tp)
+    entries = tuple(ref.entry for ref in graph.chain)
+    first = first_layer(entries, run.model.num_layers)
+    counts = [share.num_layers for share in stage_shares(run, "even")]
+    ends = [first + sum(counts[: number + 1]) for number in range(len(counts))]
+    ends[-1] = len(entries)
+    begins = [0, *ends[:-1]]
+    layers = range(first, first + run.model.num_layers)
+    return Plan(
+        model=traced.name,
+        model_hash=traced.content_hash,
+        block_entries=entries,
+        tied_parameters=traced.tied_parameters,
+        tensor_parallel=traced.tensor_parallel if run.tp > 1 else (),
+        cluster=cluster.name,
+        cluster_hash=content_hash(cluster),
+        workload=workload,
+        pp=run.pp,
+        dp=run.dp,
+        tp=run.tp,
+        vpp=run.vpp,
+        zero_stage=run.zero_stage,
+        micro_batch=run.micro_batch,
+        schedule=run.schedule if run.pp > 1 else "none",
+        stages=tuple(
+            Stage(first_block=i, last_block=j, recompute=_kinds(run, range(i, j), layers))
+            for i, j in zip(begins, ends, strict=True)
+        ),
+        seed=seed,
+    )
+
+
+def first_layer(entries: Sequence[str], num_layers: int) -> int:
+    """Where the blocks begin that are the model's layers: so many in a row of one module list.
+
+    >>> first_layer(("", "model.layers.0", "model.layers.1", "model.norm"), 2)
+    1
+    """
+    names = [_NUMBERED.match(entry) for entry in entries]
+    for start in range(len(entries) - num_layers + 1):
+        window = names[start : start + num_layers]
+        lists = {(match[1], int(match[2]) - at) for at, match in enumerate(window) if match}
+        if all(window) and len(lists) == 1:
+            return start
+    raise InputError(
+        f"the model's {len(entries)} blocks are not {num_layers} layers of one module list"
+    )
+
+
+def _kinds(run: TrainingRun, blocks: range, layers: range) -> tuple[Recompute, ...]:
+    kind = _KINDS[run.recompute]
+    own = [block for block in blocks if block in layers]
+    again = set(own[: run.recompute_layers] if run.recompute_layers else own)
+    return tuple(kind if block in again else Recompute.NONE for block in blocks)

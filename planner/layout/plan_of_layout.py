@@ -1,0 +1,90 @@
+"""`plan_of_layouts`: the answer of a search over our executor's layouts as a plan file."""
+
+from __future__ import annotations
+
+from planner.layout.executable import executable_plan
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
+from planner.traced import Traced
+from profiles.hardware.cluster import Cluster
+from simulator.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
+from simulator.training_run.run_prediction import Figures, run_prediction
+from simulator.workload import Workload
+
+
+def plan_of_layouts(
+    answer: LayoutFile, traced: Traced, cluster: Cluster, workload: Workload
+) -> PlanFile:
+    """The plan file of an answer for the framework `torch`: its layouts as stages of blocks.
+
+    Raises what executable_plan raises.
+    """
+    best = answer.chosen
+    plan = executable_plan(best.run, traced, cluster, workload) if best else None
+    prediction = run_prediction(best.run, plan, _figures(best)) if best and plan else None
+    usd = prediction.usd_per_million_tokens if prediction else None
+    return PlanFile(
+        status=answer.status,
+        bound=answer.bound,
+        gap=answer.gap,
+        step_time_s=prediction.step_time_s.value if prediction else None,
+        step_time_low_s=prediction.step_time_s.low if prediction else None,
+        step_time_high_s=prediction.step_time_s.high if prediction else None,
+        mfu=prediction.mfu.value if prediction else None,
+        peak_memory_bytes=prediction.peak_memory_bytes.value if prediction else None,
+        usd_per_million_tokens=usd.value if usd else None,
+        search_time_s=answer.search_time_s,
+        cells_considered=answer.considered,
+        cells_pruned=answer.too_big + answer.pruned,
+        cells_refined=answer.refined,
+        solver="layouts",
+        plan=plan,
+        prediction=prediction,
+        alternatives=tuple(
+            _alternative(other, traced, cluster, workload) for other in answer.alternatives
+        ),
+        infeasibility=_infeasibility(answer.infeasibility) if answer.infeasibility else None,
+        assumptions=answer.assumptions,
+        machine=cluster.machine,
+    )
+
+
+def _figures(choice: LayoutChoice) -> Figures:
+    found = choice.prediction
+    return Figures(
+        step_time_s=found.step_time_s,
+        mfu=found.mfu_range,
+        tokens_per_s=found.tokens_per_s,
+        peak_memory_bytes=found.peak_memory_range,
+        usd_per_million_tokens=found.usd_per_million_tokens,
+        kwh_per_million_tokens=found.kwh_per_million_tokens,
+    )
+
+
+def _alternative(
+    choice: LayoutChoice, traced: Traced, cluster: Cluster, workload: Workload
+) -> Alternative:
+    found, usd = choice.prediction, choice.prediction.usd_per_million_tokens
+    return Alternative(
+        plan=executable_plan(choice.run, traced, cluster, workload),
+        step_time_s=found.step_time_s.value,
+        step_time_low_s=found.step_time_s.low,
+        step_time_high_s=found.step_time_s.high,
+        mfu=found.mfu,
+        peak_memory_bytes=found.peak_memory_bytes,
+        usd_per_million_tokens=usd.value if usd else None,
+        why_not_first=choice.why_not_first,
+    )
+
+
+def _infeasibility(why: LayoutInfeasibility) -> Infeasibility:
+    return Infeasibility(
+        nearest=why.nearest,
+        stage=why.rank,
+        term=why.term,
+        needed_bytes=why.needed_bytes,
+        capacity_bytes=why.capacity_bytes,
+        relaxations=tuple(
+            Relaxation(change=each.change, flag=each.flag, step_time_s=each.step_time_s)
+            for each in why.relaxations
+        ),
+    )
