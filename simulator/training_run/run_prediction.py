@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from profiles.hardware.catalog import get_device
-from profiles.sourced import Sourced
 from simulator.held_activations import Kept, held_over_time
 from simulator.plan import Plan
 from simulator.prediction import (
@@ -28,7 +27,7 @@ from simulator.timeline import Durations, Timeline, simulate
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.features import Features, features
 from simulator.training_run.footprint import Footprint, RankFootprint, footprint
-from simulator.training_run.step_time import StepParts, step_parts
+from simulator.training_run.step_time import step_parts
 from simulator.training_run.training_run import TrainingRun
 
 # The parts of a described step as the components of a plan's prediction.
