@@ -1,6 +1,6 @@
 """Derives profiles/data/kernels/memory_rates.toml from a table of measured matmuls.
 
-    python -m profiles.hardware.derive_memory_rates FOLDER
+    python -m tools.derive_memory_rates FOLDER
 
 FOLDER holds gemm.csv.gz. bf16 matmuls with m of 8 or less and n, k of 1024 and more stream n x k
 weights and little else; per device and power of two of the bytes: the median and the 90 % quantile
@@ -16,8 +16,8 @@ import numpy as np
 
 from profiles.document import write_text
 from profiles.hardware.catalog import get_device
-from profiles.hardware.derive_gemm import DATE, SYSTEMS, Rows, read_rows
-from profiles.hardware.memory_rates import MEMORY_FILE, MEMORY_SCHEMA
+from tools.derive_gemm import DATE, SYSTEMS, Rows, read_rows
+from tools.memory_rates import MEMORY_FILE, MEMORY_SCHEMA
 
 _SMALLEST, _POOLED = 22, 30
 _ROWS_M, _LEAST_NK = 8, 1024
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     lines = [
         "# Fraction of the datasheet's memory bandwidth by bytes moved (2^log2_bytes; the last one",
         "# holds all larger), from matmuls of 8 rows or fewer, which stream their weights.",
-        "# python -m profiles.hardware.derive_memory_rates. Above the last fraction: L2 cache.",
+        "# python -m tools.derive_memory_rates. Above the last fraction: L2 cache.",
         f'schema = "{MEMORY_SCHEMA}"',
         'source = "aiconfigurator gemm_perf tables, sglang 0.5.10, bfloat16, m <= 8, n and k >= '
         '1024 (github.com/ai-dynamo/aiconfigurator)"',

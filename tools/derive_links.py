@@ -1,6 +1,6 @@
 """Fits profiles/data/collectives from a table of measured collectives, and what links need of it.
 
-    python -m profiles.hardware.derive_links FOLDER
+    python -m tools.derive_links FOLDER
 
 FOLDER holds collectives.csv.gz (columns as in its header). Per device, operation and group size the
 median time of each size (over NCCL versions; half precision only, because int8 sums do not take the
@@ -33,7 +33,6 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.hardware.between_nodes import fit_between_nodes
 from profiles.hardware.catalog import get_link, node_design
 from profiles.hardware.collective_curve import (
     COLLECTIVES_SCHEMA,
@@ -43,7 +42,9 @@ from profiles.hardware.collective_curve import (
     curves_path,
 )
 from profiles.hardware.fit import fit_curve
-from profiles.hardware.held_out import HeldOut, errors_of
+from profiles.hardware.held_out import HeldOut
+from tools.between_nodes import fit_between_nodes
+from tools.held_out_errors import errors_of
 
 # Our device <- names of the accelerator in the table.
 MEASURED_ON = {
@@ -73,7 +74,7 @@ SOURCE = (
     "nccl_perf)"
 )
 MESSAGE_SOURCE = "; send: github.com/microsoft/vidur 7d475133, data/profiling/network, send_recv"
-METHOD = "python -m profiles.hardware.derive_links: log-log line with fixed corners, least squares"
+METHOD = "python -m tools.derive_links: log-log line with fixed corners, least squares"
 DATE = "2026-11-21"
 _KIB, _MIB = 2**10, 2**20
 _CORNERS = (8 * _KIB, 64 * _KIB, 256 * _KIB, _MIB, 4 * _MIB, 16 * _MIB, 64 * _MIB, 192 * _MIB)

@@ -1,6 +1,6 @@
 """Fits the attention surfaces of profiles/data/kernels from a table of measured kernels.
 
-    python -m profiles.hardware.derive_attention FOLDER [DEVICE...]
+    python -m tools.derive_attention FOLDER [DEVICE...]
 
 FOLDER holds attention.csv.gz (system, kernel_source, attn_dtype, kv_dtype, batch, isl, heads,
 kv_heads, head_dim, window, latency_ms): causal forward passes of an inference engine, one row per
@@ -32,11 +32,13 @@ from profiles.hardware.attention_table import (
     table_time_s,
 )
 from profiles.hardware.catalog import get_device
-from profiles.hardware.compass_search import compass_search
-from profiles.hardware.derive_gemm import DATE, SYSTEMS
-from profiles.hardware.held_out import HeldOut, errors_of
-from profiles.hardware.log_grid import Array, LogGrid, fit_log_grid, no_correction
-from profiles.hardware.surface_text import box_text, grid_text, held_out_text, numbers_text
+from profiles.hardware.held_out import HeldOut
+from profiles.hardware.log_grid import Array, LogGrid, no_correction
+from tools.compass_search import compass_search
+from tools.derive_gemm import DATE, SYSTEMS
+from tools.fit_log_grid import fit_log_grid
+from tools.held_out_errors import errors_of
+from tools.surface_text import box_text, grid_text, held_out_text, numbers_text
 
 # Data type of queries and cache in the table -> ours, bytes per element, factor on bf16's peak.
 DTYPES = {
@@ -52,9 +54,7 @@ SOURCE = (
     "aiconfigurator context_attention_perf tables, sglang 0.5.10 "
     "(github.com/ai-dynamo/aiconfigurator, systems/data/{system}/attention)"
 )
-METHOD = (
-    "python -m profiles.hardware.derive_attention: formula by compass search, correction by L1 grid"
-)
+METHOD = "python -m tools.derive_attention: formula by compass search, correction by L1 grid"
 _FOLDS = 3
 _CAP = 0.6
 _STIFFNESS = 0.3
@@ -257,7 +257,7 @@ def derive(system: str, calls: tuple[Calls, ...]) -> None:
         table = replace(fit_table(part), held_out=held_out(part))
         lines += _table_text(table)
         for e in table.held_out:
-            print(  # noqa: T201 # a script
+            print(  # a script
                 f"{name} {table.dtype} {table.head_dim} {e.split} {e.where}: "
                 f"{e.median:.1%} {e.p90:.1%} {e.bias:+.1%}"
             )

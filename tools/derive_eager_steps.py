@@ -1,6 +1,6 @@
 """Makes profiles/data/calibration/eager_steps.toml from a table of published runs.
 
-    python -m shardwright.validate.derive_eager_steps RUNS.csv
+    python -m tools.derive_eager_steps RUNS.csv
 
 What a traced model's kernels take inside a step, from the runs of eager PyTorch with FSDP in bf16
 (llm-foundry). Their models, MPT, are traced as OPT without biases: the same products and attention,
@@ -94,12 +94,12 @@ def main() -> None:
     attention, memory, exposed, step_ms = (float(f"{x:.3g}") for x in found)
     lines = [
         "# What kernels and messages of eager PyTorch take inside a step; meanings in",
-        "# simulator/in_step.py. Made by shardwright/validate/derive_eager_steps.py.",
+        "# simulator/in_step.py. Made by tools/derive_eager_steps.py.",
         f'schema = "{EAGER_STEPS_SCHEMA}"',
         f'source = "bf16 rows of {STACK} (mosaicml/llm-foundry, scripts/train/benchmarking), '
         f'traced as OPT without biases"',
         "method = \"least squares of log(predicted / measured), Cauchy's loss, weak priors "
-        '(shardwright/validate/derive_eager_steps.py)"',
+        '(tools/derive_eager_steps.py)"',
         f'date = "{datetime.date.today().isoformat()}"',
         f"runs = {len(parts)}",
         f"residual = {residual:.4f}",

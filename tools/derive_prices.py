@@ -1,6 +1,6 @@
 """Derives our small price table from a table of dated offers.
 
-    python -m profiles.hardware.derive_prices PRICES.csv
+    python -m tools.derive_prices PRICES.csv
 
 Only dated rows are used (an undated snapshot must not be pooled with them); per device and kind of
 price: median, half the inter-quartile range over the median, offers, providers, first and last

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import device_names
-from profiles.hardware.memory_rates import (
+from tools.memory_rates import (
     MEMORY_FILE,
     MemoryRate,
     memory_fraction,

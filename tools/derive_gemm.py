@@ -1,6 +1,6 @@
 """Fits the matmul surfaces of profiles/data/kernels from a table of measured kernels.
 
-    python -m profiles.hardware.derive_gemm FOLDER [DEVICE...]
+    python -m tools.derive_gemm FOLDER [DEVICE...]
 
 FOLDER holds gemm.csv.gz (system, device, dtype, m, n, k, latency_ms, source_path), one row per
 shape. Per device and data type: a compass search of the formula's parameters on a sample,
@@ -28,12 +28,14 @@ from numpy.typing import NDArray
 
 from profiles.document import write_text
 from profiles.hardware.catalog import get_device
-from profiles.hardware.compass_search import compass_search
 from profiles.hardware.gemm_surface import GEMM_SCHEMA, gemm_path
 from profiles.hardware.gemm_table import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.held_out import HeldOut, errors_of
-from profiles.hardware.log_grid import Array, LogGrid, fit_log_grid, no_correction
-from profiles.hardware.surface_text import box_text, grid_text, held_out_text, numbers_text
+from profiles.hardware.held_out import HeldOut
+from profiles.hardware.log_grid import Array, LogGrid, no_correction
+from tools.compass_search import compass_search
+from tools.fit_log_grid import fit_log_grid
+from tools.held_out_errors import errors_of
+from tools.surface_text import box_text, grid_text, held_out_text, numbers_text
 
 _NVIDIA = "SM count of the device, NVIDIA"
 # Short names of the table -> our devices, SMs and where that number is from.
@@ -70,7 +72,7 @@ SOURCE = (
     "aiconfigurator gemm_perf tables, sglang 0.5.10 (github.com/ai-dynamo/aiconfigurator, "
     "systems/data/{system}/gemm)"
 )
-METHOD = "python -m profiles.hardware.derive_gemm: formula by compass search, correction by L1 grid"
+METHOD = "python -m tools.derive_gemm: formula by compass search, correction by L1 grid"
 _FOLDS = 3
 _CAP = 0.6
 _LONG_S = 3e-3
@@ -304,7 +306,9 @@ def derive(system: str, rows: Mapping[tuple[str, str], Rows]) -> None:
         table = replace(fit_table(part, start), held_out=held_out(part, start))
         lines += _table_text(table)
         for e in table.held_out:
-            print(f"{name} {dtype} {e.split} {e.where}: {e.median:.1%} {e.p90:.1%} {e.bias:+.1%}")  # noqa: T201 # a script
+            print(
+                f"{name} {dtype} {e.split} {e.where}: {e.median:.1%} {e.p90:.1%} {e.bias:+.1%}"
+            )  # a script
     write_text(gemm_path(name), "\n".join(lines))
 
 
