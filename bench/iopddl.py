@@ -1,18 +1,169 @@
-"""The contest on intra-operator parallelism (2025): our costs and bounds beside the best known.
+"""Contest on intra-operator parallelism (2025): a strategy per op, least cost, limited memory.
 
-Reads `../shared/yardsticks/iopddl` beside the repository; says so where it is absent. Each instance
-gets its own limit of time, but no more than a minute here.
+``python -m bench.iopddl FILE`` prints `cost N bound N time S` and, with -o, writes the chosen
+strategy per node as a JSON list. ``python -m bench iopddl`` prints our costs and bounds beside the
+best known, from `../shared/yardsticks/iopddl` beside the repository, each instance at its own limit
+of time but no more than a minute; it says so where the folder is absent.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from planner.yardstick.iopddl import iopddl_rows
+from bench.command import start
+from bench.strategy_graph.contest_file import read_contest_problem
+from bench.strategy_graph.solution import Solution, Status
+from bench.strategy_graph.solve import Progress, solve
+from profiles.document import need_writable, write_text
+from profiles.errors import DocumentError, InputError
+from profiles.text_file import read_text
 
 FOLDER = Path(__file__).parents[2] / "shared" / "yardsticks" / "iopddl"
 MOST_SECONDS = 60.0
 MOST_ABOVE = 0.10  # of the best known, on every instance
+
+MARGIN = 0.02
+"""The part of a time limit that is not used: for the end of the process, and for a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One instance's result."""
+
+    name: str
+    solution: Solution
+    strategies: tuple[int, ...] | None
+    """One for every node of the file."""
+    time_s: float
+    """Wall time with reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestRow:
+    """One instance's result beside what is known about it."""
+
+    instance: str
+    """Its letter."""
+    row: Row
+    best_known: float
+    """The cheapest cost of the contest's teams."""
+    known_bound: float
+    """The lower bound that the contest published."""
+
+    @property
+    def above_best_known(self) -> float:
+        """(cost - best known) / best known; `inf` where nothing allowed was found."""
+        cost = self.row.solution.cost
+        return math.inf if cost is None else (cost - self.best_known) / self.best_known
+
+
+def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool = False) -> Row:
+    """The solution of an instance's file within `time_limit_s`, reading included."""
+    begun = time.monotonic()
+    problem = read_contest_problem(path)
+    solution = solve(
+        problem.graph,
+        time_limit_s=max(time_limit_s - (time.monotonic() - begun), 0.0),
+        seed=seed,
+        progress=_say if is_loud else None,
+    )
+    chosen = solution.strategies
+    return Row(
+        name=problem.name,
+        solution=solution,
+        strategies=None if chosen is None else chosen[: problem.file_nodes],
+        time_s=time.monotonic() - begun,
+    )
+
+
+def iopddl_rows(folder: Path, *, most_time_s: float = math.inf) -> tuple[ContestRow, ...]:
+    """One row for each instance of a folder, by name, at its time limit or `most_time_s`.
+
+    The folder holds `*-NAME.json.gz` files and `best_known.csv` with the columns `instance`,
+    `timeout_s`, `best_contest` and `published_lower_bound`; raises DocumentError where an entry is
+    missing.
+    """
+    table = folder / "best_known.csv"
+    try:
+        lines = read_text(table).splitlines()
+        known = {entry["instance"]: entry for entry in csv.DictReader(lines)}
+        paths = {path.name.split(".")[0].rpartition("-")[2]: path for path in _instances(folder)}
+        return tuple(
+            ContestRow(
+                instance=name,
+                row=solve_file(
+                    path, time_limit_s=min(float(known[name]["timeout_s"]), most_time_s)
+                ),
+                best_known=float(known[name]["best_contest"]),
+                known_bound=float(known[name]["published_lower_bound"]),
+            )
+            for name, path in paths.items()
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DocumentError(
+            f"{table}: an entry is missing or no number: {error}; it needs instance, timeout_s, "
+            "best_contest and published_lower_bound for each instance's file"
+        ) from error
+
+
+def _instances(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*-*.json.gz"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `python -m bench.iopddl`."""
+    parser.add_argument("file", type=Path, help="an instance, JSON or gzipped JSON")
+    parser.add_argument(
+        "--time-limit", type=float, default=60.0, help="seconds of wall time in all (60)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search's random numbers (0)")
+    parser.add_argument("-o", "--output", type=Path, help="where to write the strategies (JSON)")
+    parser.add_argument("--verbose", action="store_true", help="progress on stderr")
+
+
+def solve_command(arguments: argparse.Namespace) -> int:
+    """Solves and prints; 0 where something allowed was found, 3 where not.
+
+    The limit holds for the process from its start to its end: `age_s` is how long it has run.
+    """
+    if not arguments.time_limit >= 0:
+        raise InputError(
+            f"--time-limit {arguments.time_limit}: give a number of seconds, 0 or more"
+        )
+    if arguments.seed < 0:
+        raise InputError(f"--seed {arguments.seed}: give a whole number, 0 or more")
+    if arguments.output is not None:
+        need_writable(arguments.output)
+    row = solve_file(
+        arguments.file,
+        time_limit_s=max((1.0 - MARGIN) * arguments.time_limit - arguments.age_s, 0.0),
+        seed=arguments.seed,
+        is_loud=arguments.verbose,
+    )
+    found, time_s = row.solution, arguments.age_s + row.time_s
+    if row.strategies is None:
+        known = "" if found.lower_bound is None else f" bound {found.lower_bound}"
+        proven = "infeasible" if found.status is Status.INFEASIBLE else "no solution found"
+        print(f"{proven}{known} time {time_s:.2f}: {found.reason}")
+        return 3
+    print(f"cost {found.cost} bound {found.lower_bound} time {time_s:.2f}")
+    if arguments.output is not None:
+        write_text(arguments.output, json.dumps(list(row.strategies)) + "\n")
+    return 0
+
+
+def _say(progress: Progress) -> None:
+    print(
+        f"{progress.time_s:7.1f} s  cost {progress.cost}  bound {progress.lower_bound}",
+        file=sys.stderr,
+    )
 
 
 def run() -> int:
@@ -31,3 +182,7 @@ def run() -> int:
             f"{solution.lower_bound!s:>15} {found.row.time_s:6.1f}"
         )
     return int(bad)
+
+
+if __name__ == "__main__":
+    start(add_arguments, solve_command, __doc__)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.yardstick.partition import partition_rows
-from planner.yardstick.sailor import mean_absolute_percent, sailor_rows, table
+from bench.partition import partition_rows
+from bench.sailor.table import mean_absolute_percent, sailor_rows, table
 
 FOLDER = Path(__file__).parents[2] / "shared" / "yardsticks"
 # Contiguous splits: within this of the published optimum (they are printed to six digits).

@@ -1,10 +1,4 @@
-"""How a command ends: on a signal, at a closed pipe, or while a native solver is still running.
-
-A solve whose time is up does not wait for HiGHS, which looks at the clock now and then only
-(`intra_op/solve.py`). Where the interpreter then takes itself down, that thread is cut off inside
-C++, which ends the process with `terminate called without an active exception` and status 134
-although the answer was printed and written.
-"""
+"""How a command ends: on a signal, or at a closed pipe."""
 
 from __future__ import annotations
 
@@ -15,9 +9,6 @@ import sys
 import threading
 from types import FrameType
 from typing import NoReturn
-
-# The name of the threads of a solve.
-SOLVER_THREAD = "intra-op solver"
 
 # What a shell reports of a process that SIGINT or SIGPIPE ended: 128 and the signal's number.
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -39,7 +30,7 @@ def heed_termination() -> None:
 
 def leave(status: int) -> NoReturn:
     """Ends the process with `status`, or with 2 and a word where stdout takes no more, or 141 where
-    nobody reads it (`| head`). At once, output flushed, where a solver still runs."""
+    nobody reads it (`| head`)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -51,8 +42,6 @@ def leave(status: int) -> NoReturn:
         sys.stderr.write(f"error: stdout cannot be written: {error.strerror}\n")
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    if any(thread.name == SOLVER_THREAD for thread in threading.enumerate()):
-        os._exit(status)
     sys.exit(status)
 
 

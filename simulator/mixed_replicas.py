@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from profiles.errors import InputError
 from simulator.durations import Durations
-from simulator.ordered_messages import rank_ends
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
 
@@ -25,15 +24,12 @@ class Replica:
     num_microbatches  its share, one or more
     first_parts       per stage, the first part of the model that it holds; begins with 0
     update_s          per stage, seconds of the optimizer
-    sender_held       None where messages travel beside the computation (`timeline.simulate`), else
-                      what `ordered_messages.rank_ends` takes
     """
 
     durations: Durations
     num_microbatches: int
     first_parts: tuple[int, ...]
     update_s: tuple[float, ...]
-    sender_held: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         stages = self.durations.num_stages
@@ -81,12 +77,18 @@ class MixedStep:
 
 
 def mixed_step(
-    replicas: Sequence[Replica], *, reduce_s: Sequence[float], reduce_together: bool = False
+    replicas: Sequence[Replica],
+    *,
+    reduce_s: Sequence[float],
+    reduce_together: bool = False,
+    backward_ends_s: Sequence[tuple[float, ...]] | None = None,
 ) -> MixedStep:
     """The step of these replicas under 1F1B.
 
     reduce_s         [parts]  seconds to reduce each part over all replicas; 0 for one replica
     reduce_together  whether the ranks wait for each other before the first reduction
+    backward_ends_s  [replicas][stages]  end of the last backward; by default that of messages
+                     beside the computation
 
     The parts are reduced from the model's end to its beginning, the order in which backwards end;
     a rank that holds several reduces one after another. Raises InputError.
@@ -99,11 +101,10 @@ def mixed_step(
                 f"a replica's last stage begins with part {replica.first_parts[-1]}, but there "
                 f"are {len(reduce_s)} parts"
             )
-    ends: dict[Replica, tuple[float, ...]] = {}
-    for replica in replicas:
-        if replica not in ends:
-            ends[replica] = _backward_ends(replica)
-    free = [list(ends[replica]) for replica in replicas]
+    if backward_ends_s is None:
+        ends = {replica: _backward_ends(replica) for replica in dict.fromkeys(replicas)}
+        backward_ends_s = [ends[replica] for replica in replicas]
+    free = [list(row) for row in backward_ends_s]
     if reduce_together:
         last = max(max(row) for row in free)
         free = [[last] * len(row) for row in free]
@@ -122,7 +123,7 @@ def mixed_step(
     )
     return MixedStep(
         step_s=step_s,
-        backward_end_s=tuple(ends[replica] for replica in replicas),
+        backward_end_s=tuple(backward_ends_s),
         reduced_s=tuple(reduced),
     )
 
@@ -130,7 +131,5 @@ def mixed_step(
 def _backward_ends(replica: Replica) -> tuple[float, ...]:
     stages = replica.durations.num_stages
     schedule = build_schedule("1f1b", num_ranks=stages, num_microbatches=replica.num_microbatches)
-    if replica.sender_held is not None:
-        return rank_ends(schedule, replica.durations, sender_held=replica.sender_held)
     timeline = simulate(schedule, replica.durations)
     return tuple(timeline.rank_end_s(rank) for rank in range(stages))

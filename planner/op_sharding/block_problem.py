@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.op_seconds import (
@@ -30,6 +29,7 @@ from planner.op_sharding.op_seconds import (
 )
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
+from planner.op_sharding.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.uses import MOST_FORMS, Uses, layouts_read, uses_of
 from profiles.model.op_graph import OpGraph
 

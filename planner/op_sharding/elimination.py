@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.intra_op.strategy_graph import FORBIDDEN, Ints, StrategyGraph
+from planner.op_sharding.strategy_graph import FORBIDDEN, Ints, StrategyGraph
 
 MOST_ENTRIES = 20_000_000
 """A table of more entries (160 MB) ends the attempt."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +28,3 @@ def half_width(errors: tuple[HeldOut, ...], where: str) -> float:
     """Relative half-width of a 90 % interval: p90 of the held-out blocks of that part, else 1."""
     found = [error.p90 for error in errors if error.split == "blocks" and error.where == where]
     return found[0] if found else 1.0
-
-
-def errors_of(
-    split: str,
-    predicted: NDArray[np.float64],
-    measured: NDArray[np.float64],
-    parts: Mapping[str, NDArray[np.bool_]],
-) -> tuple[HeldOut, ...]:
-    """One HeldOut per part."""
-    ratio = predicted / measured - 1.0
-    return tuple(
-        HeldOut(
-            split=split,
-            where=where,
-            rows=int(mask.sum()),
-            median=round(float(np.median(np.abs(ratio[mask]))), 4),
-            p90=round(float(np.quantile(np.abs(ratio[mask]), 0.9)), 4),
-            bias=round(float(np.median(ratio[mask])), 4),
-        )
-        for where, mask in parts.items()
-    )

@@ -17,9 +17,9 @@ from planner.space import Space
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
 from shardwright import api
-from shardwright.validate.derive_eager_steps import traced_like
 from simulator.plan import Recompute
 from simulator.workload import Workload
+from tools.derive_eager_steps import traced_like
 
 RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"
 # Small and large, with and without recomputation, one node and many, both devices.

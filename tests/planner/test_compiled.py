@@ -79,7 +79,12 @@ def slice_assignments(source: str) -> list[str]:
 
 def test_no_kernel_assigns_to_a_slice() -> None:
     """That alone takes numba 3 s to compile (planner/compiled.py)."""
-    sources = {path: path.read_text() for path in sorted((ROOT / "planner").rglob("*.py"))}
+    sources = {
+        path: path.read_text()
+        for path in sorted(
+            path for room in ("planner", "bench") for path in (ROOT / room).rglob("*.py")
+        )
+    }
     assert sum(text.count("@compiled\n") for text in sources.values()) > 15
     assert {
         path: found for path, text in sources.items() if (found := slice_assignments(text))

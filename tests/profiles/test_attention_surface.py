@@ -20,8 +20,8 @@ from profiles.hardware.attention_surface import (
 )
 from profiles.hardware.attention_table import AttentionTable, formula_time_s, pairs, shapes_of
 from profiles.hardware.catalog import device_names
-from profiles.hardware.derive_gemm import SYSTEMS
 from profiles.hardware.log_grid import no_correction
+from tools.derive_gemm import SYSTEMS
 
 ATTENTION_ROWS = Path(__file__).parents[3] / "shared" / "hardware" / "attention.csv.gz"
 MEASURED = tuple(name for name, _, _ in SYSTEMS.values())

@@ -24,7 +24,7 @@ from profiles.hardware.collective_curve import (
     curves_on,
     load_curves,
 )
-from profiles.hardware.derive_links import MEASURED_ON, read_times
+from tools.derive_links import MEASURED_ON, read_times
 
 TABLE = Path(__file__).parents[3] / "shared" / "hardware" / "collectives.csv.gz"
 MEASURED = tuple(MEASURED_ON)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.hardware.between_nodes import fit_line
 from profiles.hardware.collective_curve import bus_share, curves_path
-from profiles.hardware.derive_links import (
+from tools.between_nodes import fit_line
+from tools.derive_links import (
     fit_corners,
     fit_curves,
     held_out_errors,
@@ -105,7 +105,7 @@ def test_only_comparable_rows_are_read():
 def test_the_shipped_files_are_what_the_script_makes(tmp_path, monkeypatch):
     if not TABLE.is_file():
         pytest.skip(f"the table {TABLE.name} is not beside the checkout")
-    monkeypatch.setattr("profiles.hardware.derive_links.curves_path", lambda d: tmp_path / d)
+    monkeypatch.setattr("tools.derive_links.curves_path", lambda d: tmp_path / d)
     main(TABLE.parent)
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     assert len(made) == 9

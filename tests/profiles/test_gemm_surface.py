@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from profiles.document import read_document
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import DATA, device_names, get_device
-from profiles.hardware.derive_gemm import SYSTEMS
 from profiles.hardware.gemm_surface import (
     GEMM_SCHEMA,
     GemmSurface,
@@ -25,8 +24,10 @@ from profiles.hardware.gemm_surface import (
     load_surface,
 )
 from profiles.hardware.gemm_table import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.log_grid import LogGrid, fit_log_grid, no_correction
+from profiles.hardware.log_grid import LogGrid, no_correction
 from profiles.hardware.relatives import relatives
+from tools.derive_gemm import SYSTEMS
+from tools.fit_log_grid import fit_log_grid
 
 KERNEL_ROWS = Path(__file__).parents[3] / "shared" / "hardware" / "kernels.csv.gz"
 MEASURED = tuple(name for name, _, _ in SYSTEMS.values())

@@ -24,7 +24,8 @@ from planner.op_sharding import (
     tensor_parallel_rules,
 )
 from planner.op_sharding.block_problem import NANOSECOND_S, build_problem
-from planner.op_sharding.solve_block import lagrangian_bound, usage_over_time
+from planner.op_sharding.integer_programme import cost_of, usage_over_time
+from planner.op_sharding.solve_block import lagrangian_bound
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.model.build import BuiltModel, build_model, mean_square
@@ -304,7 +305,9 @@ def test_bounds_stay_under_brute_force_within_memory(graph: OpGraph, part: float
     if best == 10**17:
         assert found.status is Status.INFEASIBLE
         return
-    assert lagrangian_bound(problem.abstract) <= best
+    bound, fitting = lagrangian_bound(problem.abstract)
+    assert bound <= best
+    assert fitting is None or cost_of(problem.abstract, fitting) >= best
     assert found.memory_bytes <= limit
     assert found.lower_bound_s / NANOSECOND_S <= best + 40
     assert found.seconds / NANOSECOND_S == pytest.approx(best, abs=40)

@@ -1,1 +1,0 @@
-"""Public problems with known answers, as commands: ``python -m planner.yardstick NAME FILE``."""
