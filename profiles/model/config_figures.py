@@ -47,13 +47,18 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     if experts:
         _refuse_mixed_layers(config, where)
     window, windowed = _window(config, kind)
+    latent = _latent(config, where) if config.get("kv_lora_rank") else None
+    head_size = int(config.get("head_dim") or kind.head_size or hidden // heads)
+    if latent is not None:
+        # `head_dim` is that of the rotary part there: a query's head has both parts.
+        head_size = latent.nope_size + latent.rope_size
     return Transformer(
         num_layers=_count(config, "num_hidden_layers", where, kind),
         hidden_size=hidden,
         ffn_size=ffn if not experts or dense else 0,
         num_heads=heads,
         num_kv_heads=_kv_heads(config, name, heads),
-        head_size=int(config.get("head_dim") or kind.head_size or hidden // heads),
+        head_size=head_size,
         vocab_size=_count(config, "vocab_size", where, kind),
         gated=kind.gated,
         tied_embeddings=bool(config.get("tie_word_embeddings", kind.tied)),
@@ -64,7 +69,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         first_dense_layers=dense,
         learned_positions=_learned_positions(config, kind),
         biases=kind.biases,
-        latent=_latent(config, where) if config.get("kv_lora_rank") else None,
+        latent=latent,
         window=window,
         window_layers=windowed,
     )
