@@ -15,18 +15,24 @@ from profiles.model.config_kinds import CONFIG_KINDS, ConfigKind
 from profiles.model.transformer import LatentAttention, Transformer
 
 
+def known_type(config: Mapping[str, Any]) -> bool:
+    """Whether configurations of this model type are read without tracing."""
+    return _type_of(config) in CONFIG_KINDS
+
+
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     """The figures of a configuration; `where` names it in errors.
 
-    Raises ModelError for a model type that is not a chain of transformer layers (encoder-decoders,
-    vision, state-space models), for a missing or non-positive key, and for layers that differ in
-    kind.
+    Tokens predicted ahead are those of `num_nextn_predict_layers`, though transformers builds no
+    layers for them.
+    Raises ModelError for a model type that config_kinds.py does not know, for a missing or
+    non-positive key, and for layers that differ in kind.
     """
-    name = str(config.get("model_type", "")).replace("-", "_")
+    name = _type_of(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
-            f"{where}: model type {name!r} cannot be described by a transformer's figures; known "
-            f"are {', '.join(sorted(CONFIG_KINDS))}. Without --stack the model is traced."
+            f"{where}: configurations of model type {name!r} are not read without building the "
+            f"model; those that are: {', '.join(sorted(CONFIG_KINDS))}"
         )
     kind = CONFIG_KINDS[name]
     config = {**config} | {
@@ -72,7 +78,12 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         latent=latent,
         window=window,
         window_layers=windowed,
+        predicted_ahead=int(config.get("num_nextn_predict_layers") or 0),
     )
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
