@@ -42,7 +42,7 @@ from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.commands.asked import (
     DEFAULT_SEQUENCE,
-    figures_of,
+    described_of,
     layout_space_of,
     sequence_of,
     space_of,
@@ -134,7 +134,7 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
     made = []
     for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
         for length in grid.sequence_lengths or (None,):
-            tokens, assumed = _sequence(model, length)
+            tokens, assumed = _sequence(model, length, described=layouts is not None)
             work = Workload(
                 global_batch=batch,
                 sequence_length=tokens,
@@ -171,8 +171,10 @@ def _layouts_of(grid: Grid, pins: Mapping[str, str]) -> LayoutAsk:
     )
 
 
-def _sequence(model: str, length: int | None) -> tuple[int, tuple[str, ...]]:
+def _sequence(model: str, length: int | None, *, described: bool) -> tuple[int, tuple[str, ...]]:
     try:
+        if described:
+            return described_of(model, length)[1:]
         return sequence_of(model, length)
     except ShardwrightError:
         if length is not None:
@@ -208,7 +210,7 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
     return LayoutQuestion(
         name=question.model,
-        model=figures_of(question.model),
+        model=described_of(question.model, question.workload.sequence_length)[0].figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

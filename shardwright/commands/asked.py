@@ -12,7 +12,7 @@ from simulator.plan import Recompute
 
 if TYPE_CHECKING:
     from planner.layout.layout_space import LayoutSpace
-    from profiles.model.transformer import Transformer
+    from profiles.model.described_model import DescribedModel
 
 DEFAULT_SEQUENCE = 4096
 LAYOUT_COUNTS = ("tp", "cp", "ep", "pp", "dp", "vpp", "zero", "micro_batch")
@@ -79,10 +79,25 @@ def layout_space_of(axes: Mapping[str, str | None]) -> LayoutSpace:
     return LayoutSpace(**given)
 
 
-def figures_of(model: str) -> Transformer:
-    """The figures of a shipped name or a config.json."""
-    from profiles.model.config_figures import figures_of_config
-    from profiles.model.loaders import resolve_model
+def described_of(model: str, seq: int | None) -> tuple[DescribedModel, int, tuple[str, ...]]:
+    """The figures of a shipped name, a config.json or `package.module:factory`, the sequence
+    length, and what was assumed of both."""
+    from profiles.model.described_model import describe_model
+    from shardwright.places import trace_cache
 
-    spec = resolve_model(model)
-    return figures_of_config(spec.config, spec.source)
+    import_from_here(model)
+    length, assumed = sequence_of(model, seq)
+    found = describe_model(
+        model, sequence_length=length if length > 1 else None, cache=trace_cache()
+    )
+    own, positions = found.sequence_length, found.figures.learned_positions
+    if own and seq is None:
+        length, assumed = own, (f"sequence length {own} (the inputs of {model})",)
+    elif own and own != length:
+        assumed = (f"figures traced at {own} tokens per sample, planned at --seq {length}",)
+    if own and 0 < positions < length:
+        raise InputError(
+            f"--seq {length} is above the {positions} learned positions of {model}; use {positions} "
+            "or less"
+        )
+    return found, length, (*assumed, *found.notes)

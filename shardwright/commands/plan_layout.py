@@ -22,7 +22,7 @@ from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from profiles.units import format_time, parse_quantity
 from shardwright.answered import how_it_came_about, layout_answered
-from shardwright.commands.asked import figures_of, layout_space_of, sequence_of
+from shardwright.commands.asked import described_of, layout_space_of
 from shardwright.commands.output import note, show
 from shardwright.commands.plan_options import asked_options, first_precision
 from shardwright.layout_task import layout_task, solve_layout_task
@@ -52,10 +52,10 @@ def plan_for_stack(
     price: str,
 ) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
-    length, assumed = sequence_of(model, seq)
+    described, length, assumed = described_of(model, seq)
     question = LayoutQuestion(
         name=model,
-        model=figures_of(model),
+        model=described.figures,
         cluster=get_cluster(on, local=local),
         stack=stack,
         global_batch=global_batch,
