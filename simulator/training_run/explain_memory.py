@@ -10,8 +10,7 @@ from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
 from simulator.training_run.in_flight_batches import most_in_flight
 from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
-from simulator.training_run.run_conditions import rank_conditions
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import rank_conditions, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
 
@@ -141,7 +140,7 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
 
 def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[MemoryLine]:
     layer = activation_bytes(run.recompute, stack, TensorSizes(run, stack))
-    mine = [s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank]
+    mine = [s for s in stage_split(run) if s.rank == rank.rank]
     dense = sum(share.dense_layers for share in mine)
     experts = sum(share.expert_layers for share in mine)
     each = [
@@ -168,7 +167,7 @@ def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[Mem
 
 def _tensors(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> tuple[TensorLine, ...]:
     sizes = TensorSizes(run, stack)
-    mine = tuple(s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank)
+    mine = tuple(s for s in stage_split(run) if s.rank == rank.rank)
     here = RankFacts(
         num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)
     )

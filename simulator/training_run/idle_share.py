@@ -10,6 +10,7 @@ from simulator.bubble import longest_rank_s
 from simulator.durations import Durations
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
+from simulator.training_run.stage_share import V_SHAPED
 from simulator.training_run.training_run import TrainingRun
 
 # A share of 0 would mean that a closed form serves (step_time.py).
@@ -18,8 +19,6 @@ _NEXT_TO_NONE = 1e-12
 # the timeline would be of more actions than this (a second or two), none beyond.
 _ROUNDS = (4, 2)
 _MOST_ACTIONS = 150_000
-# Schedules whose ranks hold two chunks, the second on the way back.
-_IN_V = ("zbv", "v-half", "v-min", "dualpipev")
 
 
 def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
@@ -40,7 +39,7 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     backward += row["pass_backward"] + 1.5 * row["score_forward"]
     backward += row["recomputed_matmul"] * forward
     send = row["cut_inner"] + row["cut_outer"]
-    if run.schedule.startswith("zb") or run.schedule in (*_IN_V, "dualpipe"):
+    if run.schedule.startswith("zb") or run.schedule in (*V_SHAPED, "dualpipe"):
         return _zero_bubble_share(run, row, forward, backward, send)
     if run.schedule == "interleaved" and run.vpp > 1:
         return _interleaved_share(run, row, forward, backward, send)
@@ -51,7 +50,7 @@ def _zero_bubble_share(
     run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
 ) -> float:
     weight = 0.5 * row["matmul_backward"]
-    chunks = 2 if run.schedule in _IN_V else 1
+    chunks = 2 if run.schedule in V_SHAPED else 1
     stages = run.pp * chunks
     layers = [row["layers"] / chunks] * stages
     head = 0.0
