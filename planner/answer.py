@@ -161,7 +161,7 @@ def _answer(
         used = "dp+ilp"
     step = prediction.step_time_s
     gap = max(0.0, (step.value - outcome.bound_s) / step.value)
-    cost = prediction.usd_per_million_tokens
+    cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
     return PlanFile(
         status="optimal" if gap <= OPTIMAL_GAP else "feasible",
         bound=outcome.bound_s,
@@ -172,6 +172,7 @@ def _answer(
         mfu=prediction.mfu.value,
         peak_memory_bytes=prediction.peak_memory_bytes.value,
         usd_per_million_tokens=cost.value if cost else None,
+        usd_per_million_samples=per_sample.value if per_sample else None,
         search_time_s=options.clock() - start,
         cells_considered=len(cells),
         cells_pruned=outcome.pruned,
@@ -198,6 +199,7 @@ def _alternatives(outcome: Outcome) -> tuple[Alternative, ...]:
         assert plan is not None
         assert prediction is not None
         step, cost = prediction.step_time_s, prediction.usd_per_million_tokens
+        per_sample = prediction.usd_per_million_samples
         shown.append(
             Alternative(
                 plan=plan,
@@ -207,6 +209,7 @@ def _alternatives(outcome: Outcome) -> tuple[Alternative, ...]:
                 mfu=prediction.mfu.value,
                 peak_memory_bytes=prediction.peak_memory_bytes.value,
                 usd_per_million_tokens=cost.value if cost else None,
+                usd_per_million_samples=per_sample.value if per_sample else None,
                 why_not_first=why_not_first(plan, prediction, first),
             )
         )

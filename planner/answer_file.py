@@ -7,8 +7,16 @@ from pathlib import Path
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from planner.sweep import Answer
 from profiles.document import read_document, read_mapping
+from simulator.decision import layout_decision, plan_decision
 from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile
+
+
+def decision_of(answer: Answer) -> dict[str, str]:
+    """What the answer decides, by its place in the file; nothing where it is infeasible."""
+    if isinstance(answer, LayoutFile):
+        return layout_decision(answer.chosen.run) if answer.chosen is not None else {}
+    return plan_decision(answer.plan) if answer.plan is not None else {}
 
 
 def schema_of(answer: Answer) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.answer_cache import AnswerCache
-from planner.answer_file import read_answer, schema_of
+from planner.answer_file import decision_of, read_answer, schema_of
 from planner.sweep import Answer, Posed, finished
 from profiles.document import encode, write_document
 from profiles.errors import ShardwrightError
@@ -53,7 +53,11 @@ class AnswerFolder:
 
     def _write(self, posed: Posed, solved: Answer) -> Answer:
         answer = finished(solved, posed)
-        provenance = {"version": self.version, "question": encode(posed.question)}
+        provenance = {
+            "version": self.version,
+            "question": encode(posed.question),
+            "decided": decision_of(answer),
+        }
         write_document(
             self.path(posed.key), answer, schema=schema_of(answer), provenance=provenance
         )

@@ -18,7 +18,7 @@ class Compared:
     title    which devices, and whether replicas are alike
     plan     its degrees, or why there is none
     exact    False where the plan is at least as fast as said
-    step_time_s, usd_per_million_tokens   None without a plan, or without a price
+    step_time_s, usd_per_million_*   None without a plan, or without a price
     """
 
     title: str
@@ -27,6 +27,7 @@ class Compared:
     exact: bool = True
     step_time_s: float | None = None
     usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class MixedPlanFile:
     mfu: float | None = None
     peak_memory_bytes: float | None = None
     usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
     search_time_s: float
     keys: int = 0
     keys_solved: int = 0

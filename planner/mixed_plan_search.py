@@ -209,7 +209,8 @@ def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
         num_devices=len(part.devices),
         exact=part.exact,
         step_time_s=answer.step_time_s,
-        usd_per_million_tokens=_usd(found, usd_per_hour),
+        usd_per_million_tokens=_usd(found, usd_per_hour, "tokens"),
+        usd_per_million_samples=_usd(found, usd_per_hour, "samples"),
     )
 
 
@@ -234,11 +235,12 @@ def mixed_title(plan: MixedPlan) -> str:
     return ", ".join(parts)
 
 
-def _usd(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> float | None:
+def _usd(found: _Found, usd_per_hour: Mapping[str, Sourced], counted_in: str) -> float | None:
+    """US dollars per million tokens or samples; None where the plan is counted in the other."""
     prediction = found.answer.prediction if found.answer else None
-    if prediction is None:
+    if prediction is None or prediction.counted_in != counted_in:
         return None
-    usd = usd_of(list(found.part.devices), prediction.tokens_per_s, usd_per_hour)
+    usd = usd_of(list(found.part.devices), prediction.per_s, usd_per_hour)
     return usd.value if usd else None
 
 
@@ -246,13 +248,17 @@ def _unlike(outcome: MixedOutcome, *, keys_left: bool) -> Compared:
     if outcome.plan is None or outcome.prediction is None:
         why = "none is faster" if keys_left else "the pins allow none"
         return Compared(title=UNLIKE, plan=why, num_devices=0)
-    usd = outcome.prediction.usd_per_million_tokens
+    usd, per_sample = (
+        outcome.prediction.usd_per_million_tokens,
+        outcome.prediction.usd_per_million_samples,
+    )
     return Compared(
         title=UNLIKE,
         plan=mixed_title(outcome.plan),
         num_devices=outcome.plan.world_size,
         step_time_s=outcome.prediction.step_time_s.value,
         usd_per_million_tokens=usd.value if usd else None,
+        usd_per_million_samples=per_sample.value if per_sample else None,
     )
 
 
@@ -265,7 +271,7 @@ def _with_unlike(
 ) -> MixedPlanFile:
     step = prediction.step_time_s
     gap = max(0.0, (step.value - bound) / step.value)
-    usd = prediction.usd_per_million_tokens
+    usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
     used: dict[str, int] = {}
     for name, _ in plan.used():
         used[name] = used.get(name, 0) + 1
@@ -281,6 +287,7 @@ def _with_unlike(
         mfu=prediction.mfu,
         peak_memory_bytes=prediction.peak_memory_bytes,
         usd_per_million_tokens=usd.value if usd else None,
+        usd_per_million_samples=per_sample.value if per_sample else None,
         plan=plan,
         prediction=prediction,
         left_out=_left_out(prices, used, plan.tp, plan.micro_batch),
@@ -317,7 +324,8 @@ def _with_ordinary(
         step_time_high_s=ordinary.step_time_high_s,
         mfu=ordinary.mfu,
         peak_memory_bytes=ordinary.peak_memory_bytes,
-        usd_per_million_tokens=_usd(best, usd_per_hour),
+        usd_per_million_tokens=_usd(best, usd_per_hour, "tokens"),
+        usd_per_million_samples=_usd(best, usd_per_hour, "samples"),
         ordinary=ordinary,
         left_out=_left_out(prices, used, plan.tp, plan.micro_batch),
     )

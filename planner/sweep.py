@@ -220,20 +220,32 @@ def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
     prediction = answer.prediction
     if answer.plan is None or prediction is None:
         return answer
-    cost = usd_per_million_tokens(prediction.tokens_per_s, answer.plan.world_size, price)
+    cost = usd_per_million_tokens(prediction.per_s, answer.plan.world_size, price)
+    per_token = cost if prediction.counted_in == "tokens" else None
+    per_sample = cost if prediction.counted_in == "samples" else None
     return replace(
         answer,
-        usd_per_million_tokens=cost.value if cost else None,
-        prediction=replace(prediction, usd_per_million_tokens=cost),
+        prediction=replace(
+            prediction, usd_per_million_tokens=per_token, usd_per_million_samples=per_sample
+        ),
+        usd_per_million_tokens=per_token.value if per_token else None,
+        usd_per_million_samples=per_sample.value if per_sample else None,
         alternatives=tuple(_with_price(other, price) for other in answer.alternatives),
     )
 
 
 def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
-    tokens_per_s = other.plan.workload.tokens_per_step / other.step_time_s
-    rate = Interval(value=tokens_per_s, low=tokens_per_s, high=tokens_per_s)
+    work = other.plan.workload
+    per_s = work.counted_per_step / other.step_time_s
+    rate = Interval(value=per_s, low=per_s, high=per_s)
     cost = usd_per_million_tokens(rate, other.plan.world_size, price)
-    return replace(other, usd_per_million_tokens=cost.value if cost else None)
+    usd = cost.value if cost else None
+    tokens = work.counted_in == "tokens"
+    return replace(
+        other,
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+    )
 
 
 def _row(posed: Posed, answer: Answer, *, reused: bool) -> Row:

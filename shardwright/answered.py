@@ -111,7 +111,7 @@ def _noticing_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def how_it_came_about(found: Answered | LayoutAnswered) -> str:
+def how_it_came_about(found: Answered | LayoutAnswered, time_limit_s: float | None = None) -> str:
     """What a reader of the answer must know of its making; empty where it was solved in full."""
     if found.cached:
         took = found.answer.search_time_s
@@ -120,4 +120,11 @@ def how_it_came_about(found: Answered | LayoutAnswered) -> str:
     if isinstance(found, Answered) and found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
+    limited = time_limit_s is not None and found.answer.search_time_s >= 0.9 * time_limit_s
+    if found.answer.status == "feasible" and limited:
+        gap = format_percent(found.answer.gap or 0.0)
+        return (
+            f"Ended:  by the time limit of {format_time(time_limit_s or 0.0)}; at most {gap} above "
+            "the best there is (--time-limit 10min searches on)"
+        )
     return ""

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from profiles.document import write_document, write_text
+from profiles.document import write_text
 from profiles.errors import ToleranceError
 from shardwright import api
 from shardwright.commands.output import Bar, show
 from shardwright.commands.plan import provenance
 from shardwright.compare import compare_run
 from shardwright.report import terminal
-from simulator.plan import PLAN_SCHEMA
+from simulator.plan_file import write_plan_file
 from simulator.workload import Workload
 
 MODEL = "tiny-llama-demo"
@@ -80,7 +80,7 @@ def tour(folder: Path) -> None:
     space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
     work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
     answer = api.plan(traced, cluster, work, space=space)
-    write_document(plan_path, answer, schema=PLAN_SCHEMA, provenance=provenance(cluster))
+    write_plan_file(plan_path, answer, provenance=provenance(cluster))
     show(terminal.plan_report(answer))
 
     _step(

@@ -193,9 +193,12 @@ def _figures(a: Prediction | None, b: Prediction | None) -> tuple[Change, ...]:
         ("step", "s", "step_time_s"),
         ("MFU", "share", "mfu"),
         ("tokens per second", "per_s", "tokens_per_s"),
+        ("samples per second", "per_s", "samples_per_s"),
         ("peak memory", "bytes", "peak_memory_bytes"),
         ("$ per M tokens", "usd", "usd_per_million_tokens"),
+        ("$ per M samples", "usd", "usd_per_million_samples"),
         ("kWh per M tokens", "kwh", "kwh_per_million_tokens"),
+        ("kWh per M samples", "kwh", "kwh_per_million_samples"),
     )
     return tuple(
         Change(name=name, unit=unit, before=_value(a, field), after=_value(b, field))

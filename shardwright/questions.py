@@ -40,26 +40,21 @@ from profiles.hardware.cluster import Cluster
 from profiles.hardware.prices import KINDS, price_of
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.commands.asked import (
-    DEFAULT_SEQUENCE,
-    described_of,
-    layout_space_of,
-    sequence_of,
-    space_of,
-)
-from shardwright.commands.plan_options import (
+from shardwright.axes import AXES, Axes, axes_of
+from shardwright.layout_task import layout_job, layout_task
+from shardwright.named_model import DEFAULT_SEQUENCE, Sample, described, sample_of
+from shardwright.plan_options import (
     OPTION_FLAGS,
     asked_options,
     first_precision,
     need_stack,
 )
-from shardwright.layout_task import layout_job, layout_task
+from shardwright.plan_request import default_precision
 from shardwright.solve_task import job_of, task_of
 from simulator.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
-PINS = ("micro_batch", "tp", "pp", "dp", "zero", "vpp", "recompute", "schedule")
-LAYOUT_PINS = (*PINS, "cp", "ep")
+_FRAMEWORKS_ONLY = ("cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +63,7 @@ class Grid:
 
     models, clusters   as on the command line
     sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
+    precision          empty: what the devices train in
     prices             kinds of the price table, or US dollars per device-hour
     pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
     stack, options     a framework, whose layouts are then searched, and what may be chosen beside
@@ -79,7 +75,7 @@ class Grid:
     global_batches: tuple[int, ...]
     sequence_lengths: tuple[int, ...] = ()
     prices: tuple[str | float, ...] = ("on-demand",)
-    precision: str = "bf16"
+    precision: str = ""
     optimizer: str = "adamw"
     solver: str = "auto"
     seed: int = 0
@@ -91,15 +87,14 @@ class Grid:
         for name in ("models", "clusters", "global_batches", "prices"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty: a grid needs one entry at least")
-        known = LAYOUT_PINS if self.stack else PINS
         for pin in self.pins:
-            if not self.stack and pin in LAYOUT_PINS and pin not in PINS:
+            if not self.stack and pin in _FRAMEWORKS_ONLY:
                 raise InputError(
                     f"pin {pin}: our own executor has no such axis; name the framework that will "
                     "run the plans, for example stack = megatron-core (--stack)"
                 )
-            if pin not in known:
-                raise UnknownNameError("pin", pin, known)
+            if pin not in AXES:
+                raise UnknownNameError("pin", pin, AXES)
         for option in self.options:
             if option not in OPTION_FLAGS:
                 raise UnknownNameError("option", option, OPTION_FLAGS)
@@ -114,34 +109,39 @@ class QuestionFile:
     grids: tuple[Grid, ...]
 
 
-def read_questions(path: Path) -> tuple[Question, ...]:
+def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, ...]:
     """The questions of a file; raises DocumentError."""
     grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
     if not grids:
         raise InputError(f"{path} holds no grid, so there is nothing to answer")
-    return tuple(question for grid in grids for question in questions_of(grid))
+    return tuple(question for grid in grids for question in questions_of(grid, local=local))
 
 
-def questions_of(grid: Grid) -> tuple[Question, ...]:
+def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ...]:
     """The questions of a grid: models outermost, prices innermost.
+
+    local  the file of this machine's profile
 
     Raises InputError for pins and workloads that cannot be; names that mean nothing are found
     when a question is posed, and are then that question's own fault.
     """
-    pins = {axis: str(text) for axis, text in grid.pins.items()}
-    layouts = _layouts_of(grid, pins) if grid.stack else None
-    space: Space = Space() if layouts else space_of(pins)
+    axes = axes_of(grid.pins)
+    layouts = _layouts_of(grid, axes) if grid.stack else None
+    space: Space = Space() if layouts else axes.space()
     made = []
     for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
         for length in grid.sequence_lengths or (None,):
-            tokens, assumed = _sequence(model, length, described=layouts is not None)
+            sample = _sample(model, length)
+            precision, told = _precision(grid, on, local)
             work = Workload(
                 global_batch=batch,
-                sequence_length=tokens,
+                sequence_length=sample.sequence_length,
+                counted_in=sample.counted_in,
                 # What a framework trains in stands beside its layouts.
-                precision="bf16" if layouts else grid.precision,
+                precision="bf16" if layouts else precision,
                 optimizer=grid.optimizer,
             )
+            assumed = (*sample.assumptions, *(() if layouts else told))
             made += [
                 Question(
                     model=model,
@@ -159,27 +159,36 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
     return tuple(made)
 
 
-def _layouts_of(grid: Grid, pins: Mapping[str, str]) -> LayoutAsk:
+def _precision(grid: Grid, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
+    """The precision of a question, and what is told of it."""
+    if grid.precision:
+        return grid.precision, ()
+    try:
+        return default_precision(get_cluster(on, local=local))
+    except ShardwrightError:
+        return "bf16", ()  # the cluster cannot be read: the question fails when it is posed
+
+
+def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
     load_layout_rules(grid.stack)
     return LayoutAsk(
         stack=grid.stack,
         precision=first_precision(grid.precision),
-        space=layout_space_of(pins),
+        space=axes.layout_space(),
         options=asked_options(
             {name: str(text) for name, text in grid.options.items()}, grid.precision
         ),
     )
 
 
-def _sequence(model: str, length: int | None, *, described: bool) -> tuple[int, tuple[str, ...]]:
+def _sample(model: str, length: int | None) -> Sample:
     try:
-        if described:
-            return described_of(model, length)[1:]
-        return sequence_of(model, length)
+        return sample_of(model, length)
     except ShardwrightError:
         if length is not None:
             raise
-        return DEFAULT_SEQUENCE, ()  # the model cannot be read: it fails when it is posed
+        # The model cannot be read: the question fails when it is posed.
+        return Sample(sequence_length=DEFAULT_SEQUENCE)
 
 
 def pose(question: Question, *, local: Path | None = None) -> Posed:
@@ -210,7 +219,7 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
     return LayoutQuestion(
         name=question.model,
-        model=described_of(question.model, question.workload.sequence_length)[0].figures,
+        model=described(question.model, question.workload.sequence_length).figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

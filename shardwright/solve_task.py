@@ -83,7 +83,7 @@ def key_of(task: Task, traced: TracedModel | None = None) -> str:
     if task.spec.factory:
         model = trace_content(traced if traced is not None else trace_task(task))
     return answer_key(
-        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.name}),
+        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.source}),
         task.cluster,
         task.workload,
         task.space,

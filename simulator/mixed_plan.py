@@ -141,6 +141,7 @@ class MixedPlan:
                 sequence_length=self.workload.sequence_length,
                 precision=self.workload.precision,
                 optimizer=self.workload.optimizer,
+                counted_in=self.workload.counted_in,
             ),
             pp=count,
             dp=1,

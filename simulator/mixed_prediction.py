@@ -62,10 +62,12 @@ class MixedPrediction:
     step_time_s: Interval
     pipeline_s: float
     exchange_s: float
-    tokens_per_s: Interval
+    tokens_per_s: Interval | None = None
+    samples_per_s: Interval | None = None
     mfu: float
     peak_memory_bytes: float
-    usd_per_million_tokens: Interval | None
+    usd_per_million_tokens: Interval | None = None
+    usd_per_million_samples: Interval | None = None
     replicas: tuple[ReplicaPrediction, ...]
     fits: bool
 
@@ -111,10 +113,12 @@ def predict_mixed(
         low=min(value.step_s, steps["low"].step_s),
         high=max(value.step_s, steps["high"].step_s),
     )
-    tokens = plan.workload.tokens_per_step
-    tokens_per_s = Interval(
-        value=tokens / step.value, low=tokens / step.high, high=tokens / max(step.low, 1e-12)
+    count = plan.workload.counted_per_step
+    per_s = Interval(
+        value=count / step.value, low=count / step.high, high=count / max(step.low, 1e-12)
     )
+    usd = usd_of([name for name, _ in plan.used()], per_s, prices)
+    tokens = plan.workload.counted_in == "tokens"
     replicas = tuple(
         ReplicaPrediction(
             end_s=max(value.backward_end_s[number]),
@@ -127,28 +131,29 @@ def predict_mixed(
         step_time_s=step,
         pipeline_s=value.pipeline_s,
         exchange_s=value.reduction_s,
-        tokens_per_s=tokens_per_s,
+        tokens_per_s=per_s if tokens else None,
+        samples_per_s=None if tokens else per_s,
         mfu=_mfu(plan, traced, cluster, step.value),
         peak_memory_bytes=max(memory.peak_bytes for memory in memories),
-        usd_per_million_tokens=usd_of([name for name, _ in plan.used()], tokens_per_s, prices),
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
         replicas=replicas,
         fits=all(memory.fits for memory in memories),
     )
 
 
-def usd_of(
-    devices: list[str], tokens_per_s: Interval, prices: Mapping[str, Sourced]
-) -> Interval | None:
-    """US dollars per million tokens of these devices together; None without a price of each."""
+def usd_of(devices: list[str], per_s: Interval, prices: Mapping[str, Sourced]) -> Interval | None:
+    """US dollars of these devices together per million of what they train on; None without a
+    price of each."""
     if not all(name in prices for name in devices):
         return None
     low = sum(prices[n].value * max(0.0, 1 - prices[n].uncertainty) for n in devices)
     value = sum(prices[n].value for n in devices)
     high = sum(prices[n].value * (1 + prices[n].uncertainty) for n in devices)
     return Interval(
-        value=value / 3600.0 / tokens_per_s.value * 1e6,
-        low=low / 3600.0 / tokens_per_s.high * 1e6,
-        high=high / 3600.0 / tokens_per_s.low * 1e6,
+        value=value / 3600.0 / per_s.value * 1e6,
+        low=low / 3600.0 / per_s.high * 1e6,
+        high=high / 3600.0 / per_s.low * 1e6,
     )
 
 

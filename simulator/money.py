@@ -1,4 +1,4 @@
-"""Dollars and energy per million tokens, from dated prices and power figures."""
+"""Dollars and energy per million tokens (or samples), from dated prices and power figures."""
 
 from __future__ import annotations
 

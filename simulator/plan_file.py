@@ -1,13 +1,15 @@
-"""The plan file: what `plan` answers, and what `run`, `compare` and `export` read."""
+"""The plan file: what `plan` answers, and what `predict`, `run` and `compare` read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from profiles.document import read_document
+from profiles.document import read_document, read_mapping, write_document
 from profiles.errors import DocumentError
+from simulator.decision import check_decision, plan_decision
 from simulator.plan import PLAN_SCHEMA, Plan
 from simulator.prediction import Prediction
 
@@ -23,6 +25,7 @@ class Alternative:
     mfu: float
     peak_memory_bytes: float
     usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
     why_not_first: str
 
 
@@ -59,6 +62,7 @@ class PlanFile:
     status       `optimal`, `feasible` or `infeasible`
     bound        no plan of the searched space is predicted faster than this many seconds
     gap          (step_time_s - bound) / step_time_s
+    usd_per_million_samples  in the place of tokens where a sample is no sequence of tokens
     assumptions  what was assumed because no flag said it, each with the flag that changes it
     solver       what proved it: `dp`, `ilp` or `dp+ilp`
     machine      what the machine that runs it must show (Cluster.machine); empty where unknown
@@ -73,6 +77,7 @@ class PlanFile:
     mfu: float | None = None
     peak_memory_bytes: float | None = None
     usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
     search_time_s: float
     cells_considered: int
     cells_pruned: int = 0
@@ -86,9 +91,49 @@ class PlanFile:
     machine: Mapping[str, str] = field(default_factory=dict)
 
 
+def read_plan_file(path: str | Path) -> PlanFile:
+    """The plan file at `path`.
+
+    Raises DocumentError, naming the key, where its decision was changed after it was made.
+    """
+    data = read_mapping(path)
+    provenance = data.get("provenance")
+    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    if answer.plan is not None:
+        decided = provenance.get("decided") if isinstance(provenance, Mapping) else None
+        check_decision(str(path), decided, plan_decision(answer.plan))
+        _check_ranks(str(path), answer.plan, answer.prediction)
+    return answer
+
+
 def read_plan(path: str | Path) -> Plan:
     """The plan in a plan file; raises DocumentError where the file holds an infeasible answer."""
-    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    answer = read_plan_file(path)
     if answer.plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
     return answer.plan
+
+
+def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[str, Any]) -> None:
+    """Writes the answer, with what was decided beside it."""
+    decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}
+    write_document(path, answer, schema=PLAN_SCHEMA, provenance={**provenance, **decided})
+
+
+def _check_ranks(where: str, plan: Plan, prediction: Prediction | None) -> None:
+    """Degrees and prediction agree, also in files that do not say what was decided."""
+    if plan.tp > 1 and not plan.tensor_parallel:
+        raise DocumentError(
+            f"{where}: plan.tp is {plan.tp}, but the plan holds no rule for which layers are split "
+            "(plan.tensor_parallel); plan again with --tp"
+        )
+    if prediction is None or not prediction.ranks:
+        return
+    predicted = [memory.rank for memory in prediction.ranks]
+    expected = [plan.rank(pp_rank) for pp_rank in range(plan.pp)]
+    if predicted != expected:
+        raise DocumentError(
+            f"{where}: plan.tp {plan.tp} x plan.dp {plan.dp} x plan.pp {plan.pp} put the stages on "
+            f"ranks {expected}, the prediction has them on {predicted}; plan again with the "
+            "degrees as flags"
+        )

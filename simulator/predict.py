@@ -97,21 +97,27 @@ def predict(
     interval = _interval(plan, schedule, costs, sends, tails, step)
     components, bubble = _components(plan, schedule, costs, sends, tails, timeline, critical)
     ranks = plan_memory(plan, graph, blocks, timeline, cluster, stack)
-    tokens = plan.workload.tokens_per_step
-    tokens_per_s = Interval(
-        value=tokens / step, low=tokens / interval.high, high=tokens / max(interval.low, 1e-12)
+    count = plan.workload.counted_per_step
+    per_s = Interval(
+        value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
     )
+    usd = usd_per_million_tokens(per_s, plan.world_size, price)
+    kwh = kwh_per_million_tokens(per_s, cluster)
+    tokens = plan.workload.counted_in == "tokens"
     peak = max(rank.peak_bytes for rank in ranks)
     return Prediction(
         step_time_s=replace(interval, value=sum(part.time_s for part in components)),
         components=components,
         mfu=_mfu(plan, traced, cluster, interval),
-        tokens_per_s=tokens_per_s,
+        tokens_per_s=per_s if tokens else None,
+        samples_per_s=None if tokens else per_s,
         peak_memory_bytes=Interval(
             value=peak, low=peak * (1 - _MEMORY_WIDTH), high=peak * (1 + _MEMORY_WIDTH)
         ),
-        usd_per_million_tokens=usd_per_million_tokens(tokens_per_s, plan.world_size, price),
-        kwh_per_million_tokens=kwh_per_million_tokens(tokens_per_s, cluster),
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+        kwh_per_million_tokens=kwh if tokens else None,
+        kwh_per_million_samples=None if tokens else kwh,
         bubble_fraction=bubble,
         stages=_stage_predictions(plan, graph, costs, tails),
         ranks=ranks,

@@ -155,6 +155,7 @@ class Prediction:
                   the devices' dense peaks in the workload's precision)
     ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
     limit         one sentence: what binds (a rank's compute, memory, a link)
+    tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
     events        one replica's timeline, dp rank 0 and tp rank 0
     references    how fast the machine was whose measurements this rests on, where it said so
     """
@@ -162,10 +163,13 @@ class Prediction:
     step_time_s: Interval
     components: tuple[Component, ...]
     mfu: Interval
-    tokens_per_s: Interval
+    tokens_per_s: Interval | None = None
+    samples_per_s: Interval | None = None
     peak_memory_bytes: Interval
     usd_per_million_tokens: Interval | None = None
-    kwh_per_million_tokens: Interval
+    usd_per_million_samples: Interval | None = None
+    kwh_per_million_tokens: Interval | None = None
+    kwh_per_million_samples: Interval | None = None
     bubble_fraction: float
     stages: tuple[StagePrediction, ...]
     ranks: tuple[RankMemory, ...]
@@ -181,3 +185,26 @@ class Prediction:
             raise InputError(
                 f"the breakdown adds up to {total!r} s, the step is {self.step_time_s.value!r} s"
             )
+
+    @property
+    def counted_in(self) -> str:
+        """What rates and costs are per: `tokens` or `samples`."""
+        return "samples" if self.tokens_per_s is None else "tokens"
+
+    @property
+    def per_s(self) -> Interval:
+        """Tokens or samples per second."""
+        found = self.tokens_per_s or self.samples_per_s
+        if found is None:
+            raise InputError("the prediction has neither tokens_per_s nor samples_per_s")
+        return found
+
+    @property
+    def usd_per_million(self) -> Interval | None:
+        """US dollars per million tokens or samples, None without a price."""
+        return self.usd_per_million_tokens or self.usd_per_million_samples
+
+    @property
+    def kwh_per_million(self) -> Interval | None:
+        """Energy per million tokens or samples."""
+        return self.kwh_per_million_tokens or self.kwh_per_million_samples

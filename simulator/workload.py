@@ -8,6 +8,7 @@ from profiles.errors import InputError, UnknownNameError
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "sgd")
+COUNTED_IN = ("tokens", "samples")
 MOST = 2**31 - 1
 """The largest count of sequences or of their tokens: more is a slip, and would search for hours."""
 
@@ -18,6 +19,8 @@ class Workload:
 
     global_batch     sequences (samples) per optimizer step over the whole cluster
     sequence_length  tokens per sequence; 1 where the model has no sequence dimension
+    counted_in       `tokens`, or `samples` where a sample is no sequence of tokens (an image): what
+                     rates and costs are per
     precision        of the arithmetic: `bf16` and `fp16` keep fp32 master weights
     tokens           tokens of the whole training run, 0 where unknown
     """
@@ -27,6 +30,7 @@ class Workload:
     precision: str = "bf16"
     optimizer: str = "adamw"
     tokens: float = 0.0
+    counted_in: str = "tokens"
 
     def __post_init__(self) -> None:
         if self.global_batch < 1:
@@ -42,6 +46,8 @@ class Workload:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.counted_in not in COUNTED_IN:
+            raise UnknownNameError("unit", self.counted_in, COUNTED_IN, where="counted_in")
         if self.tokens < 0:
             raise InputError(f"tokens must not be negative, got {self.tokens}")
 
@@ -51,5 +57,6 @@ class Workload:
         return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.precision]
 
     @property
-    def tokens_per_step(self) -> int:
-        return self.global_batch * self.sequence_length
+    def counted_per_step(self) -> int:
+        """Tokens of a step, or its samples."""
+        return self.global_batch * (self.sequence_length if self.counted_in == "tokens" else 1)

@@ -10,7 +10,7 @@ from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from simulator.plan import Plan, Recompute, Stage
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import stage_split
 from simulator.training_run.training_run import TrainingRun
 from simulator.workload import Workload
 
@@ -36,7 +36,7 @@ def executable_plan(
     graph = traced.at(2)  # its blocks, which neither micro-batch nor tp change
     entries = tuple(ref.entry for ref in graph.chain)
     first = first_layer(entries, run.model.num_layers)
-    counts = [share.num_layers for share in stage_shares(run, "even")]
+    counts = [share.num_layers - share.predicting_layers for share in stage_split(run)]
     ends = [first + sum(counts[: number + 1]) for number in range(len(counts))]
     ends[-1] = len(entries)
     begins = [0, *ends[:-1]]

@@ -236,7 +236,9 @@ def _written_out(
     if not same or rest or not heads or keys < 2 or op.module != then.module:
         return None
     size = scores.batch * scores.m * keys
-    capped = any(o.name == "tanh" and o.module == op.module and o.written_bytes >= size for o in ops)
+    capped = any(
+        o.name == "tanh" and o.module == op.module and o.written_bytes >= size for o in ops
+    )
     return AttentionCall(
         batch=micro_batch,
         heads=heads,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
 from profiles.model.build_feeds import Feed, feed_of
+from profiles.model.build_sample import evident_tokens, stated_tokens
 from profiles.model.loaders import ModelSpec
 from profiles.model.tensor_parallel_rules import Rule, rules_of
 
@@ -27,10 +28,14 @@ Loss = Callable[[Any, Any], Tensor]
 class BuiltModel:
     """A module and what it takes to train it.
 
-    args     model inputs, dimension 0 is the batch; targets  for loss_fn, or None
+    args     model inputs, dimension 0 is the batch
+    targets  second argument of loss_fn, as the factory returned it (a tuple stays a tuple), or None
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
     tensor_parallel  the layers that tp splits, () where none are known
+    tokens_per_sample  of a factory's model, None where a sample is no sequence of tokens
+    input_sizes  every size of the inputs beside the batch
+    assumptions  what a factory left open, and how it is changed
     """
 
     module: nn.Module
@@ -39,6 +44,9 @@ class BuiltModel:
     call: Callable[..., Any]
     loss_fn: Loss
     tensor_parallel: tuple[Rule, ...] = ()
+    tokens_per_sample: int | None = None
+    input_sizes: frozenset[int] = frozenset()
+    assumptions: tuple[str, ...] = ()
 
 
 def build_model(
@@ -99,8 +107,8 @@ def _from_factory(
             made = factory()
     except Exception as error:
         raise ModelError(f"{spec.factory}() failed: {type(error).__name__}: {error}") from error
-    wanted = "(module, inputs) or (module, inputs, targets, loss_fn)"
-    if not isinstance(made, tuple) or len(made) not in (2, 4):
+    wanted = "(module, inputs) or (module, inputs, targets, loss_fn[, tokens_per_sample])"
+    if not isinstance(made, tuple) or len(made) not in (2, 4, 5):
         raise ModelError(f"{spec.factory}() must return {wanted}, returned {type(made).__name__}")
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
@@ -115,7 +123,19 @@ def _from_factory(
             f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
             "names of the forward's arguments"
         )
-    targets, loss_fn = (made[2], made[3]) if len(made) == 4 else (None, mean_square)
+    targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, assumed_loss)
+    tokens = stated_tokens(
+        spec.factory,
+        made[4] if len(made) == 5 else None,
+        getattr(factory, "tokens_per_sample", None),
+        getattr(module, "tokens_per_sample", None),
+    )
+    assumptions = [_ASSUMED_LOSS] if len(made) == 2 else []
+    if tokens is None and (tokens := evident_tokens(inputs)) is not None:
+        assumptions.append(
+            f"a sample is {tokens} tokens: the inputs are whole numbers [batch, {tokens}] "
+            "(tokens_per_sample of the factory)"
+        )
     batches = {x.shape[0] if x.dim() else 0 for x in inputs}
     if len(batches) != 1 or 0 in batches:
         raise ModelError(
@@ -141,7 +161,16 @@ def _from_factory(
         ),
         call=call,
         loss_fn=loss_fn,
+        tokens_per_sample=tokens,
+        input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
+        assumptions=tuple(assumptions),
     )
+
+
+_ASSUMED_LOSS = (
+    "the loss is the model's own where its output is a dictionary with `loss`, else the mean "
+    "square of the outputs (the factory's third and fourth value)"
+)
 
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:
@@ -155,8 +184,12 @@ def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
     return call
 
 
-def mean_square(output: Any, targets: Any) -> Tensor:
-    """The loss where a factory gives none: the mean square of the outputs."""
+def assumed_loss(output: Any, targets: Any) -> Tensor:
+    """The loss where a factory gives none: `loss` of a dictionary, else the mean square of the
+    outputs."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor) and own.is_floating_point():
+        return own.mean()
     leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
     leaves = [x.abs() if x.is_complex() else x for x in leaves]
     leaves = [x for x in leaves if x.is_floating_point()]

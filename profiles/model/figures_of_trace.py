@@ -64,10 +64,10 @@ class _Chain:
         if graph.tp != 1:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
         if graph.branches:
-            first = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
+            crossing = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
             raise InputError(
-                f"its blocks branch: what block {first.producer} gives is used by blocks "
-                f"{', '.join(map(str, first.consumers))}"
+                f"its blocks branch: what block {crossing.producer} gives is used by blocks "
+                f"{', '.join(map(str, crossing.consumers))}"
             )
         kinds = [read_block(block, graph.micro_batch) for block in graph.kinds]
         readings = [kinds[ref.kind] for ref in graph.chain]
@@ -79,7 +79,9 @@ class _Chain:
         first, last = mixing[0], mixing[-1]
         shape = readings[first].inputs[0] if readings[first].inputs else ()
         if not shape:
-            raise InputError(f"block {first} has attention and takes nothing from a block before it")
+            raise InputError(
+                f"block {first} has attention and takes nothing from a block before it"
+            )
         self.hidden = shape[-1]
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch

@@ -113,7 +113,7 @@ def resolve_model(text: str) -> ModelSpec:
     sizes cannot be, DocumentError for a file that is no JSON.
     """
     if _FACTORY.match(text):
-        return ModelSpec(name=text.rpartition(":")[2], source=text, factory=text)
+        return ModelSpec(name=text, source=text, factory=text)
     if Path(text).is_dir() and model_named(text) is None:
         # A checkpoint's folder, as transformers takes it.
         inside = Path(text) / "config.json"

@@ -33,7 +33,7 @@ from profiles.model.trace_op_options import (
     view_strides,
 )
 from profiles.model.trace_ops import dtype_name
-from profiles.model.trace_pass import what_failed
+from profiles.model.trace_pass import failed_loss, what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -64,13 +64,16 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         stack.enter_context(tracer)
+        in_loss = False
         try:
             output = built.call(built.module, *built.args)
-            loss = built.loss_fn(output, built.targets)
-            del loss
+            in_loss = True
+            built.loss_fn(output, built.targets)
         except ShardwrightError:
             raise
         except Exception as error:
+            if in_loss:
+                raise TraceError(failed_loss(error, built.targets)) from error
             raise TraceError(
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
                 f"meta tensors: {what_failed(error)}"

@@ -46,6 +46,16 @@ def what_failed(error: Exception) -> str:
     return said
 
 
+def failed_loss(error: Exception, targets: Any) -> str:
+    """What is told of an error inside the loss function."""
+    kind = type(targets).__name__
+    held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
+    return (
+        f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, targets), "
+        f"targets as the factory returned them: here a {kind}{held}"
+    )
+
+
 class NotRepeated(Exception):
     """A skipped module is called in another way than the one that stands for it."""
 
@@ -111,9 +121,16 @@ class TracedPass:
             stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
+            in_loss = False
             try:
                 output = self.built.call(self.built.module, *fakes.args)
+                in_loss = True
                 loss = self.built.loss_fn(output, fakes.targets)
+                in_loss = False
+                if not isinstance(loss, Tensor):
+                    raise TraceError(
+                        f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
+                    )
                 if loss.dim() != 0:
                     raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
                 if not loss.requires_grad:
@@ -127,6 +144,8 @@ class TracedPass:
             except (ShardwrightError, NotRepeated):
                 raise
             except Exception as error:
+                if in_loss:
+                    raise TraceError(failed_loss(error, fakes.targets)) from error
                 place = self.recorder._path[-1] or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "

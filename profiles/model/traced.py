@@ -45,6 +45,7 @@ class TraceFile:
 class TracedModel:
     """The graphs of one model, sequence length, precision and target.
 
+    name             what the user named it: a plan of it must lead back to it
     tensor_parallel  rules of profiles/model/tensor_parallel_rules.py, for tp > 1
     tied_parameters  groups of parameter names that share one storage
     content_hash     that of the model's spec: what a plan is for
@@ -55,20 +56,19 @@ class TracedModel:
         files: Mapping[int, TraceFile],
         trace_at: Callable[[int, int], ModelGraph],
         target: str,
-        model_hash: str,
+        spec: ModelSpec,
     ) -> None:
         first = files[min(files)]
         self._files = dict(files)
         self._trace_at = trace_at
         self._target = target
         self._made: dict[tuple[int, int], ModelGraph] = {}
-        self.name = first.graphs[0].name
-        self.source = first.graphs[0].source
+        self.name = self.source = spec.source
         self.sequence_length = first.graphs[0].sequence_length
         self.dtype = first.graphs[0].dtype
         self.tensor_parallel = first.tensor_parallel
         self.tied_parameters = first.tied_parameters
-        self.content_hash = model_hash
+        self.content_hash = spec.content_hash
         self.tp_degrees = tuple(sorted(files))
         self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel
 
@@ -138,7 +138,7 @@ def trace_model(
                     files[tp] = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
                 except ShardwrightError:
                     continue
-    return TracedModel(files, trace_at, target, spec.content_hash)
+    return TracedModel(files, trace_at, target, spec)
 
 
 def repeats_agree(graph: ModelGraph) -> bool:

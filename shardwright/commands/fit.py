@@ -6,8 +6,8 @@ import sys
 
 from profiles.document import encode, to_json
 from shardwright import api
-from shardwright.commands.asked import import_from_here, sequence_of
 from shardwright.commands.output import note, show
+from shardwright.named_model import import_from_here, sample_of
 
 
 def fit(
@@ -17,7 +17,8 @@ def fit(
     from shardwright.fit import fit_model, fit_report
 
     import_from_here(model)
-    length, assumed = sequence_of(model, seq)
+    sample = sample_of(model, seq)
+    length, assumed = sample.sequence_length, sample.assumptions
     traced = api.trace(model, sequence_length=length, precision=precision, tp_degrees=(1,))
     found = fit_model(traced, micro_batch=micro_batch, precision=precision)
     if json_output:

@@ -1,8 +1,9 @@
-"""Where the commands' words go: results to stdout, what is said about them to stderr."""
+"""What commands print: results on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from profiles.document import write_text
+from profiles.units import format_time
 from shardwright.report import terminal
 
 
@@ -20,14 +22,16 @@ def show(what: RenderableType) -> None:
 
 
 def note(text: str) -> None:
-    """Say something about how the result came about, on stderr."""
+    """Print a remark on stderr."""
     terminal.console(stderr=True).print(Text(text, style="dim"))
 
 
 class Bar:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal; elsewhere a line now and then."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
+        self._title = title
+        self._lines = None if quiet or sys.stderr.isatty() else EveryNowAndThen()
         self._bar = Progress(
             TextColumn(title),
             BarColumn(),
@@ -44,11 +48,53 @@ class Bar:
 
         def update(done: int, total: int, label: str = "") -> None:
             self._bar.update(self._task, completed=done, total=total, label=label)
+            if self._lines is not None:
+                self._lines.say(lambda: f"{self._title}: {done} of {total} {label}".rstrip())
 
         return update
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+class EveryNowAndThen:
+    """Progress where there is no terminal: one line on stderr every 15 seconds."""
+
+    INTERVAL_S = 15.0
+
+    def __init__(self) -> None:
+        self._begin = self._last = time.monotonic()
+
+    def say(self, words: Callable[[], str]) -> None:
+        """Prints the words where it is time for a line."""
+        now = time.monotonic()
+        if now - self._last >= self.INTERVAL_S:
+            self._last = now
+            note(f"{words()} ({now - self._begin:.0f} s)")
+
+
+class SearchProgress:
+    """Bound, best and gap of a search: live on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._live = not quiet and sys.stderr.isatty()
+        self._lines = None if quiet or self._live else EveryNowAndThen()
+
+    def __enter__(self) -> Callable[[float, float, float, float], None]:
+        def progress(bound: float, best: float, gap: float, seconds: float) -> None:
+            found = format_time(best) if best < float("inf") else "none yet"
+            text = f"bound {format_time(bound)}  best {found}  gap {gap:.1%}"
+            if self._live:
+                sys.stderr.write(f"\r\x1b[K{text}  {seconds:.1f} s")
+                sys.stderr.flush()
+            elif self._lines is not None:
+                self._lines.say(lambda: text)
+
+        return progress
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
 
 
 def write_or_print(path: Path, text: str) -> None:

@@ -1,29 +1,27 @@
-"""`shardwright plan`."""
+"""`shardwright plan`: one question, to the search that answers it."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from planner.answer_cache import AnswerCache
-from profiles.document import encode, to_json, write_document
+from profiles.document import encode, to_json
 from profiles.errors import InfeasibleError, InputError
-from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
-from profiles.units import format_time, parse_quantity
 from shardwright import api
 from shardwright.answered import answered, how_it_came_about
-from shardwright.commands.asked import import_from_here, sequence_of, space_of
-from shardwright.commands.output import note, show
-from shardwright.commands.plan_options import need_stack
-from shardwright.places import answer_cache, local_profile
+from shardwright.commands.output import SearchProgress, note, show
+from shardwright.named_model import import_from_here, sample_of
+from shardwright.places import answer_cache
+from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
 from shardwright.report import terminal
-from shardwright.solve_task import task_of, trace_task
+from shardwright.solve_task import task_of
 from simulator.plan import PLAN_SCHEMA
-from simulator.plan_file import PlanFile
+from simulator.plan_file import PlanFile, write_plan_file
 from simulator.workload import Workload
 
 # Always present in `plan --json`, null where there is no value.
@@ -37,164 +35,97 @@ PLAN_KEYS = (
     "mfu",
     "peak_memory_bytes",
     "usd_per_million_tokens",
+    "usd_per_million_samples",
     "search_time_s",
     "cells_considered",
     "plan",
     "alternatives",
+    "assumptions",
 )
 
 
-def plan(
-    model: str,
-    on: str,
-    global_batch: int,
-    seq: int | None,
-    *,
-    axes: dict[str, str | None],
-    options: dict[str, str | None],
-    stack: str | None,
-    pareto: str | None,
-    precision: str,
-    optimizer: str,
-    solver: str,
-    output: Path | None,
-    json_output: bool,
-    explain: bool,
-    time_limit: str | None,
-    seed: int,
-    local: Path | None,
-    quiet: bool,
-    price: str,
-    cache: bool,
-) -> None:
-    """`shardwright plan`."""
-    if stack is not None:
+def plan(request: PlanRequest, output: AnswerOutput) -> None:
+    """Answers one question by the search that fits it."""
+    if request.stack:
         # Here, since only this branch needs the described models.
         from shardwright.commands.plan_layout import plan_for_stack
 
-        plan_for_stack(
-            model,
-            on,
-            global_batch,
-            seq,
-            stack=stack,
-            pareto=pareto,
-            axes=axes,
-            options=options,
-            precision=precision,
-            cache=AnswerCache(folder=answer_cache()) if cache else None,
-            output=output,
-            json_output=json_output,
-            explain=explain,
-            time_limit=time_limit,
-            local=local or local_profile(),
-            quiet=quiet,
-            price=price,
-        )
+        plan_for_stack(request, output)
         return
-    need_stack(options, precision)
-    if pareto is not None:
+    if request.pareto:
         raise InputError("--pareto needs --stack: fronts are of layouts of described models")
-    for axis in ("cp", "ep"):
-        if axes.get(axis) not in (None, "1"):
-            raise InputError(
-                f"--{axis} {axes[axis]}: our own executor has no such axis; name the framework "
-                f"that will run the plan, for example --stack megatron-core"
-            )
-    import_from_here(model)
-    space = space_of(axes)
-    cluster = get_cluster(on, local=local or local_profile())
-    length, assumed = sequence_of(model, seq)
-    work = Workload(
-        global_batch=global_batch, sequence_length=length, precision=precision, optimizer=optimizer
-    )
-    limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
-    if not cluster.homogeneous:
-        # Here, since only this branch needs replicas that differ.
-        from shardwright.commands.plan_mixed import plan_on_mixed
-
-        task = task_of(resolve_model(model), cluster, work, space, solver=solver, seed=seed)
-        plan_on_mixed(
-            lambda: trace_task(task),
-            cluster,
-            work,
-            space,
-            price=price,
-            solver=solver,
-            seed=seed,
-            time_limit_s=limit,
-            assumed=assumed,
-            output=output,
-            json_output=json_output,
-            explain=explain,
-            provenance=provenance(cluster),
-        )
+    request.axes.space()
+    if request.cluster.homogeneous:
+        plan_traced(request, output)
         return
-    still = quiet or json_output
-    found = answered(
-        task_of(resolve_model(model), cluster, work, space, solver=solver, seed=seed),
-        lambda traced: search(traced, cluster, work, space, solver, limit, seed, quiet=still),
-        price=price_for(cluster, price),
-        cache=AnswerCache(folder=answer_cache()) if cache else None,
-        time_limit_s=limit,
-    )
-    answer = found.answer
-    if assumed:
-        from dataclasses import replace
+    # Here, since only this branch needs replicas that differ.
+    from shardwright.commands.plan_mixed import plan_on_mixed
 
-        answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
-    if output is not None:
-        write_document(output, answer, schema=PLAN_SCHEMA, provenance=provenance(cluster))
-    if json_output:
+    plan_on_mixed(request, output)
+
+
+def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
+    """What a step trains on, and what was assumed of it."""
+    import_from_here(request.model)
+    sample = sample_of(request.model, request.seq)
+    precision, told = request.precision, tuple[str, ...]()
+    if not precision:
+        precision, told = default_precision(request.cluster)
+    work = Workload(
+        global_batch=request.global_batch,
+        sequence_length=sample.sequence_length,
+        counted_in=sample.counted_in,
+        precision=precision,
+        optimizer=request.optimizer,
+    )
+    return work, (*sample.assumptions, *told)
+
+
+def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
+    """The best plan of a traced model on devices of one type, for our own executor."""
+    space = request.axes.space()
+    work, assumed = workload_of(request)
+    spec = resolve_model(request.model)
+    task = task_of(spec, request.cluster, work, space, solver=request.solver, seed=request.seed)
+
+    def solve(traced: Any) -> PlanFile:
+        with SearchProgress(quiet=output.quiet or output.json) as progress:
+            return api.plan(
+                traced,
+                request.cluster,
+                work,
+                space=space,
+                solver=request.solver,
+                seed=request.seed,
+                time_limit_s=request.time_limit_s,
+                progress=progress,
+            )
+
+    found = answered(
+        task,
+        solve,
+        price=price_for(request.cluster, request.price),
+        cache=AnswerCache(folder=answer_cache()) if output.cache else None,
+        time_limit_s=request.time_limit_s,
+    )
+    answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
+    if output.file is not None:
+        write_plan_file(output.file, answer, provenance=provenance(request.cluster))
+    if output.json:
         sys.stdout.write(to_json(plan_json(answer)))
     else:
         show(terminal.plan_report(answer))
-        if said := how_it_came_about(found):
+        if said := how_it_came_about(found, request.time_limit_s):
             show(said)
-        if explain and answer.plan is not None:
+        if output.explain and answer.plan is not None:
             show(terminal.prediction_report(answer, explain=True))
-        if output is not None and answer.plan is not None:
-            note(f"written: {output}. Next: shardwright predict {output} --html report.html")
+        if output.file is not None and answer.plan is not None:
+            path = output.file
+            note(f"written: {path}. Next: shardwright predict {path} --html report.html")
     if answer.plan is None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
-        raise InfeasibleError(f"no plan of {model} fits on {on}: {what}")
-
-
-def search(
-    traced: Any,
-    cluster: Cluster,
-    work: Workload,
-    space: Any,
-    solver: str,
-    limit: float | None,
-    seed: int,
-    *,
-    quiet: bool,
-) -> PlanFile:
-    """The search with bound, incumbent and gap on a terminal."""
-    live = not quiet and sys.stderr.isatty()
-
-    def progress(bound: float, incumbent: float, gap: float, seconds: float) -> None:
-        if live:
-            best = format_time(incumbent) if incumbent < float("inf") else "none yet"
-            text = f"bound {format_time(bound)}  best {best}  gap {gap:.1%}  {seconds:.1f} s"
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    answer = api.plan(
-        traced,
-        cluster,
-        work,
-        space=space,
-        solver=solver,
-        seed=seed,
-        time_limit_s=limit,
-        progress=progress,
-    )
-    if live:
-        sys.stderr.write("\r\x1b[K")
-    return answer
+        raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
 
 
 def plan_json(answer: PlanFile) -> dict[str, Any]:
@@ -203,12 +134,12 @@ def plan_json(answer: PlanFile) -> dict[str, Any]:
     return {"schema": PLAN_SCHEMA, **data}
 
 
-def provenance(cluster: Cluster) -> dict[str, Any]:
+def provenance(cluster: Cluster | None = None) -> dict[str, Any]:
     """How a file came about: version and command."""
     from shardwright import __version__
 
-    return {
+    made: dict[str, Any] = {
         "version": __version__,
         "command": " ".join(["shardwright", *sys.argv[1:]]),
-        "cluster_devices": cluster.num_devices,
     }
+    return made if cluster is None else {**made, "cluster_devices": cluster.num_devices}

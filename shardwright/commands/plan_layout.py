@@ -5,102 +5,89 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 
 from planner.answer_cache import AnswerCache
-from planner.layout.layout_answer import LAYOUT_SCHEMA
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.pareto import device_front, memory_front
-from profiles.document import encode, to_json, write_document
+from profiles.document import encode, to_json
 from profiles.errors import InfeasibleError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
-from profiles.units import format_time, parse_quantity
 from shardwright.answered import how_it_came_about, layout_answered
-from shardwright.commands.asked import described_of, layout_space_of
-from shardwright.commands.output import note, show
-from shardwright.commands.plan_options import asked_options, first_precision
+from shardwright.commands.output import SearchProgress, note, show
+from shardwright.commands.plan import provenance
 from shardwright.layout_task import layout_task, solve_layout_task
+from shardwright.named_model import described, sample_of
+from shardwright.opened_plan import write_layout
+from shardwright.places import answer_cache
+from shardwright.plan_options import first_precision
+from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
 from shardwright.report.layout_report import front_report, layout_report
 from simulator.training_run.coefficients import shipped_coefficients
 
 
-def plan_for_stack(
-    model: str,
-    on: str,
-    global_batch: int,
-    seq: int | None,
-    *,
-    stack: str,
-    pareto: str | None,
-    axes: dict[str, str | None],
-    options: dict[str, str | None],
-    precision: str,
-    cache: AnswerCache | None,
-    output: Path | None,
-    json_output: bool,
-    explain: bool,
-    time_limit: str | None,
-    local: Path | None,
-    quiet: bool,
-    price: str,
-) -> None:
+def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
-    described, length, assumed = described_of(model, seq)
-    question = LayoutQuestion(
-        name=model,
-        model=described.figures,
-        cluster=get_cluster(on, local=local),
-        stack=stack,
-        global_batch=global_batch,
-        seq_len=length,
-        precision=first_precision(precision),
-        space=layout_space_of(axes),
-        options=asked_options(options, precision),
-    )
-    if pareto is not None:
-        show(_front(question, pareto, price))
+    question, assumed = layout_question(request)
+    if request.pareto:
+        show(_front(question, request.pareto, request.price))
         return
-    limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
-    live = not (quiet or json_output) and sys.stderr.isatty()
+    task = layout_task(question, explain=output.explain)
 
-    def progress(bound: float, incumbent: float, gap: float, seconds: float) -> None:
-        if live:
-            best = format_time(incumbent) if incumbent < float("inf") else "none yet"
-            text = f"bound {format_time(bound)}  best {best}  gap {gap:.1%}  {seconds:.1f} s"
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+    def solve() -> LayoutFile:
+        with SearchProgress(quiet=output.quiet or output.json) as progress:
+            return solve_layout_task(
+                task, clock=time.monotonic, time_limit_s=request.time_limit_s, progress=progress
+            )
 
-    task = layout_task(question, explain=explain)
     found = layout_answered(
         task,
-        lambda: solve_layout_task(
-            task, clock=time.monotonic, time_limit_s=limit, progress=progress
-        ),
-        price=price_for(question.cluster, price),
-        cache=cache,
+        solve,
+        price=price_for(question.cluster, request.price),
+        cache=AnswerCache(folder=answer_cache()) if output.cache else None,
     )
-    if live:
-        sys.stderr.write("\r\x1b[K")
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
-    if output is not None:
-        write_document(output, answer, schema=LAYOUT_SCHEMA, provenance=_provenance())
-    if json_output:
+    if output.file is not None:
+        write_layout(output.file, answer, provenance=provenance(request.cluster))
+    if output.json:
         sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
     else:
         show(layout_report(answer))
-        if said := how_it_came_about(found):
+        if said := how_it_came_about(found, request.time_limit_s):
             show(said)
-        if output is not None and answer.chosen is not None:
-            note(f"written: {output}")
+        if output.file is not None and answer.chosen is not None:
+            note(f"written: {output.file}. Next: shardwright predict {output.file} --explain")
     if answer.chosen is None:
-        raise InfeasibleError(f"no layout of {model} fits on {on} with {stack}")
+        raise InfeasibleError(
+            f"no layout of {request.model} fits on {request.on} with {request.stack}"
+        )
+
+
+def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
+    """The question of a framework's layouts, and what was assumed for want of a flag."""
+    sample = sample_of(request.model, request.seq)
+    found = described(request.model, sample.sequence_length)
+    precision, told = first_precision(request.precision), tuple[str, ...]()
+    if not request.precision:
+        precision, told = default_precision(request.cluster)
+    question = LayoutQuestion(
+        name=request.model,
+        model=found.figures,
+        cluster=request.cluster,
+        stack=request.stack,
+        global_batch=request.global_batch,
+        seq_len=sample.sequence_length,
+        precision=precision,
+        space=request.axes.layout_space(),
+        options=request.options,
+    )
+    return question, (*sample.assumptions, *found.notes, *told)
 
 
 def _front(question: LayoutQuestion, against: str, price: str) -> RenderableType:
@@ -124,9 +111,3 @@ def _front(question: LayoutQuestion, against: str, price: str) -> RenderableType
     return front_report(
         against, [(part, choice_of(layout, None, part, priced)) for part, layout in choices]
     )
-
-
-def _provenance() -> dict[str, Any]:
-    from shardwright import __version__
-
-    return {"version": __version__, "command": " ".join(["shardwright", *sys.argv[1:]])}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,65 +10,57 @@ from typing import Any
 from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from planner.mixed_parts import only
 from planner.mixed_plan_search import plan_mixed
-from planner.space import Space
-from planner.traced import Traced
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError
 from profiles.hardware.cluster import Cluster
+from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.commands.output import note, show
+from shardwright.commands.output import SearchProgress, note, show
+from shardwright.commands.plan import provenance, workload_of
+from shardwright.plan_request import AnswerOutput, PlanRequest
 from shardwright.questions import price_for
 from shardwright.report.mixed_report import mixed_report
 from shardwright.report.terminal import prediction_report
-from simulator.plan import PLAN_SCHEMA
+from shardwright.solve_task import task_of, trace_task
+from simulator.plan_file import write_plan_file
 from simulator.stack import load_stack
-from simulator.workload import Workload
 
 
-def plan_on_mixed(
-    trace: Callable[[], Traced],
-    cluster: Cluster,
-    work: Workload,
-    space: Space,
-    *,
-    price: str,
-    solver: str,
-    seed: int,
-    time_limit_s: float | None,
-    assumed: tuple[str, ...],
-    output: Path | None,
-    json_output: bool,
-    explain: bool,
-    provenance: dict[str, Any],
-) -> None:
+def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where nothing fits.
 
     Where the best plan has ranks all alike, the file written is an ordinary plan file.
     """
-    answer = plan_mixed(
-        trace(),
-        cluster,
-        work,
-        space=space,
-        stack=load_stack(),
-        usd_per_hour=prices_of(cluster, price),
-        solver=solver,
-        seed=seed,
-        time_limit_s=time_limit_s,
-    )
+    space, cluster = request.axes.space(), request.cluster
+    work, assumed = workload_of(request)
+    spec = resolve_model(request.model)
+    with SearchProgress(quiet=output.quiet or output.json):
+        answer = plan_mixed(
+            trace_task(
+                task_of(spec, cluster, work, space, solver=request.solver, seed=request.seed)
+            ),
+            cluster,
+            work,
+            space=space,
+            stack=load_stack(),
+            usd_per_hour=prices_of(cluster, request.price),
+            solver=request.solver,
+            seed=request.seed,
+            time_limit_s=request.time_limit_s,
+        )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
-    if output is not None:
-        _write(output, answer, provenance)
-    if json_output:
+    if output.file is not None:
+        _write(output.file, answer, provenance(cluster))
+    if output.json:
         sys.stdout.write(to_json({"schema": MIXED_SCHEMA, **encode(answer)}))
     else:
         show(mixed_report(answer))
-        if explain and answer.ordinary is not None and answer.ordinary.plan is not None:
+        if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:
             show(prediction_report(answer.ordinary, explain=True))
-        elif explain:
+        elif output.explain:
             note("--explain adds nothing where replicas differ: -o writes every figure")
-        if output is not None and answer.step_time_s is not None:
-            note(f"written: {output}" + _what_next(answer, output))
+        if output.file is not None and answer.step_time_s is not None:
+            note(f"written: {output.file}" + _what_next(answer, output.file))
     if answer.step_time_s is None:
         raise InfeasibleError(f"no plan of {answer.model} fits on {cluster.name}")
 
@@ -83,7 +74,7 @@ def prices_of(cluster: Cluster, price: str) -> dict[str, Sourced]:
 
 def _write(output: Path, answer: MixedPlanFile, provenance: dict[str, Any]) -> None:
     if answer.ordinary is not None and answer.ordinary.plan is not None:
-        write_document(output, answer.ordinary, schema=PLAN_SCHEMA, provenance=provenance)
+        write_plan_file(output, answer.ordinary, provenance=provenance)
     else:
         write_document(output, answer, schema=MIXED_SCHEMA, provenance=provenance)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from profiles.document import encode, read_mapping, to_json, write_text
 from profiles.errors import DocumentError
 from shardwright import api
-from shardwright.commands.asked import import_from_here
 from shardwright.commands.output import note, show
+from shardwright.named_model import import_from_here
 from shardwright.report import terminal
 from simulator.measurement import Measurement
 from simulator.plan_file import PlanFile

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from profiles.errors import MismatchError
 from profiles.hardware.cluster import Cluster
-from shardwright.commands.asked import import_from_here, sequence_of
 from shardwright.commands.output import Bar, show
 from shardwright.commands.plan import provenance
+from shardwright.named_model import import_from_here, sample_of
 from shardwright.places import local_profile, trace_cache
 from simulator.workload import Workload
 
@@ -51,7 +51,7 @@ def profile(
         from shardwright import api
 
         import_from_here(model)
-        length, _ = sequence_of(model, seq)
+        length = sample_of(model, seq).sequence_length
         work = Workload(global_batch=1, sequence_length=length, precision=precision)
         spec = resolve_model(model)
         traced = trace_model(

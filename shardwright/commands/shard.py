@@ -11,9 +11,9 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.units import parse_quantity
 from shardwright import api
-from shardwright.commands.asked import import_from_here, sequence_of
 from shardwright.commands.output import note, show
 from shardwright.commands.plan import provenance
+from shardwright.named_model import import_from_here, sample_of
 from shardwright.places import local_profile
 from shardwright.report.sharding import sharding_report
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA
@@ -42,7 +42,8 @@ def shard(
         raise InputError(f"--precision {precision}: op graphs are traced in bf16, fp16 or fp32")
     import_from_here(model)
     cluster = get_cluster(on, local=local or local_profile())
-    length, assumed = sequence_of(model, seq)
+    sample = sample_of(model, seq)
+    length, assumed = sample.sequence_length, sample.assumptions
     if memory is None:
         assumed = (*assumed, "a device's memory less what its framework keeps (--memory)")
     answer = api.shard(

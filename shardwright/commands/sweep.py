@@ -16,9 +16,10 @@ from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.units import format_time
 from shardwright import __version__
-from shardwright.commands.asked import import_from_here
+from shardwright.axes import Axes
 from shardwright.commands.output import Bar, note, show
-from shardwright.places import answer_cache, local_profile
+from shardwright.named_model import import_from_here
+from shardwright.places import answer_cache
 from shardwright.questions import Grid, pose, questions_of, read_questions
 from shardwright.report.sweep_table import (
     line_of,
@@ -53,76 +54,62 @@ class SweepFlags:
 
 
 def plan_many(
-    path: Path | None,
+    path: Path | None, grid: Grid | None, flags: SweepFlags, *, refused: Mapping[str, object]
+) -> None:
+    """`shardwright plan` with several models, clusters or prices, or with a file of questions.
+
+    path, grid  the questions, as a file or as flags
+    refused     flags that a sweep cannot obey, with what was given
+    """
+    for flag, value in refused.items():
+        if value:
+            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
+    if path is not None and grid is not None:
+        raise InputError(
+            f"--questions {path} holds the questions, and so do MODEL, --on, --global-batch, "
+            "--stack, its options or pins; give one of the two"
+        )
+    if path is None and grid is None:
+        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
+    if path is not None:
+        run_sweep(read_questions(path, local=flags.local), flags)
+    elif grid is not None:
+        run_sweep(questions_of(grid, local=flags.local), flags)
+
+
+def grid_of(
     models: str,
     on: str,
     global_batch: int | None,
     seq: int | None,
     *,
-    axes: Mapping[str, str | None],
-    options: Mapping[str, str | None],
+    pins: Axes,
+    options: Mapping[str, str],
     stack: str,
     prices: str,
     precision: str,
     optimizer: str,
     solver: str,
     seed: int,
-    folder: Path | None,
-    workers: int | None,
-    ray: str | None,
-    sort: str,
-    cache: bool,
-    local: Path | None,
-    json_output: bool,
-    quiet: bool,
-    refused: Mapping[str, object],
-) -> None:
-    """`shardwright plan` with several models, clusters or prices, or with a file of questions.
-
-    refused  flags that a sweep cannot obey, with what was given
-    """
-    for flag, value in refused.items():
-        if value:
-            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
-    pins = {axis: text for axis, text in axes.items() if text is not None}
-    chosen = {name: text for name, text in options.items() if text is not None}
-    if path is not None:
-        if models or on or global_batch is not None or pins or chosen or stack:
-            raise InputError(
-                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
-                "--stack, its options or pins; give one of the two"
-            )
-        questions = read_questions(path)
-    else:
-        if not models or not on or global_batch is None:
-            raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
-        grid = Grid(
-            models=_listed(models),
-            clusters=_listed(on),
-            global_batches=(global_batch,),
-            sequence_lengths=() if seq is None else (seq,),
-            prices=_listed(prices),
-            precision=precision,
-            optimizer=optimizer,
-            solver=solver,
-            seed=seed,
-            pins=pins,
-            stack=stack,
-            options=chosen,
-        )
-        questions = questions_of(grid)
-    run_sweep(
-        questions,
-        SweepFlags(
-            folder=folder,
-            workers=workers,
-            ray=ray,
-            sort=sort,
-            cache=cache,
-            local=local or local_profile(),
-            json_output=json_output,
-            quiet=quiet,
-        ),
+) -> Grid | None:
+    """The grid of flags, None where none of them asks a question."""
+    if not (models or on or global_batch is not None or pins.pins() or options or stack):
+        return None
+    if not models or not on or global_batch is None:
+        raise InputError("give MODEL, --on and --global-batch, or --questions FILE alone")
+    return Grid(
+        models=_listed(models),
+        clusters=_listed(on),
+        global_batches=(global_batch,),
+        sequence_lengths=() if seq is None else (seq,),
+        prices=_listed(prices),
+        precision=precision,
+        optimizer=optimizer,
+        solver=solver,
+        seed=seed,
+        pins=pins.texts(),
+        stack=stack,
+        options=options,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from profiles.units import parse_quantity
 from shardwright.flags.outputs import need_room_for
 from shardwright.flags.shared import (
     Json,
@@ -18,6 +19,7 @@ from shardwright.flags.shared import (
     Quiet,
     Seq,
     Solver,
+    count,
 )
 
 FIT_EXAMPLES = (
@@ -49,20 +51,32 @@ def fit(
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="as for fit; several, with commas: a sweep")] = "",
+    model: Annotated[
+        str, typer.Argument(help="model (see `fit`); a list with commas: a sweep")
+    ] = "",
     on: Annotated[
-        str, typer.Option("--on", help="4x8xh100-sxm, a cluster file, or local; several: a sweep")
+        str,
+        typer.Option("--on", help="4x8xh100-sxm, a cluster file, local; a list: a sweep"),
     ] = "",
     global_batch: Annotated[
-        int | None, typer.Option("--global-batch", help="sequences per step")
+        int | None,
+        typer.Option(
+            "--global-batch", parser=count, metavar="COUNT", help="samples per step: 1024, or 4M"
+        ),
     ] = None,
     seq: Seq = None,
     micro_batch: Annotated[str | None, typer.Option("--micro-batch", help="4, or 1,2,4")] = None,
-    tp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
-    pp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
-    dp: Annotated[str | None, typer.Option(help="4 pins, 1,2 restricts")] = None,
-    cp: Annotated[str | None, typer.Option(help="with --stack: context parallel")] = None,
-    ep: Annotated[str | None, typer.Option(help="with --stack: ranks of experts")] = None,
+    tp: Annotated[
+        str | None, typer.Option(help="tensor-parallel degree: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    pp: Annotated[
+        str | None, typer.Option(help="pipeline stages: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    dp: Annotated[
+        str | None, typer.Option(help="data-parallel replicas: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    cp: Annotated[str | None, typer.Option(help="with --stack: context-parallel degree")] = None,
+    ep: Annotated[str | None, typer.Option(help="with --stack: expert-parallel degree")] = None,
     zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
     vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
     recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
@@ -75,46 +89,57 @@ def plan(
         typer.Option(help="plan for megatron-core, nanotron, ... from the model's figures"),
     ] = None,
     pareto: Annotated[
-        Pareto | None, typer.Option(help="with --stack: the front of step time and this")
+        Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="bf16, fp16, fp32; with --stack: fp8, mxfp8, nvfp4, a list, or any")
-    ] = "bf16",
+        str,
+        typer.Option(
+            help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
+            "[what the devices train in: bf16, on a CPU fp32]"
+        ),
+    ] = "",
     order: Annotated[
         str | None, typer.Option(help="with --stack: tp-cp-dp-pp, tp-cp-pp-dp (innermost first)")
     ] = None,
     reduce: Annotated[
-        str | None, typer.Option(help="with --stack: gradients summed in fp32, bf16")
+        str | None,
+        typer.Option(help="with --stack: gradients reduced in fp32 or bf16"),
     ] = None,
     compress: Annotated[
-        str | None, typer.Option(help="with --stack: gradients as powersgd-4, topk-0.01, none")
+        str | None,
+        typer.Option(help="with --stack: compressed gradients: powersgd-4, topk-0.01"),
     ] = None,
     local_steps: Annotated[
         str | None, typer.Option(help="with --stack: steps between exchanges (DiLoCo), 1,50")
     ] = None,
     local_workers: Annotated[
-        str | None, typer.Option(help="with --stack: parts that step alone [sites, or replicas]")
+        str | None,
+        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) [sites]"),
     ] = None,
     wide_layers: Annotated[
-        str | None, typer.Option(help="with --stack: so many first and last layers in bf16")
+        str | None, typer.Option(help="with --stack: first and last layers that stay in bf16")
     ] = None,
     optimizer_offload: Annotated[
-        bool, typer.Option("--optimizer-offload", help="with --stack: states may be on the host")
+        bool,
+        typer.Option("--optimizer-offload", help="with --stack: states may be in host memory"),
     ] = False,
     activation_offload: Annotated[
-        str | None, typer.Option(help="with --stack: shares of activations on the host, or any")
+        str | None,
+        typer.Option(help="with --stack: share of activations in host memory, or any"),
     ] = None,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
     json_output: Json = False,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
-    time_limit: Annotated[str | None, typer.Option("--time-limit", help="30s, 2min")] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time-limit", help="of the search: 30s, 10min [60s]")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     price: Annotated[
         str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
     ] = "on-demand",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="solve again what is known")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
     questions: Annotated[
         Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
     ] = None,
@@ -125,26 +150,33 @@ def plan(
         str | None, typer.Option("--ray", metavar="ADDRESS", help="a sweep on a Ray cluster")
     ] = None,
     sort: Annotated[
-        str, typer.Option(help="of a sweep's table: step, cost, mfu, tokens, memory")
+        str,
+        typer.Option(help="order of a sweep's table: step, cost, mfu, tokens, memory"),
     ] = "step",
     local: Local = None,
     quiet: Quiet = False,
 ) -> None:
     """The best plan for a model on a cluster, with its bound and its runners-up. Or the plans of
-    many models, clusters and prices: a sweep, into the folder -o."""
-    axes = {
-        "micro_batch": micro_batch,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "cp": cp,
-        "ep": ep,
-        "zero": zero,
-        "vpp": vpp,
-        "recompute": recompute,
-        "schedule": schedule,
-    }
-    options = {
+    many models, clusters and prices: a sweep, into the folder -o. Missing folders are made."""
+    from planner.layout.run_option import AskedOptions
+    from shardwright.axes import axes_of
+    from shardwright.plan_options import asked_options, need_stack
+
+    axes = axes_of(
+        {
+            "micro_batch": micro_batch,
+            "tp": tp,
+            "pp": pp,
+            "dp": dp,
+            "cp": cp,
+            "ep": ep,
+            "zero": zero,
+            "vpp": vpp,
+            "recompute": recompute,
+            "schedule": schedule,
+        }
+    )
+    choices = {
         "order": order,
         "reduce": reduce,
         "compress": compress,
@@ -154,31 +186,41 @@ def plan(
         "optimizer_offload": "yes" if optimizer_offload else None,
         "activation_offload": activation_offload,
     }
+    options = asked_options(choices, precision) if stack else AskedOptions()
+    if not stack:
+        need_stack(choices, precision)
+    from shardwright.places import local_profile
+
+    profile_file = local or local_profile()
     if questions or workers or ray or "," in model + on + price:
-        from shardwright.commands.sweep import plan_many
+        from shardwright.commands.sweep import SweepFlags, grid_of, plan_many
 
         plan_many(
             questions,
-            model,
-            on,
-            global_batch,
-            seq,
-            axes=axes,
-            options=options,
-            stack=stack or "",
-            prices=price,
-            precision=precision,
-            optimizer=optimizer.value,
-            solver=solver.value,
-            seed=seed,
-            folder=output,
-            workers=workers,
-            ray=ray,
-            sort=sort,
-            cache=not no_cache,
-            local=local,
-            json_output=json_output,
-            quiet=quiet,
+            grid_of(
+                model,
+                on,
+                global_batch,
+                seq,
+                pins=axes,
+                options={name: text for name, text in choices.items() if text is not None},
+                stack=stack or "",
+                prices=price,
+                precision=precision,
+                optimizer=optimizer.value,
+                solver=solver.value,
+                seed=seed,
+            ),
+            SweepFlags(
+                folder=output,
+                workers=workers,
+                ray=ray,
+                sort=sort,
+                cache=not no_cache,
+                local=profile_file,
+                json_output=json_output,
+                quiet=quiet,
+            ),
             refused={"--pareto": pareto, "--time-limit": time_limit, "--explain": explain},
         )
         return
@@ -187,29 +229,34 @@ def plan(
     if not model or not on or global_batch is None:
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     need_room_for(output)
+    from profiles.hardware.catalog import get_cluster
     from shardwright.commands.plan import plan as command
+    from shardwright.plan_request import DEFAULT_TIME_LIMIT_S, AnswerOutput, PlanRequest
 
+    limit_s = DEFAULT_TIME_LIMIT_S
+    if time_limit:
+        limit_s = parse_quantity(time_limit, "time", where="--time-limit")
     command(
-        model,
-        on,
-        global_batch,
-        seq,
-        axes=axes,
-        options=options,
-        stack=stack,
-        pareto=pareto.value if pareto else None,
-        precision=precision,
-        optimizer=optimizer.value,
-        solver=solver.value,
-        output=output,
-        json_output=json_output,
-        explain=explain,
-        time_limit=time_limit,
-        seed=seed,
-        local=local,
-        quiet=quiet,
-        price=price,
-        cache=not no_cache,
+        PlanRequest(
+            model=model,
+            on=on,
+            cluster=get_cluster(on, local=profile_file),
+            global_batch=global_batch,
+            seq=seq,
+            axes=axes,
+            options=options,
+            stack=stack or "",
+            pareto=pareto.value if pareto else "",
+            precision=precision,
+            optimizer=optimizer.value,
+            solver=solver.value,
+            seed=seed,
+            time_limit_s=limit_s,
+            price=price,
+        ),
+        AnswerOutput(
+            file=output, json=json_output, explain=explain, quiet=quiet, cache=not no_cache
+        ),
     )
 
 
@@ -223,13 +270,13 @@ def shard(
     seq: Seq = None,
     micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
     micro_batches: Annotated[
-        int, typer.Option("--micro-batches", min=1, help="that share one sum of weight gradients")
+        int, typer.Option("--micro-batches", min=1, help="micro-batches per gradient reduction")
     ] = 1,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="of a device, 40GiB [what it has]")
+        str | None, typer.Option("--memory", help="memory per device: 40GiB [the device's]")
     ] = None,
     precision: Precision = Precision.BF16,
-    time_limit: Annotated[str, typer.Option("--time-limit", help="where memory binds")] = "20s",
+    time_limit: Annotated[str, typer.Option("--time-limit", help="of the search")] = "20s",
     output: Annotated[Path | None, typer.Option("-o", help="write the sharding file here")] = None,
     json_output: Json = False,
     explain: Annotated[bool, typer.Option("--explain", help="every op, message, source")] = False,

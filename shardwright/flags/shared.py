@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from profiles.errors import UnitError
+from profiles.units import parse_quantity
+
 
 class Precision(StrEnum):
     """Precision of the arithmetic."""
@@ -42,13 +45,31 @@ class Solver(StrEnum):
     ILP = "ilp"
 
 
+def count(text: str) -> int:
+    """`1024`, `4k` or `4M`: a whole number; raises UnitError."""
+    value = parse_quantity(str(text), "count")
+    if value != int(value):
+        raise UnitError(f"{text!r} is not a whole number; write for example 1024 or 4k")
+    return int(value)
+
+
+def tokens(text: str) -> int:
+    """`4096`, or `4k` for it: lengths of sequences are counted in steps of 1024."""
+    short = str(text)[-1:] in ("k", "K") and str(text)[:-1].isdigit()
+    return int(str(text)[:-1]) * 1024 if short else count(text)
+
+
 Model = Annotated[
     str, typer.Argument(help="shipped name, path of a config.json, or package.module:factory")
 ]
-On = Annotated[str, typer.Option("--on", help="4x8xh100-sxm, a cluster file, or local")]
 Local = Annotated[
     Path | None, typer.Option("--local", help="file of this machine's profile (--on local)")
 ]
-Seq = Annotated[int | None, typer.Option("--seq", help="tokens per sequence")]
+Seq = Annotated[
+    int | None,
+    typer.Option(
+        "--seq", parser=tokens, metavar="TOKENS", help="tokens per sequence: 4096, or 4k for it"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="machine output on stdout")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]

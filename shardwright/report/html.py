@@ -140,7 +140,7 @@ def _facts(
         {
             "name": "MFU",
             "value": format_percent(prediction.mfu.value),
-            "note": f"{format_count(prediction.tokens_per_s.value)} tokens/s",
+            "note": f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s",
         },
         {
             "name": "Peak memory",
@@ -153,14 +153,13 @@ def _facts(
             "note": "of the slowest rank's step",
         },
     ]
-    usd = prediction.usd_per_million_tokens
+    usd, per = prediction.usd_per_million, f"per million {prediction.counted_in}"
     if usd is not None:
-        facts.append({"name": "Cost", "value": format_usd(usd.value), "note": "per million tokens"})
+        facts.append({"name": "Cost", "value": format_usd(usd.value), "note": per})
     else:
-        kwh = prediction.kwh_per_million_tokens
-        facts.append(
-            {"name": "Energy", "value": f"{kwh.value:.2g} kWh", "note": "per million tokens"}
-        )
+        kwh = prediction.kwh_per_million
+        used = f"{kwh.value:.2g} kWh" if kwh is not None else "-"
+        facts.append({"name": "Energy", "value": used, "note": per})
     if measured is not None and measured.gradient_check is not None:
         check = measured.gradient_check
         facts.append(

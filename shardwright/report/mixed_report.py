@@ -12,7 +12,7 @@ from planner.mixed_answer import Compared, MixedPlanFile
 from planner.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.report.labelled import labelled
-from shardwright.report.terminal import infeasible_report, stages_line, table
+from shardwright.report.terminal import infeasible_report, stages_line, table, usd_heading
 from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.mixed_prediction import MixedPrediction, MixedStagePrediction, ReplicaPrediction
 
@@ -67,6 +67,8 @@ def _facts(answer: MixedPlanFile) -> list[str]:
         facts.append(f"exchange {format_time(answer.prediction.exchange_s)}")
     if answer.usd_per_million_tokens is not None:
         facts.append(f"{format_usd(answer.usd_per_million_tokens)} per M tokens")
+    if answer.usd_per_million_samples is not None:
+        facts.append(f"{format_usd(answer.usd_per_million_samples)} per M samples")
     return facts
 
 
@@ -142,10 +144,10 @@ def _comparison(answer: MixedPlanFile) -> RenderableType:
         ("devices", "right"),
         ("plan", "left"),
         ("step", "right"),
-        ("$/Mtok", "right"),
+        (usd_heading("tokens" if answer.usd_per_million_samples is None else "samples"), "right"),
     )
     for each in answer.compared:
-        usd = each.usd_per_million_tokens
+        usd = each.usd_per_million_tokens or each.usd_per_million_samples
         rows.add_row(
             each.title + (" (chosen)" if each.title == answer.chosen else ""),
             str(each.num_devices) if each.num_devices else "-",

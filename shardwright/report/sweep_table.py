@@ -20,7 +20,7 @@ from planner.sweep import Answer, Row, has_plan
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
 from profiles.units import format_percent, format_time, format_usd
-from shardwright.report.terminal import plan_title, table
+from shardwright.report.terminal import plan_title, table, usd_heading
 from simulator.plan_file import PlanFile
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
@@ -57,8 +57,10 @@ class Line:
     gap: float | None = None
     mfu: float | None = None
     tokens_per_s: float | None = None
+    samples_per_s: float | None = None
     peak_memory_bytes: float | None = None
     usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
     pp: int | None = None
     dp: int | None = None
     tp: int | None = None
@@ -107,11 +109,12 @@ def _plan_figures(answer: PlanFile) -> dict[str, object]:
         found[name] = getattr(answer, name)
     found["peak_memory_bytes"] = answer.peak_memory_bytes
     found["usd_per_million_tokens"] = answer.usd_per_million_tokens
+    found["usd_per_million_samples"] = answer.usd_per_million_samples
     if answer.plan is not None:
         for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
             found[name] = getattr(answer.plan, name)
     if answer.prediction is not None:
-        found["tokens_per_s"] = answer.prediction.tokens_per_s.value
+        found[f"{answer.prediction.counted_in}_per_s"] = answer.prediction.per_s.value
     return found
 
 
@@ -175,8 +178,15 @@ def _title(answer: Answer | None) -> str:
     return plan_title(answer.plan) if answer is not None and answer.plan is not None else ""
 
 
+def _cost(usd: float | None, counted_in: str) -> str:
+    if usd is None:
+        return "-"
+    return f"{format_usd(usd)} {counted_in}".strip()
+
+
 def sweep_report(rows: Sequence[Row]) -> RenderableType:
     """The rows that have a plan as a table, then the others with their reasons."""
+    counted = {row.question.workload.counted_in for row in rows} or {"tokens"}
     priced = len({row.question.price for row in rows}) > 1
     sized = len({row.question.workload for row in rows}) > 1
     shown = table(
@@ -187,13 +197,13 @@ def sweep_report(rows: Sequence[Row]) -> RenderableType:
         ("step", "right"),
         ("MFU", "right"),
         *([("price", "right")] if priced else []),
-        ("$/Mtok", "right"),
+        ("$/M", "right") if len(counted) > 1 else (usd_heading(*counted), "right"),
     )
     for row in rows:
         work, line = row.question.workload, line_of(row)
         if not has_plan(row.answer):
             continue
-        usd = line.usd_per_million_tokens
+        usd = line.usd_per_million_tokens or line.usd_per_million_samples
         shown.add_row(
             row.question.model,
             row.question.cluster,
@@ -202,7 +212,7 @@ def sweep_report(rows: Sequence[Row]) -> RenderableType:
             format_time(line.step_time_s or 0.0),
             format_percent(line.mfu or 0.0),
             *([row.question.price] if priced else []),
-            format_usd(usd) if usd is not None else "-",
+            _cost(usd, work.counted_in if len(counted) > 1 else ""),
         )
     alike: dict[str, list[str]] = {}
     for row in rows:

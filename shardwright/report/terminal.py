@@ -91,14 +91,14 @@ def plan_report(answer: PlanFile) -> RenderableType:
         f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
         f"(rank {tight.rank})",
     ]
-    if prediction.usd_per_million_tokens is not None:
-        facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
+    if (usd := prediction.usd_per_million) is not None:
+        facts.append(f"{format_usd(usd.value)} per M {prediction.counted_in}")
     rows = table(
         ("#", "right"),
         ("plan", "left"),
         ("step", "right"),
         ("peak", "right"),
-        ("$/Mtok", "right"),
+        (usd_heading(prediction.counted_in), "right"),
         ("why not first", "left"),
     )
     rows.add_row(
@@ -106,17 +106,17 @@ def plan_report(answer: PlanFile) -> RenderableType:
         plan_title(plan),
         format_time(step.value),
         format_bytes(prediction.peak_memory_bytes.value),
-        _usd(prediction.usd_per_million_tokens),
+        _usd(prediction.usd_per_million),
         "chosen",
     )
     for number, other in enumerate(answer.alternatives, start=2):
-        usd = other.usd_per_million_tokens
+        cost = other.usd_per_million_tokens or other.usd_per_million_samples
         rows.add_row(
             str(number),
             plan_title(other.plan),
             format_time(other.step_time_s),
             format_bytes(other.peak_memory_bytes),
-            format_usd(usd) if usd else "-",
+            format_usd(cost) if cost else "-",
             other.why_not_first,
         )
     return Group(
@@ -135,6 +135,11 @@ def plan_report(answer: PlanFile) -> RenderableType:
 
 def _interval(value: Interval) -> str:
     return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
+
+
+def usd_heading(counted_in: str) -> str:
+    """The heading of a column of dollars per million tokens or samples."""
+    return "$/Mtok" if counted_in == "tokens" else "$/Msample"
 
 
 def _usd(value: Interval | None) -> str:
@@ -241,12 +246,13 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
                 )
             ),
         )
-    kwh = prediction.kwh_per_million_tokens.value
+    kwh, unit = prediction.kwh_per_million, prediction.counted_in
+    energy = f"   {kwh.value:.3g} kWh per M {unit}" if kwh is not None else ""
     parts: list[RenderableType] = [
         Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
         Text(
             f"step {_interval(step)}   MFU {format_percent(prediction.mfu.value)}   "
-            f"{format_count(prediction.tokens_per_s.value)} tokens/s   {kwh:.3g} kWh per M tokens"
+            f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
         ),
         Text(""),
         where,

@@ -28,7 +28,7 @@ from planner.op_sharding.integer_programme import cost_of, usage_over_time
 from planner.op_sharding.solve_block import lagrangian_bound
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_cluster
-from profiles.model.build import BuiltModel, build_model, mean_square
+from profiles.model.build import BuiltModel, assumed_loss, build_model
 from profiles.model.graph import MatmulShape, Op, OpKind, Phase
 from profiles.model.loaders import resolve_model
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
@@ -329,7 +329,7 @@ def test_convolutions_equal_brute_force(batch: int) -> None:
         module = Convolutions()
         images = torch.empty(batch, 64, 56, 56)
     built = BuiltModel(
-        module=module, args=(images,), targets=None, call=lambda m, x: m(x), loss_fn=mean_square
+        module=module, args=(images,), targets=None, call=lambda m, x: m(x), loss_fn=assumed_loss
     )
     graph = trace_op_graph(built, name="convolutions")
     graph = replace(graph, ops=graph.ops[:3])

@@ -57,7 +57,7 @@ def asked_options(given: Mapping[str, str | None], precision: str) -> AskedOptio
 def first_precision(precision: str) -> str:
     """The precision of a question: the one typed, or bf16 where there is a choice."""
     names = _names(precision)
-    if not names:
+    if precision and not names:
         raise InputError("--precision names none; write bf16, or bf16,fp8 to choose from")
     return names[0] if len(names) == 1 and names[0] != ANY else "bf16"
 
