@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,7 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     return Sample(sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, said))
 
 
+@functools.cache
 def described(model: str, sequence_length: int) -> DescribedModel:
     """The figures of a shipped name, a config.json or `package.module:factory`, of which a trace
     at this length is read where no configuration says them.

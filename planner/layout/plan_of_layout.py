@@ -12,14 +12,16 @@ from simulator.workload import Workload
 
 
 def plan_of_layouts(
-    answer: LayoutFile, traced: Traced, cluster: Cluster, workload: Workload
+    answer: LayoutFile, traced: Traced | None, cluster: Cluster, workload: Workload
 ) -> PlanFile:
     """The plan file of an answer for the framework `torch`: its layouts as stages of blocks.
+
+    traced  None only where the answer holds no layout
 
     Raises what executable_plan raises.
     """
     best = answer.chosen
-    plan = executable_plan(best.run, traced, cluster, workload) if best else None
+    plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
     prediction = run_prediction(best.run, plan, _figures(best)) if best and plan else None
     usd = prediction.usd_per_million_tokens if prediction else None
     return PlanFile(
@@ -40,7 +42,9 @@ def plan_of_layouts(
         plan=plan,
         prediction=prediction,
         alternatives=tuple(
-            _alternative(other, traced, cluster, workload) for other in answer.alternatives
+            _alternative(other, traced, cluster, workload)
+            for other in answer.alternatives
+            if traced is not None
         ),
         infeasibility=_infeasibility(answer.infeasibility) if answer.infeasibility else None,
         assumptions=answer.assumptions,

@@ -52,8 +52,16 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
 
         plan_for_stack(request, output)
         return
+    if not (why := why_block_by_block(request)):
+        from shardwright.commands.plan_layout import plan_for_stack
+
+        plan_for_stack(replace(request, stack=EXECUTOR), output)
+        return
     if request.pareto:
-        raise InputError("--pareto needs --stack: fronts are of layouts of described models")
+        raise InputError(
+            f"--pareto: fronts are of layouts, and this is planned block by block, since {why}; "
+            "name a framework (--stack)"
+        )
     request.axes.space()
     if request.cluster.homogeneous:
         plan_traced(request, output)

@@ -1,0 +1,95 @@
+"""Plans for our own executor by the search over layouts: which questions it takes, what the
+executor adds to the space, and the answer as a plan that runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.divisors import divisors
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_space import LayoutSpace
+from planner.layout.plan_of_layout import plan_of_layouts
+from profiles.errors import InputError
+from profiles.hardware.cluster import Cluster
+from profiles.model.loaders import resolve_model
+from profiles.model.traced import TracedModel, trace_model
+from profiles.model.transformer import Transformer
+from shardwright.named_model import import_from_here
+from shardwright.places import trace_cache
+from simulator.plan_file import PlanFile
+from simulator.workload import PRECISIONS, Workload
+
+EXECUTOR = "torch"
+"""Our own executor's name among the frameworks."""
+
+
+def why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
+    """Why a question without --stack is searched block by block and not over layouts, or "".
+
+    Layouts need devices of one type whose kernels are in the shipped surfaces; a CPU, and a device
+    whose blocks were measured in place, is planned from those measurements.
+    """
+    if not cluster.homogeneous:
+        return "the devices are of several types"
+    device = cluster.groups[0].device
+    if device.type == "cpu" or device.measurements is not None:
+        return f"{device.name} is planned from blocks measured on it"
+    if optimizer != "adamw":
+        return f"figures are priced with AdamW, not {optimizer}"
+    if solver != "auto":
+        return f"--solver {solver} is a solver of chains of blocks"
+    return ""
+
+
+def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:
+    """The space with the degrees of tensor parallelism that the executor can split: every rank has
+    whole heads of queries, keys and values, and an even share of the feed-forward.
+
+    Raises InputError where --tp leaves none.
+    """
+    heads, keys = figures.num_heads, figures.num_kv_heads
+    inner = figures.ffn_size or figures.expert_size
+    able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
+    allowed = tuple(tp for tp in able if space.allows("tp", tp))
+    if not allowed:
+        raise InputError(
+            f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
+            f"queries and {keys} of keys evenly; tp can be {', '.join(map(str, able))}, or name "
+            "another framework (--stack)"
+        )
+    return replace(space, tp=allowed)
+
+
+def runnable_answer(answer: LayoutFile, cluster: Cluster) -> PlanFile:
+    """The answer for the executor as stages of the model's own blocks, which are traced for it.
+
+    Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
+    are not the layers of the figures, or where its layers cannot be split as the layout says.
+    """
+    chosen = answer.chosen
+    if chosen is None:
+        work = Workload(global_batch=1, sequence_length=1)
+        return plan_of_layouts(answer, None, cluster, work)
+    run = chosen.run
+    work = Workload(
+        global_batch=run.global_batch,
+        sequence_length=run.seq_len,
+        precision=run.precision if run.precision in PRECISIONS else "bf16",
+    )
+    traced = trace_blocks(answer.model, work)
+    why = traced.why_not_tensor_parallel
+    if run.tp > 1 and why:
+        raise InputError(f"--tp {run.tp} does not suit {answer.model}: {why}")
+    return plan_of_layouts(answer, traced, cluster, work)
+
+
+def trace_blocks(model: str, work: Workload) -> TracedModel:
+    """The blocks of a model on one rank."""
+    import_from_here(model)
+    return trace_model(
+        resolve_model(model),
+        sequence_length=work.sequence_length,
+        dtype=work.compute_dtype,
+        target="gpu",
+        cache=trace_cache(),
+    )
