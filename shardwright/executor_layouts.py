@@ -10,6 +10,7 @@ from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.plan_of_layout import plan_of_layouts
 from profiles.errors import InputError
+from profiles.hardware.catalog import device_names
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.traced import TracedModel, trace_model
@@ -23,7 +24,7 @@ EXECUTOR = "torch"
 """Our own executor's name among the frameworks."""
 
 
-def why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
+def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: str = "auto") -> str:
     """Why a question without --stack is searched block by block and not over layouts, or "".
 
     Layouts need devices of one type whose kernels are in the shipped surfaces; a CPU, and a device
@@ -32,8 +33,11 @@ def why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
     if not cluster.homogeneous:
         return "the devices are of several types"
     device = cluster.groups[0].device
-    if device.type == "cpu" or device.measurements is not None:
+    measured = device.measurements
+    if device.type == "cpu" or (measured and (measured.blocks or measured.references)):
         return f"{device.name} is planned from blocks measured on it"
+    if device.name not in device_names():
+        return f"{device.name} is no device of the catalogue, whose kernels were measured"
     if optimizer != "adamw":
         return f"figures are priced with AdamW, not {optimizer}"
     if solver != "auto":

@@ -9,12 +9,12 @@ from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, run_options, unoffered
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.framework import load_framework
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -85,7 +85,7 @@ def solve_layouts(
 
 def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, LayoutGround]:
     """The run before its layout is chosen, and what the space is laid over."""
-    rules = load_layout_rules(question.stack)
+    rules = load_framework(question.stack).rules
     base = base_run(
         question.name,
         question.model,

@@ -16,16 +16,16 @@ import numpy as np
 
 from planner.divisors import divisors
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, joined
-from planner.layout.rules import LayoutRules
 from planner.layout.run_option import RunOption
 from planner.pinned_axes import check_axes, flag_of, pins_of
 from profiles.errors import InputError
 from profiles.model.transformer import Transformer
+from simulator.schedule import schedule_kind
+from simulator.training_run.framework import FrameworkRules
 
 # Context parallelism halves each rank's sequence into two chunks so that causal work is even
 # (Megatron-Core, context parallelism); fewer tokens than this per chunk are not offered freely.
 _FEWEST_CHUNK_TOKENS = 128
-_TWO_CHUNKS = frozenset({"zbv", "v-half", "v-min", "dualpipev"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class LayoutGround:
     """
 
     model: Transformer
-    rules: LayoutRules
+    rules: FrameworkRules
     num_devices: int
     node_devices: int
     global_batch: int
@@ -136,7 +136,7 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
     tp, cp, pp, dp, ep = mesh
     per_replica = ground.global_batch // dp
     sizes = [b for b in divisors(per_replica) if space.allows("micro_batch", b)]
-    zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
+    zeros = [z for z in _zero_stages(ground.rules, pp, dp * cp) if space.allows("zero", z)]
     kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
     chosen = [
         number
@@ -174,36 +174,36 @@ def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | 
     )
 
 
-def _zero_stages(rules: LayoutRules, replicas: int) -> tuple[int, ...]:
+def _zero_stages(rules: FrameworkRules, pp: int, replicas: int) -> tuple[int, ...]:
     """With one replica there is nothing to shard, unless the framework always does."""
-    return rules.zero_stages if replicas > 1 else rules.zero_stages[:1]
+    offered = rules.zero_stages_at(pp)
+    return offered if replicas > 1 else offered[:1]
 
 
 def _pipelines(
     space: LayoutSpace, ground: LayoutGround, pp: int, microbatches: int
 ) -> list[tuple[int, int]]:
     """(schedule's index, stages per rank)."""
+    plain = SCHEDULES.index("1f1b")
     if pp == 1:
-        return [(0, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
+        return [(plain, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
     asked = space.schedule or ground.rules.schedules
     layers = ground.model.num_layers
     found = []
     for name in asked:
-        number = SCHEDULES.index(name)
-        if name == "interleaved":
-            if microbatches % pp or "vpp" not in ground.rules.axes:
-                continue
+        number, kind = SCHEDULES.index(name), schedule_kind(name)
+        if kind.why_not(pp, microbatches) or layers < pp * kind.stages_per_rank:
+            continue
+        if kind.stages_per_rank:
+            if space.allows("vpp", kind.stages_per_rank):
+                found.append((number, kind.stages_per_rank))
+        elif "vpp" in ground.rules.axes:
             found += [
                 (number, vpp)
                 for vpp in range(2, layers // pp + 2)
                 if space.allows("vpp", vpp)
                 and (layers % (pp * vpp) == 0 or (layers + 2) % (pp * vpp) == 0)
             ]
-        elif name in _TWO_CHUNKS:
-            if space.allows("vpp", 2) and layers >= 2 * pp:
-                found.append((number, 2))
-        elif space.allows("vpp", 1):
-            found.append((number, 1))
     return found
 
 

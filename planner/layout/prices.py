@@ -11,15 +11,16 @@ a lower bound, so the times of such layouts are lower bounds too (`exact` says w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import SCHEDULES, Layouts
+from simulator.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.coefficients import CoefficientFile, assign
 from simulator.training_run.features import Features, features
-from simulator.training_run.stage_share import V_SHAPED
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -53,8 +54,10 @@ _OF_MESH = (
     "wide_last",
     "host_step_s",
 )
-_IN_V = tuple(SCHEDULES.index(name) for name in V_SHAPED if name in SCHEDULES)
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory")
+_IN_V = tuple(
+    index for index, name in enumerate(SCHEDULES) if schedule_kind(name).placement is Placement.V
+)
+_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 # An idle share of 0 means that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
@@ -78,11 +81,7 @@ class LayoutPrices:
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
-        return np.asarray(
-            (layouts.pp == 1)
-            | (layouts.schedule == SCHEDULES.index("1f1b"))
-            | (layouts.schedule == SCHEDULES.index("gpipe"))
-        )
+        return np.asarray((layouts.pp == 1) | _closed(layouts))
 
     def step_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds; never above the step time."""
@@ -179,6 +178,8 @@ class LayoutPrices:
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
         known["dp"] = part.dp.astype(float)
         known["idle_share"] = _least_idle(known, part)
+        pairs = _of_schedules(lambda kind: kind.pairs)[part.schedule]
+        known["overlaps_experts"] = pairs.astype(np.float64)
         # What does not fit is refused when it is refined.
         known["over_memory"] = np.zeros(len(part))
         return step_parts(
@@ -217,6 +218,16 @@ def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
     return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
 
 
+def _closed(layouts: Layouts) -> NDArray[np.bool_]:
+    """[layouts] whether the schedule's idle time has a closed form."""
+    return _of_schedules(lambda kind: kind.closed_form)[layouts.schedule]
+
+
+def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:
+    """[SCHEDULES] whether it holds of each."""
+    return np.asarray([holds(schedule_kind(name)) for name in SCHEDULES])
+
+
 def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:
     """Lower bounds on `idle_share`; 0 where it is 0 by definition.
 
@@ -226,10 +237,7 @@ def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:
     Zero-bubble schedules may idle next to nothing.
     """
     interleaved = (layouts.schedule == SCHEDULES.index("interleaved")) & (layouts.vpp > 1)
-    plain = (layouts.schedule == SCHEDULES.index("1f1b")) | (
-        layouts.schedule == SCHEDULES.index("gpipe")
-    )
-    closed = (layouts.pp == 1) | plain
+    closed = (layouts.pp == 1) | _closed(layouts)
     pp, vpp = x["pp"], x["vpp"]
     forward = x["matmul_forward"] + x["grouped_forward"] + x["attention_forward"]
     forward = forward + x["pass_forward"] + x["score_forward"]

@@ -8,13 +8,14 @@ from typing import Any
 
 from planner.answer_cache import AnswerCache
 from profiles.document import encode, to_json
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, TraceError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.output import SearchProgress, note, show
-from shardwright.named_model import import_from_here, sample_of
+from shardwright.executor_layouts import EXECUTOR, why_block_by_block
+from shardwright.named_model import described, import_from_here, sample_of
 from shardwright.places import answer_cache
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
@@ -52,7 +53,8 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
 
         plan_for_stack(request, output)
         return
-    if not (why := why_block_by_block(request)):
+    why = _why_block_by_block(request)
+    if not why:
         from shardwright.commands.plan_layout import plan_for_stack
 
         plan_for_stack(replace(request, stack=EXECUTOR), output)
@@ -70,6 +72,19 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
     from shardwright.commands.plan_mixed import plan_on_mixed
 
     plan_on_mixed(request, output)
+
+
+def _why_block_by_block(request: PlanRequest) -> str:
+    """Why the question is not one of layouts, or ""."""
+    why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
+    if why:
+        return why
+    sample = sample_of(request.model, request.seq)
+    try:
+        described(request.model, sample.sequence_length)
+    except (InputError, TraceError) as error:
+        return str(error)
+    return ""
 
 
 def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:

@@ -18,9 +18,10 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
-from shardwright.answered import how_it_came_about, layout_answered
+from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answered
 from shardwright.commands.output import SearchProgress, note, show
-from shardwright.commands.plan import provenance
+from shardwright.commands.plan import plan_json, provenance
+from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
 from shardwright.layout_task import layout_task, solve_layout_task
 from shardwright.named_model import described, sample_of
 from shardwright.opened_plan import write_layout
@@ -29,6 +30,7 @@ from shardwright.plan_options import first_precision
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
 from shardwright.report.layout_report import front_report, layout_report
+from simulator.plan_file import write_plan_file
 from simulator.training_run.coefficients import shipped_coefficients
 
 
@@ -53,20 +55,36 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
     )
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
-    if output.file is not None:
-        write_layout(output.file, answer, provenance=provenance(request.cluster))
-    if output.json:
-        sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
-    else:
-        show(layout_report(answer))
-        if said := how_it_came_about(found, request.time_limit_s):
-            show(said)
-        if output.file is not None and answer.chosen is not None:
-            note(f"written: {output.file}. Next: shardwright predict {output.file} --explain")
+    _give(answer, found, request, output)
     if answer.chosen is None:
         raise InfeasibleError(
             f"no layout of {request.model} fits on {request.on} with {request.stack}"
         )
+
+
+def _give(
+    answer: LayoutFile, found: LayoutAnswered, request: PlanRequest, output: AnswerOutput
+) -> None:
+    """Writes and prints the answer: of our own executor as a plan that runs, of another framework
+    as its layout."""
+    runs = request.stack == EXECUTOR and (output.json or output.file is not None)
+    plan = runnable_answer(answer, request.cluster) if runs else None
+    if output.file is not None:
+        made_by = provenance(request.cluster)
+        if plan is not None:
+            write_plan_file(output.file, plan, provenance=made_by)
+        else:
+            write_layout(output.file, answer, provenance=made_by)
+    if output.json:
+        tagged = {"schema": LAYOUT_SCHEMA, **encode(answer)}
+        sys.stdout.write(to_json(plan_json(plan) if plan is not None else tagged))
+        return
+    show(layout_report(answer))
+    if said := how_it_came_about(found, request.time_limit_s):
+        show(said)
+    if output.file is not None and answer.chosen is not None:
+        more = "--html report.html" if plan is not None else "--explain"
+        note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")
 
 
 def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
@@ -76,6 +94,9 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
     precision, told = first_precision(request.precision), tuple[str, ...]()
     if not request.precision:
         precision, told = default_precision(request.cluster)
+    space = request.axes.layout_space()
+    if request.stack == EXECUTOR:
+        space = executor_space(space, found.figures)
     question = LayoutQuestion(
         name=request.model,
         model=found.figures,
@@ -84,7 +105,7 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
         global_batch=request.global_batch,
         seq_len=sample.sequence_length,
         precision=precision,
-        space=request.axes.layout_space(),
+        space=space,
         options=request.options,
     )
     return question, (*sample.assumptions, *found.notes, *told)

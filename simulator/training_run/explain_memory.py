@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count
+from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
-from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.stage_share import rank_conditions, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
@@ -56,7 +56,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
 
     Raises UnknownNameError or InputError where no memory file describes the run's stack.
     """
-    stack = memory_stack_of(run)
+    stack = memory_of(run)
     found = footprint(run)
     rank = _shown_rank(found, stack)
     lines = [*_static(run, rank), *_kept(run, stack, rank)]
@@ -111,7 +111,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     )
 
 
-def _shown_rank(found: Footprint, stack: MemoryStack) -> RankFootprint:
+def _shown_rank(found: Footprint, stack: FrameworkMemory) -> RankFootprint:
     # What the device shows is the fullest rank's, whichever rank prints.
     if stack.shows == "device":
         return max(found.ranks, key=lambda rank: rank.reserved_bytes)
@@ -138,8 +138,8 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     return found
 
 
-def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[MemoryLine]:
-    layer = activation_bytes(run.recompute, stack, TensorSizes(run, stack))
+def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list[MemoryLine]:
+    layer = activation_bytes(run.recompute, stack, TensorSizes(run))
     mine = [s for s in stage_split(run) if s.rank == rank.rank]
     dense = sum(share.dense_layers for share in mine)
     experts = sum(share.expert_layers for share in mine)
@@ -152,7 +152,7 @@ def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[Mem
         if count
     ]
     chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
-    flight = most_in_flight(run)[rank.rank]
+    flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank.rank]
     return [
         MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
         MemoryLine(
@@ -165,8 +165,10 @@ def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[Mem
     ]
 
 
-def _tensors(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> tuple[TensorLine, ...]:
-    sizes = TensorSizes(run, stack)
+def _tensors(
+    run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint
+) -> tuple[TensorLine, ...]:
+    sizes = TensorSizes(run)
     mine = tuple(s for s in stage_split(run) if s.rank == rank.rank)
     here = RankFacts(
         num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)

@@ -19,9 +19,8 @@ from pathlib import Path
 from profiles.document import read_document
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import COEFFICIENTS_FILE
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.framework import load_framework, memory_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 INTERVALS_SCHEMA = "shardwright/run-intervals@1"
@@ -89,7 +88,7 @@ def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     regimes of their own: some of the former take many times as long (message_stalls.py).
     """
     names = regimes_of(run)
-    if not load_run_stack(run.stack).blocking_messages:
+    if not load_framework(run.stack).blocking_messages:
         return names
     with_stages = run.pp > 1 and run.num_nodes > 1
     word = "stages between nodes" if with_stages else "no stages between nodes"
@@ -119,9 +118,9 @@ def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     with what the stack keeps (its memory file, the precision, adapters), with collectives that
     hold tensors back (tensor parallelism and its reach) and with what is in flight.
 
-    Raises what memory_stack_of raises.
+    Raises what memory_of raises.
     """
-    stack = memory_stack_of(run).name
+    stack = memory_of(run).name
     low = run.precision in LOW_PRECISIONS
     kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
     reach = "in a node" if run.tp <= run.node_devices else "across nodes"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from profiles.hardware.catalog import get_device
-from simulator.held_activations import Kept, held_over_time
 from simulator.plan import Plan
 from simulator.prediction import (
     Component,
@@ -214,44 +213,45 @@ def _components(x: Features, seconds: dict[str, float]) -> tuple[Component, ...]
 def _ranks(
     run: TrainingRun, plan: Plan, memory: Footprint, timeline: Timeline, stretch: float
 ) -> tuple[RankMemory, ...]:
-    kept = held_over_time(timeline, Kept.units(len(plan.stages)))
-    found = []
-    for rank in memory.ranks:
-        course = kept[rank.rank]
-        most = max(sample.held for sample in course) or 1.0
-        found.append(_rank_memory(run, plan, rank, course, most, stretch))
-    return tuple(found)
+    return tuple(
+        _rank_memory(run, plan, rank, _held(timeline, rank.rank, stretch)) for rank in memory.ranks
+    )
+
+
+def _held(timeline: Timeline, pp_rank: int, stretch: float) -> tuple[tuple[float, float], ...]:
+    """(time, share of the most) of the activations that a rank keeps: a forward adds its chunk's
+    when it starts, the backward, of a split one W, gives it back when it ends."""
+    held, course = 0, [(0.0, 0.0)]
+    for index, action in enumerate(timeline.actions):
+        if timeline.ranks[index] != pp_rank or action.kind is ActionKind.BACKWARD_INPUT:
+            continue
+        starts = action.kind is ActionKind.FORWARD
+        held += 1 if starts else -1
+        when = (timeline.start_s if starts else timeline.end_s)[index]
+        course.append((when * stretch, float(held)))
+    most = max(level for _, level in course) or 1.0
+    return tuple((time_s, level / most) for time_s, level in course)
 
 
 def _rank_memory(
-    run: TrainingRun,
-    plan: Plan,
-    rank: RankFootprint,
-    course: tuple[object, ...],
-    most: float,
-    stretch: float,
+    run: TrainingRun, plan: Plan, rank: RankFootprint, course: tuple[tuple[float, float], ...]
 ) -> RankMemory:
     static = rank.static
-    transient = rank.needed_bytes - static.total - rank.always - rank.activations
     base = static.total + rank.always
     samples = tuple(
-        MemorySample(
-            time_s=sample.time_s * stretch,  # type: ignore[attr-defined] # HeldSample
-            memory_bytes=base + rank.activations * sample.held / most,  # type: ignore[attr-defined]
-        )
-        for sample in course
+        MemorySample(time_s=time_s, memory_bytes=base + rank.activations * share)
+        for time_s, share in course
     )
-    peak_time_s = max(samples, key=lambda sample: sample.memory_bytes).time_s
     return RankMemory(
         rank=plan.rank(rank.rank),
         parameters_bytes=static.parameters,
         gradients_bytes=static.gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=rank.activations,
-        transient_bytes=transient,
+        transient_bytes=rank.needed_bytes - base - rank.activations,
         communication_bytes=rank.always,
         capacity_bytes=get_device(run.device).usable_bytes,
-        peak_time_s=peak_time_s,
+        peak_time_s=max(samples, key=lambda sample: sample.memory_bytes).time_s,
         timeline=samples,
     )
 

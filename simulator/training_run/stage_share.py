@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 from profiles.errors import ShardwrightError
 from profiles.model.transformer import Transformer
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.schedule import schedule_kind
+from simulator.training_run.framework import memory_of
 from simulator.training_run.training_run import TrainingRun
-
-# Schedules whose first rank holds the last stage too: stages go there and back.
-V_SHAPED = ("zbv", "dualpipev", "v-half", "v-min")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +40,10 @@ class StageShare:
 def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
     """The virtual stages of a run in the order of the model, cut as its framework does."""
     try:
-        split = memory_stack_of(run).stage_split
+        split = memory_of(run).stage_split
     except ShardwrightError:  # No file describes the framework's memory.
         split = "even"
-    return _split(run.model, run.pp, run.vpp, run.schedule in V_SHAPED, split)
+    return _split(run.model, run.pp, run.vpp, run.schedule, split)
 
 
 def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
@@ -55,7 +53,7 @@ def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
            Bubble README, "Notices"), else as equal as can be with the rest in front
     """
-    return _split(run.model, run.pp, run.vpp, run.schedule in V_SHAPED, split)
+    return _split(run.model, run.pp, run.vpp, run.schedule, split)
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
@@ -69,8 +67,11 @@ def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _split(model: Transformer, pp: int, vpp: int, in_v: bool, split: str) -> tuple[StageShare, ...]:
+def _split(
+    model: Transformer, pp: int, vpp: int, schedule: str, split: str
+) -> tuple[StageShare, ...]:
     count = pp * max(1, vpp)
+    kind = schedule_kind(schedule)
     if model.predicted_ahead and count > 1:
         cuts = _with_predictors(model, count)
     elif split == "cost":
@@ -81,12 +82,11 @@ def _split(model: Transformer, pp: int, vpp: int, in_v: bool, split: str) -> tup
     begins = 0
     for stage, layers in enumerate(cuts.layers):
         dense_here = _dense_before(model, begins + layers) - _dense_before(model, begins)
-        turn, place = divmod(stage, pp)
         ahead = cuts.predicting[stage] if cuts.predicting else 0
         with_experts = _with_experts(model, ahead)
         shares.append(
             StageShare(
-                rank=pp - 1 - place if in_v and turn % 2 else place,
+                rank=kind.rank_of(pp, stage),
                 dense_layers=dense_here + ahead - with_experts,
                 expert_layers=layers - dense_here + with_experts,
                 has_embedding=stage == 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.training_run.memory_stack import MemoryStack
+from simulator.training_run.framework import FrameworkMemory
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
@@ -28,7 +28,7 @@ class StaticBytes:
 
 
 def static_bytes(
-    run: TrainingRun, stack: MemoryStack, shares: Sequence[StageShare], vocabulary: int
+    run: TrainingRun, stack: FrameworkMemory, shares: Sequence[StageShare], vocabulary: int
 ) -> StaticBytes:
     """Of a rank that holds the virtual stages `shares`.
 
@@ -43,6 +43,7 @@ def static_bytes(
         # Experts are then divided by tp as the other matrices are.
         expert_ranks = ranks
     stage = run.zero_stage
+    whole_sums = stack.whole_gradients_in_pipelines and run.pp > 1
 
     def held(bytes_each: float, parameters: tuple[float, float], *, sharded: bool) -> float:
         if not sharded:
@@ -57,7 +58,7 @@ def static_bytes(
     return StaticBytes(
         num_parameters=dense + experts,
         parameters=parameters,
-        gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2),
+        gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2 and not whole_sums),
         optimizer=held(_state_bytes(run, stack), trained, sharded=stage >= 1),
     )
 
@@ -73,7 +74,7 @@ def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float
     return sum(share.num_layers for share in shares) * each / run.tp
 
 
-def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _weight_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     if run.optimizer_offload and not run.lora:
         return stack.offloaded_weight_bytes
     if run.lora and run.precision in LOW_PRECISIONS:
@@ -81,14 +82,14 @@ def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
     return _FP32_BYTES if run.precision == "fp32" else stack.weight_bytes
 
 
-def _state_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _state_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
     if run.optimizer_offload:
         return 0.0
     return 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
 
 
-def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _gradient_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     if run.optimizer_offload:
         return stack.offloaded_gradient_bytes
     if run.precision in LOW_PRECISIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.training_run.framework import Framework
 from simulator.training_run.gradient_exchange import (
     GradientMessage,
     compressed,
@@ -15,18 +16,17 @@ from simulator.training_run.message_seconds import Links, Messages
 from simulator.training_run.rank_group import RankGroup, data_group, expert_replicas, worker_group
 from simulator.training_run.rank_parameters import expert_ranks, layer_parameters, rank_parameters
 from simulator.training_run.run_links import moved_messages
-from simulator.training_run.run_stack import RunStack
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 
 
-def data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
+def data_messages(run: TrainingRun, stack: Framework, links: Links) -> tuple[Messages, Messages]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
     group, stride = data_group(run), run.tp
     if group.ranks < 2 or run.lora:
         return Messages(), Messages()
-    weight = element_bytes(run) if run.precision == "fp32" else stack.weight_bytes
-    gradient = gradient_bytes(run, stack.gradient_bytes)
+    weight = element_bytes(run) if run.precision == "fp32" else stack.sent_weight_bytes
+    gradient = gradient_bytes(run, stack.summed_gradient_bytes)
     if run.zero_stage == 3:
         layer = layer_parameters(run)
         gather = moved_messages(run, links, "all_gather", layer * weight, group, stride)
@@ -53,7 +53,7 @@ def data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mess
     return Messages(), reduce
 
 
-def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage, RankGroup]]:
+def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:
     """The compressed gradients' messages: of what all replicas have alike, and of experts."""
     shared, experts = rank_parameters(run, stack)
     full, _ = stage_layers(run)
@@ -68,7 +68,7 @@ def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage
     return found
 
 
-def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages:
+def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> Messages:
     """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
     worker averages its share with the other workers' and the worker gathers them."""
     if run.local_workers < 2 or run.lora:
@@ -82,7 +82,7 @@ def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages
     return found * (1.0 / run.local_steps)
 
 
-def extra_pass_bytes(run: TrainingRun, stack: RunStack) -> float:
+def extra_pass_bytes(run: TrainingRun, stack: Framework) -> float:
     """Bytes that compression and the outer optimizer of local steps stream, per step."""
     if run.local_workers < 2 and not run.compression:
         return 0.0

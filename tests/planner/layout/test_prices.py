@@ -8,12 +8,12 @@ import pytest
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.memory_floor import needed_floor_bytes
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import load_layout_rules
 from profiles.model.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.features import Features, features
 from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import load_framework
 from tests.simulator.described_runs import GPT_RUN
 
 CASES = (
@@ -30,7 +30,7 @@ CASES = (
 def laid_out(case):
     model, stack, device, count, batch, seq, pins = case
     figures = figures_of_config(resolve_model(model).config, model)
-    rules = load_layout_rules(stack)
+    rules = load_framework(stack).rules
     base = replace(
         GPT_RUN,
         id=model,

@@ -1,4 +1,4 @@
-"""What ranks keep: by hand, the formulas of the zero-bubble paper, and against `in_flight`."""
+"""What ranks keep: by hand, by the zero-bubble paper, and by simulator/in_flight.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import pytest
 
 from profiles.errors import InputError
 from simulator.durations import Durations
-from simulator.held_activations import HeldSample, Kept, held_over_time, most_held
-from simulator.schedule import build_schedule, in_flight, schedule_from_csv
+from simulator.in_flight import in_flight, most_in_flight
+from simulator.schedule import build_schedule, pipeline_names, schedule_kind
 from simulator.timeline import simulate
+from tests.oracles.held_activations import HeldSample, Kept, held_over_time, most_held
+from tests.oracles.schedule_csv import schedule_from_csv
 
 
 def test_by_hand():
@@ -44,10 +46,28 @@ def test_formulas_of_table_2(kept):
     )
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "zb-2p"])
-def test_with_one_stage_per_rank_it_is_what_is_in_flight(name):
-    schedule = build_schedule(name, num_ranks=4, num_microbatches=9)
-    assert most_held(schedule) == tuple(float(count) for count in in_flight(schedule))
+def test_in_flight_is_the_known_count():
+    # 1f1b: stage s keeps p - s micro-batches (Narayanan et al., SC'21, section 2.2.1); gpipe all m.
+    assert in_flight("1f1b", 4, 8) == ((4,), (3,), (2,), (1,))
+    assert in_flight("1f1b", 4, 2) == ((2,), (2,), (2,), (1,))
+    assert in_flight("gpipe", 4, 8) == ((8,),) * 4
+    # rank 0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 ..., rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0
+    assert in_flight("interleaved", 2, 4, 2) == ((3, 2), (2, 1))
+    # zb-h1 frees at W what 1f1b frees at B; before I each rank keeps what 1f1b does.
+    assert in_flight("zb-h1", 4, 9) == ((4,),) * 4
+    assert in_flight("zb-h1", 4, 9, until_input=True) == in_flight("1f1b", 4, 9)
+
+
+@pytest.mark.parametrize("name", [n for n in pipeline_names() if n not in ("zb-1p", "zb-2p")])
+def test_in_flight_is_what_the_actions_keep(name):
+    kind = schedule_kind(name)
+    v = kind.stages_per_rank or 3
+    for p, m in ((2, 4), (4, 8), (4, 40)):
+        schedule = build_schedule(name, num_ranks=p, num_microbatches=m, stages_per_rank=v)
+        assert most_in_flight(name, p, m, v) == most_held(schedule)
+        before = Kept.units(schedule.num_stages, 0.0 if kind.splits_backward else 1.0)
+        until_input = in_flight(name, p, m, v, until_input=True)
+        assert tuple(float(sum(stages)) for stages in until_input) == most_held(schedule, before)
 
 
 def test_stages_of_a_rank_reach_their_most_at_different_times():
@@ -56,8 +76,7 @@ def test_stages_of_a_rank_reach_their_most_at_different_times():
     held = most_held(schedule)
     assert max(held) == 8.0
     assert min(held) >= 6.0
-    alone = in_flight(schedule)
-    assert alone[0] + alone[15] >= held[0]
+    assert most_in_flight("v-min", 8, 32, 2) == held
     # A first stage twice as large, in bytes.
     weighted = Kept(m_b=(2e9, *(1e9,) * 15), m_w=(1e9, *(5e8,) * 15))
     assert 8e9 <= max(most_held(schedule, weighted)) <= 16e9
