@@ -113,3 +113,17 @@ def _levels(actions: Sequence[Action], kept: Kept) -> Iterator[float]:
             case ActionKind.BACKWARD_WEIGHT:
                 held -= m_w
         yield held
+
+
+def stage_peaks(schedule: Schedule) -> tuple[int, ...]:
+    """Per virtual stage, the most micro-batches whose activations it keeps at once."""
+    held = [0] * schedule.num_stages
+    most = [0] * schedule.num_stages
+    for row in schedule.ranks:
+        for action in row:
+            if action.kind is ActionKind.FORWARD:
+                held[action.stage] += 1
+                most[action.stage] = max(most[action.stage], held[action.stage])
+            elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
+                held[action.stage] -= 1
+    return tuple(most)

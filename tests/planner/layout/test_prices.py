@@ -89,10 +89,13 @@ def test_interleaved_bounds_are_close():
 def test_every_feature_is_gathered_by_what_it_depends_on():
     """Two runs that differ in one axis alone differ in no feature that is gathered without it."""
     base, layouts = laid_out(CASES[2])
+    from planner.layout.layouts import SCHEDULES
     from planner.layout.prices import _OF_MESH, _OWN
 
     layer = [f.name for f in fields(Features) if f.name not in (*_OF_MESH, *_OWN)]
-    rows = np.flatnonzero((layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == 0))
+    rows = np.flatnonzero(
+        (layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == SCHEDULES.index("1f1b"))
+    )
     run = layouts.run(base, int(rows[0]))
     for changed, names in (
         (replace(run, zero_stage=1 - run.zero_stage), layer),
