@@ -20,8 +20,8 @@ for `divide`."""
 
 KINDS = ("column", "row", "fused_column_3", "divide")
 """Those of our file of rules. Derived rules (trace_derive_tensor_parallel.py) also have
-`fused_column_4:1:1` and `fused_row_1:4` (parts of these proportions side by side in one weight, each
-split on its own), `sum_gradient` (a whole module whose gradients are summed over the ranks) and
+`fused_column_4:1:1` and `fused_row_1:4` (parts in these proportions side by side in a weight, each
+split by itself), `sum_gradient` (a whole parameter whose gradients are summed over the ranks) and
 `local_sizes` (see local_sizes_of)."""
 
 _SCHEMA = "shardwright/tensor-parallel-rules@1"

@@ -23,7 +23,6 @@ from profiles.model.tensor_parallel_rules import (
     local_sizes_kinds,
     matches,
 )
-from profiles.model.trace_fakes import plain_kernels
 from profiles.model.trace_layer_groups import Group, layer_groups, starred
 from profiles.model.trace_split_blocks import (
     Call,
@@ -31,6 +30,7 @@ from profiles.model.trace_split_blocks import (
     block_calls,
     linear_layers,
     small_block,
+    small_runs,
     whole_model_call,
 )
 from profiles.model.trace_split_check import check_split
@@ -40,6 +40,7 @@ from profiles.model.trace_split_watch import Recording, recorded, tensors
 _DERIVED_FOR = 2
 _SEED = 11
 _REASONS = 2
+_SMALL_MODEL = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Derived:
 class DerivedBlock:
     """The split of one distinct block, paths in the block; `called` are its layers that ran."""
 
-    block: SmallBlock
+    call: Call
+    block: SmallBlock | None = None
     roles: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     sizes: dict[str, LocalSizes] = field(default_factory=dict)
     summed: frozenset[str] = frozenset()
@@ -79,12 +81,12 @@ class DerivedBlock:
 
     def check(self, tp: int) -> frozenset[str]:
         """Run it split against whole; raises NotSplit."""
-        if not self.roles:
+        if not self.roles or self.block is None:
             return frozenset()
         sizes = tuple(
             (path, kind) for path, own in self.sizes.items() for kind in local_sizes_kinds(own)
         )
-        with plain_kernels():
+        with small_runs():
             return check_split(self.block, self.roles, sizes, tp)
 
 
@@ -93,27 +95,26 @@ def derive_rules(built: BuiltModel) -> Derived:
     try:
         calls, stands_for = block_calls(built)
         blocks = [_derived(call) for call in calls]
-        if not any(block.roles for block in blocks):
+        size = sum(p.numel() for p in built.module.parameters())
+        if not any(block.roles for block in blocks) and size <= _SMALL_MODEL:
             stands_for = {}
-            blocks = [_derived(whole_model_call(built))]
-    except (TraceError, NotSplit) as error:
+            blocks.append(_derived(whole_model_call(built)))
+    except TraceError as error:
         return Derived((), (str(error),))
     reasons = tuple(dict.fromkeys(why for block in blocks for why in block.why_whole))
     return Derived(_rules(built.module, blocks, stands_for), reasons, tuple(blocks))
 
 
 def _derived(call: Call) -> DerivedBlock:
-    with plain_kernels():
-        try:
-            return _split(small_block(call, _SEED))
-        except NotSplit:
-            # Weights that are read beside their layers' own forward are real numbers.
+    why = ""
+    with small_runs():
+        # Weights that are read beside their layers' own forward must be real numbers.
+        for thin in (True, False):
             try:
-                return _split(small_block(call, _SEED, thin=False))
-            except NotSplit as error:
-                found = DerivedBlock(small_block(call, _SEED))
-                found.why_whole.append(str(error))
-                return found
+                return _split(small_block(call, _SEED, thin=thin))
+            except (NotSplit, TraceError) as error:
+                why = why or str(error)
+    return DerivedBlock(call, why_whole=[why])
 
 
 def _split(block: SmallBlock) -> DerivedBlock:
@@ -122,19 +123,19 @@ def _split(block: SmallBlock) -> DerivedBlock:
         watch, outputs = recorded(fresh)
     except Exception as error:
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise NotSplit(f"{block.call.path or 'the model'} does not run alone: {line}", "") from error
+        raise NotSplit(
+            f"{block.call.path or 'the model'} does not run alone: {line}", ""
+        ) from error
     if not all(bool(x.isfinite().any()) for x in outputs if x.is_floating_point() and x.numel()):
         raise NotSplit(f"{block.call.path} has no finite output on random numbers", "")
     read_beside = _read_beside(fresh.module, watch)
     groups = [
         group
-        for group in layer_groups(
-            watch.events, tensors((fresh.args, fresh.kwargs)), outputs
-        )
+        for group in layer_groups(watch.events, tensors((fresh.args, fresh.kwargs)), outputs)
         if not group.layers & read_beside
     ]
     if block.call.path == "" and not groups:
-        return DerivedBlock(block)
+        return DerivedBlock(block.call)
     found = _search(block, watch, [x.detach() for x in outputs], groups)
     return found
 
@@ -153,9 +154,9 @@ def _search(
     by_key: dict[frozenset[str], list[Group]] = defaultdict(list)
     for group in groups:
         by_key[group.key].append(group)
-    left = {key: 0 for key in by_key}
+    left = dict.fromkeys(by_key, 0)
     reasons: dict[frozenset[str], str] = {}
-    found = DerivedBlock(block)
+    found = DerivedBlock(block.call)
 
     def roles_of(keys: Iterable[frozenset[str]]) -> dict[str, tuple[str, tuple[int, ...]]]:
         made: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -168,7 +169,7 @@ def _search(
     def tried(keys: Iterable[frozenset[str]]) -> DerivedBlock:
         roles = roles_of(keys)
         sizes = local_sizes(block, watch.events, outputs, roles, _DERIVED_FOR)
-        made = DerivedBlock(block, roles, sizes)
+        made = DerivedBlock(block.call, block, roles, sizes)
         made.summed = made.check(_DERIVED_FOR)
         return made
 
@@ -212,7 +213,7 @@ def _rules(
     layers: dict[str, list[str]] = defaultdict(list)
     summed: dict[str, list[str]] = defaultdict(list)
     for found in blocks:
-        top = found.block.call.path
+        top = found.call.path
         for member in (top, *(path for path, model in stands_for.items() if model == top)):
             for path, (side, parts) in _with_siblings(found).items():
                 layers[_join(member, path)].append(fused(side, parts))
@@ -227,9 +228,15 @@ def _rules(
 
 def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
     rules: dict[Rule, None] = {}
+    patterns = {starred(path) for path in kinds}
+    others: dict[str, list[list[str]]] = defaultdict(list)
+    for path in every:
+        for pattern in patterns if starred(path) not in patterns else (starred(path),):
+            if matches(pattern, path):
+                others[pattern].append(kinds.get(path, []))
     for path, own in kinds.items():
         pattern = starred(path)
-        alike = all(kinds.get(other) == own for other in every if matches(pattern, other))
+        alike = all(other == own for other in others[pattern])
         for kind in own:
             rules[pattern if alike else path, kind] = None
     return list(rules)
@@ -237,7 +244,7 @@ def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
 
 def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The roles with those of layers that no row reached: experts are split as their siblings."""
-    layers = linear_layers(found.block.call.module)
+    layers = linear_layers(found.call.module)
     roles = dict(found.roles)
     by_star = {starred(path): path for path in found.roles}
     for path in set(layers) - found.called:

@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from torch import Tensor
 
@@ -147,7 +147,7 @@ def _parts_by_size(events: Iterable[Event]) -> tuple[Hints, Hints]:
             _note(joined[made[0][-1]], made[0][-1], [x.shape[-1] for x in event.inputs])
     for size, found in borders.items():
         ends = [0, *sorted(found), size]
-        _note(cut[size], size, [b - a for a, b in zip(ends, ends[1:], strict=False)])
+        _note(cut[size], size, [b - a for a, b in pairwise(ends)])
     return (
         {size: tuple(parts) for size, parts in cut.items()},
         {size: tuple(parts) for size, parts in joined.items()},

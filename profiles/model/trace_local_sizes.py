@@ -23,16 +23,16 @@ def use_local_sizes(model: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
     for path, module in list(model.named_modules()):
         sizes = local_sizes_of(path, rules)
         if sizes:
-            _wrap(module, sizes, tp)
+            _wrap(path, module, sizes, tp)
 
 
-def _wrap(module: nn.Module, sizes: LocalSizes, tp: int) -> None:
+def _wrap(path: str, module: nn.Module, sizes: LocalSizes, tp: int) -> None:
     original = module.forward
     mode: _Divided | None = None
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         nonlocal mode
-        mode = _Divided(sizes, tp)
+        mode = _Divided(path, sizes, tp)
         with mode:
             return original(*args, **kwargs)
 
@@ -54,9 +54,10 @@ def _wrap(module: nn.Module, sizes: LocalSizes, tp: int) -> None:
 class _Divided(TorchFunctionMode):
     """Around one forward of a module; `depth` is how many of its children are running."""
 
-    def __init__(self, sizes: LocalSizes, tp: int) -> None:
+    def __init__(self, path: str, sizes: LocalSizes, tp: int) -> None:
         super().__init__()
         self.depth = 0
+        self._path = path
         self._sizes, self._tp = sizes, tp
         self._counts: Counter[str] = Counter()
 
@@ -69,7 +70,10 @@ class _Divided(TorchFunctionMode):
             self._counts[name] += 1
             positions = self._sizes.get((name, number))
             if positions is not None:
-                args, kwargs = divided(args, kwargs or {}, positions, self._tp)
+                try:
+                    args, kwargs = divided(args, kwargs or {}, positions, self._tp)
+                except ValueError as error:
+                    raise ValueError(f"{error}, a size in `{name}` of {self._path}") from error
         return func(*args, **(kwargs or {}))
 
 
@@ -91,13 +95,18 @@ def integers(args: Any, kwargs: Any) -> list[int]:
 
 
 def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tuple[Any, Any]:
-    """The arguments with the whole numbers at these positions divided by tp."""
+    """The arguments with the whole numbers at these positions divided by tp; raises ValueError
+    where that is uneven."""
     position = -1
 
     def divide(value: int) -> int:
         nonlocal position
         position += 1
-        return value // tp if position in positions else value
+        if position not in positions:
+            return value
+        if value % tp:
+            raise ValueError(f"tp={tp} does not divide {value}")
+        return value // tp
 
     made: tuple[Any, Any] = _mapped((args, kwargs), divide)
     return made

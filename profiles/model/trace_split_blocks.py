@@ -8,8 +8,8 @@ so that a block of any width runs in milliseconds.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,10 +20,23 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from profiles.errors import TraceError
 from profiles.model.build import BuiltModel
 from profiles.model.tensor_parallel_rules import is_transposed
-from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_cuts import Output, container_members, cut_candidates, repeated
 from profiles.model.trace_expected_shapes import expected_shapes
 from profiles.model.trace_fakes import no_causal_mask, plain_kernels
 from profiles.model.trace_pass import what_failed
+
+
+@contextmanager
+def small_runs() -> Iterator[None]:
+    """Around runs of small blocks: threads of torch's would cost more than they bring."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with plain_kernels():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
 
 SHORT = 12
 """Positions of a sequence in the small run, where a model takes that many."""
@@ -49,14 +62,14 @@ def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     stands_for = repeated(built.module, candidates, trusted=True)
+    stands_for = {p: model for p, model in stands_for.items() if {p, model} <= members}
     distinct = [p for p in candidates if p in members and p not in stands_for]
-    calls = _called(_shortened(built), distinct)
-    return calls, {p: model for p, model in stands_for.items() if p in members}
+    return _called(built, distinct, stands_for), stands_for
 
 
 def whole_model_call(built: BuiltModel) -> Call:
     """The model itself as one block."""
-    return _called(_shortened(built), [""])[0]
+    return _called(built, [""], {})[0]
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -68,37 +81,59 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _called(built: BuiltModel, paths: list[str]) -> list[Call]:
+def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
+    """On short sequences where the model takes them; repeats give what their block gave."""
+    short = _shortened(built)
+    try:
+        return _run(short, paths, stands_for)
+    except TraceError:
+        if short is built:
+            raise
+        return _run(built, paths, stands_for)
+
+
+def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
     found: dict[str, Call] = {}
+    recipes: dict[str, Output] = {}
 
     def note(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             found.setdefault(path, Call(path, module, args, kwargs))
+            recipes.setdefault(path, Output(args, kwargs, output))
 
         return hook
+
+    def repeat(module: nn.Module, model: str) -> None:
+        original = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            recipe = recipes.get(model)
+            if recipe is None or not recipe.fits(args, kwargs):
+                return original(*args, **kwargs)
+            return recipe.make(args, kwargs)
+
+        module.forward = forward
+        stack.callback(setattr, module, "forward", original)
 
     with ExitStack() as stack:
         for path in paths:
             module = built.module.get_submodule(path)
-            stack.callback(
-                module.register_forward_pre_hook(note(path), with_kwargs=True).remove
-            )
-        _run(built, stack)
+            stack.callback(module.register_forward_hook(note(path), with_kwargs=True).remove)
+        for path, model in stands_for.items():
+            repeat(built.module.get_submodule(path), model)
+        stack.enter_context(torch.device("meta"))  # where stubs make their tensors
+        stack.enter_context(no_causal_mask())
+        stack.enter_context(expected_shapes())
+        stack.enter_context(plain_kernels())
+        try:
+            built.loss_fn(built.call(built.module, *built.args), built.targets)
+        except Exception as error:
+            raise TraceError(f"it does not run on shapes alone: {what_failed(error)}") from error
     return [found[path] for path in paths if path in found]
 
 
-def _run(built: BuiltModel, stack: ExitStack) -> None:
-    stack.enter_context(no_causal_mask())
-    stack.enter_context(expected_shapes())
-    stack.enter_context(plain_kernels())
-    try:
-        built.loss_fn(built.call(built.module, *built.args), built.targets)
-    except Exception as error:
-        raise TraceError(f"it does not run on shapes alone: {what_failed(error)}") from error
-
-
 def _shortened(built: BuiltModel) -> BuiltModel:
-    """On short sequences where the model takes them, else as it is."""
+    """With shorter sequences in its inputs and targets."""
     lengths = {
         x.shape[1] for x in built.args if x.dim() == 2 or (x.dim() == 3 and x.is_floating_point())
     }
@@ -109,17 +144,11 @@ def _shortened(built: BuiltModel) -> BuiltModel:
     def cut(x: Tensor) -> Tensor:
         return x[:, :SHORT] if x.dim() > 1 and x.shape[1] in long else x
 
-    short = replace(
+    return replace(
         built,
         args=tuple(cut(x) for x in built.args),
         targets=tree_map_only(Tensor, cut, built.targets),
     )
-    try:
-        with ExitStack() as stack:
-            _run(short, stack)
-    except TraceError:
-        return built
-    return short
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +178,8 @@ class SmallBlock:
         """A copy to run."""
         memo: dict[int, Any] = {key: _leaf(x) for key, x in self.values.items()}
         module = copy.deepcopy(self.call.module, dict(memo))
-        leaves = (x for x in tree_leaves((self.call.args, self.call.kwargs)))
-        inputs = {id(x): memo[id(x)] for x in leaves if id(x) in memo}
+        leaves = tree_leaves((self.call.args, self.call.kwargs))
+        inputs: dict[int, Tensor] = {id(x): memo[id(x)] for x in leaves if id(x) in memo}
         # Of its own in the block: models change what they are given in place.
         given = {key: x.clone() for key, x in inputs.items()}
 
@@ -219,8 +248,8 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     size = sum(x.numel() for x in real.values())
     if size > _MOST_ELEMENTS:
         raise TraceError(
-            f"checking a split of {type(call.module).__name__} takes {size / 1e9:.2f} G values "
-            "beside its linear layers, more than are checked"
+            f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs beside its "
+            "linear layers (experts in one tensor?): its split cannot be verified here"
         )
     for key, x in real.items():
         values[key] = _value(x, generator)

@@ -32,7 +32,9 @@ class Ran:
     gradients: dict[str, Tensor | None]
 
 
-def check_split(block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: int) -> frozenset[str]:
+def check_split(
+    block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: int
+) -> frozenset[str]:
     """The parameters whose gradients the ranks must sum; raises NotSplit where outputs or gradients
     are not the whole block's within 1e-5.
 
@@ -59,7 +61,7 @@ def check_split(block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: in
         kind, _, own = name.partition(":")
         if kind == "parameter" and not alike and added:
             summed.add(own)
-        elif not (_is_summed(kind, own, roles) and added or alike):
+        elif not (alike or (added and _is_summed(kind, own, roles))):
             raise NotSplit(f"the gradient of {own or 'an input'} is another when it is split", "")
     return frozenset(summed)
 
@@ -176,9 +178,7 @@ class _Ranked(Watch):
         return product(given, ThinWeight(held, inner, part))
 
 
-def _run(
-    block: FreshBlock, meeting: _Meeting | None, sizes: tuple[Rule, ...], rank: int
-) -> Ran:
+def _run(block: FreshBlock, meeting: _Meeting | None, sizes: tuple[Rule, ...], rank: int) -> Ran:
     watch = _Ranked(block, meeting, rank)
     use_local_sizes(block.module, sizes, meeting.tp if meeting else 1)
     with torch.enable_grad(), watch:
@@ -189,9 +189,7 @@ def _run(
             seeds = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in roots]
             if roots:
                 torch.autograd.backward(roots, seeds)
-    gradients: dict[str, Tensor | None] = {
-        f"input:{i}": x.grad for i, x in enumerate(block.inputs)
-    }
+    gradients: dict[str, Tensor | None] = {f"input:{i}": x.grad for i, x in enumerate(block.inputs)}
     gradients |= {f"parameter:{name}": p.grad for name, p in block.parameters.items()}
     for path, weight in block.thin.items():
         for kind in ("outer", "inner", "bias"):

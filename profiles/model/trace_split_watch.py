@@ -69,7 +69,7 @@ class Watch(TorchFunctionMode):
     def called(
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Make the call; `number` counts the calls of this function in this forward of the module."""
+        """Make the call, the `number`th of this function in this forward of the module."""
         raise NotImplementedError
 
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class LlamaBlock(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """nanoGPT's: one weight for queries, keys and values, split by a size from the configuration."""
+    """nanoGPT's: one weight for queries, keys and values, split by a size that is an attribute."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
