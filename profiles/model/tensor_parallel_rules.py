@@ -19,8 +19,10 @@ Rule = tuple[str, str]
 for `divide`."""
 
 KINDS = ("column", "row", "fused_column_3", "divide")
-FUSED_PARTS = {"column": 1, "fused_column_3": 3}
-"""Parts side by side in one weight, each of which is split by columns."""
+"""Those of our file of rules. Derived rules (trace_derive_tensor_parallel.py) also have
+`fused_column_4:1:1` and `fused_row_1:4` (parts in these proportions side by side in a weight, each
+split by itself), `sum_gradient` (a whole parameter whose gradients are summed over the ranks) and
+`local_sizes` (see local_sizes_of)."""
 
 _SCHEMA = "shardwright/tensor-parallel-rules@1"
 
@@ -46,6 +48,56 @@ def rules_of(module: Any, config: Any) -> tuple[Rule, ...]:
         if kind != "divide"
     )
     return tuple(rules) if known else ()
+
+
+def split_of(kind: str) -> tuple[str, tuple[int, ...]]:
+    """`column`, `row` or "" and the proportions of the parts that lie side by side in the weight.
+
+    >>> split_of("fused_column_3"), split_of("fused_row_1:4"), split_of("divide")
+    (('column', (1, 1, 1)), ('row', (1, 4)), ('', ()))
+    """
+    if kind in ("column", "row"):
+        return kind, (1,)
+    if not kind.startswith("fused_"):
+        return "", ()
+    _, side, parts = kind.split("_")
+    sizes = tuple(int(n) for n in parts.split(":"))
+    return side, (1,) * sizes[0] if len(sizes) == 1 else sizes
+
+
+def fused(side: str, parts: tuple[int, ...]) -> str:
+    """The kind of a layer that is split by `column` or `row`, in these parts; see split_of."""
+    if len(parts) == 1:
+        return side
+    same = set(parts) == {1}
+    return f"fused_{side}_{len(parts) if same else ':'.join(map(str, parts))}"
+
+
+LocalSizes = dict[tuple[str, int], tuple[int, ...]]
+"""(function, how many calls of it the module made before in this forward) -> positions, among the
+whole numbers in the call's arguments, of those that count heads or features of all ranks."""
+
+
+def local_sizes_of(path: str, rules: tuple[Rule, ...]) -> LocalSizes:
+    """The calls of a module whose sizes are to be divided by tp, from its `local_sizes` rules.
+
+    >>> local_sizes_of("layers.3.attn", (("layers.*.attn", "local_sizes view 0 2"),))
+    {('view', 0): (2,)}
+    """
+    found: LocalSizes = {}
+    for pattern, kind in rules:
+        if kind.startswith("local_sizes ") and matches(pattern, path):
+            _, function, number, positions = kind.split(" ")
+            found[function, int(number)] = tuple(int(n) for n in positions.split(","))
+    return found
+
+
+def local_sizes_kinds(sizes: LocalSizes) -> list[str]:
+    """The kinds that local_sizes_of reads."""
+    return [
+        f"local_sizes {function} {number} {','.join(map(str, positions))}"
+        for (function, number), positions in sorted(sizes.items())
+    ]
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -9,14 +9,18 @@ call that opens the next block or beside it: blocks form a chain, or a graph wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from profiles.errors import TraceError
 from profiles.model.build import BuiltModel, build_model
 from profiles.model.graph import BlockRef, ModelGraph
 from profiles.model.loaders import ModelSpec
+from profiles.model.tensor_parallel_rules import Rule
 from profiles.model.trace_blocks import TracedBlocks
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_derive_tensor_parallel import Derived, derive_rules
 from profiles.model.trace_fakes import make_fake
 from profiles.model.trace_pass import NotRepeated, TracedPass
 from profiles.model.trace_tensor_parallel import shard, why_not_tensor_parallel
@@ -31,15 +35,19 @@ def trace_graph(
     tp: int = 1,
     target: str = "gpu",
     trusted: bool = False,
+    rules: tuple[Rule, ...] = (),
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
     target  `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: what torch runs
             on a CPU
     trusted  repeated blocks were found equal before: trace the first of each group alone
+    rules    derived ones, of a model that has none
     Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
     """
     built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
+    if rules:
+        built = replace(built, tensor_parallel=rules)
     return trace_built(
         built,
         name=spec.name,
@@ -112,9 +120,39 @@ def rules_and_ties(
     spec: ModelSpec, *, sequence_length: int, dtype: str
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]:
     """Tensor-parallel rules, and the groups of parameter names that share one storage."""
-    built = build_model(spec, micro_batch=1, sequence_length=sequence_length, dtype=dtype)
+    facts = executor_facts(spec, sequence_length=sequence_length)
+    return facts.rules, facts.tied
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFacts:
+    """What the executor must know of a model beside its blocks.
+
+    rules    of tensor parallelism;  tied  groups of parameter names that share one storage
+    derived  where the rules are, else None
+    """
+
+    rules: tuple[Rule, ...]
+    tied: tuple[tuple[str, ...], ...]
+    derived: Derived | None
+
+    def why_not(self, tp: int) -> str:
+        """Why derived rules do not hold for `tp` ranks (1: at all), or ""."""
+        return self.derived.why_not(tp) if self.derived is not None else ""
+
+
+def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
+    """Of the model that is built anew, in fp32 and with so many samples that torch takes no
+    shortcuts."""
+    built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
     groups: dict[int, list[str]] = {}
     for name, p in built.module.named_parameters(remove_duplicate=False):
         groups.setdefault(id(p), []).append(name)
     tied = tuple(tuple(names) for names in groups.values() if len(names) > 1)
-    return built.tensor_parallel, tied
+    if built.tensor_parallel:
+        return ExecutorFacts(built.tensor_parallel, tied, None)
+    derived = derive_rules(built)
+    return ExecutorFacts(derived.rules, tied, derived)
+
+
+_SAMPLES = 3

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import shardwright
-from executor.conv1d_styles import by_part, by_rank
 from planner.space import Space
 from profiles.model.graph import OpKind, Phase
+from profiles.model.trace_split_order import by_rank, own_order, share_of
 from shardwright import api
 from simulator.plan import Plan
 from simulator.workload import Workload
@@ -166,8 +166,25 @@ def test_columns_of_fused_parts_by_rank_and_back() -> None:
     import torch
 
     x = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    ordered = by_rank(x, 3, 2)
+    ordered = by_rank(x, (1, 1, 1), 2, 1)
     assert ordered.tolist() == [[1, 3, 5, 2, 4, 6]]
+    assert share_of(x, (1, 1, 1), 2, 1, 1).tolist() == [[2, 4, 6]]
     rules = (("h.*.attn.c_attn", "fused_column_3"),)
-    assert by_part("h.0.attn.c_attn.weight", ordered, rules, 2).tolist() == x.tolist()
-    assert by_part("h.0.mlp.c_fc.weight", ordered, rules, 2).tolist() == ordered.tolist()
+
+    def own(name: str) -> list[list[int]]:
+        found: list[list[int]] = own_order(name, ordered, rules, 2, transposed=True).tolist()
+        return found
+
+    assert own("h.0.attn.c_attn.weight") == x.tolist()
+    assert own("h.0.mlp.c_fc.weight") == ordered.tolist()
+
+
+def test_parts_of_other_sizes_by_rank_and_back() -> None:
+    """Two columns of queries beside one of keys for each rank: q0 q0 q1 q1 k0 k1."""
+    import torch
+
+    x = torch.tensor([1, 2, 3, 4, 5, 6])
+    ordered = by_rank(x, (2, 1), 2, 0)
+    assert ordered.tolist() == [1, 2, 5, 3, 4, 6]
+    rules = (("q", "fused_column_2:1"),)
+    assert own_order("q.bias", ordered, rules, 2, transposed=False).tolist() == x.tolist()
