@@ -244,8 +244,7 @@ def _experts(
             "experts whose weights neither take nor give the hidden size, or differ in size"
         )
     one = tuple(
-        WeightProduct(name=p.name, k=p.k, n=p.n, rows=p.rows)
-        for p in _one_expert(routed, experts)
+        WeightProduct(name=p.name, k=p.k, n=p.n, rows=p.rows) for p in _one_expert(routed, experts)
     )
     size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)

@@ -97,7 +97,7 @@ def described_of(model: str, seq: int | None) -> tuple[DescribedModel, int, tupl
         assumed = (f"figures traced at {own} tokens per sample, planned at --seq {length}",)
     if own and 0 < positions < length:
         raise InputError(
-            f"--seq {length} is above the {positions} learned positions of {model}; use {positions} "
-            "or less"
+            f"--seq {length} is above the {positions} learned positions of {model}; use "
+            f"{positions} or less"
         )
     return found, length, (*assumed, *found.notes)
