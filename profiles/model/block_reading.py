@@ -145,12 +145,12 @@ class _Parameters:
             if len(sizes) < 2:
                 continue
             made = _as_weight(sizes, shape)
-            if made is None:
+            if made is None or (self._rows[place] and self._of[place] != made):
                 continue
             path = p.name.rpartition(".")[0]
             inside = op.module == path or op.module.startswith(f"{path}.")
-            # Its own module first, then what nothing multiplied yet, then the order.
-            rank = (int(not inside), int(self._rows[place] > 0), place)
+            # Its own module first, then what was multiplied least, then the order.
+            rank = (int(not inside), self._rows[place], place)
             if best is None or rank < best[0]:
                 best = (rank, (place, *made))
         return best[1] if best is not None else None

@@ -1,8 +1,8 @@
 """`describe_model`: the figures of whatever a user names as a model.
 
-A configuration of a known type is read (config_figures.py); any other, and `package.module:factory`,
-is traced and its figures are read from the trace (figures_of_trace.py). Traced figures are kept
-beside the traces; a factory's are not, since its code may change.
+A configuration of a known type is read (config_figures.py). Any other, and
+`package.module:factory`, is traced, and its figures are read from the trace (figures_of_trace.py).
+Traced figures are kept beside the traces; a factory's are not, since its code may change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SAMPLES = 2
 # Tokens per sample of a configuration's trace where nobody says: the figures do not depend on it,
 # but for experts, whose rows must be many.
 _TOKENS = 1024
-_CODE = ("block_reading.py", "layer_figures.py", "figures_of_trace.py")
+_CODE = ("block_reading.py", "layer_figures.py", "figures_check.py", "figures_of_trace.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
-from profiles.model.block_reading import AttentionCall, BlockReading, WeightProduct, read_block
+from profiles.model.block_reading import BlockReading, WeightProduct, read_block
+from profiles.model.figures_check import PARAMETERS_WITHIN, check_flop, check_parameters
 from profiles.model.graph import ModelGraph
 from profiles.model.layer_figures import LayerFigures, layer_figures
 from profiles.model.transformer import Transformer
 
-PARAMETERS_WITHIN = 0.001
-FLOP_WITHIN = 0.01
 # Norms and biases are counted one by one where the usual count misses them by more of the whole.
 _SMALL_WITHIN = 0.0005
 _ADVICE = (
@@ -64,10 +63,12 @@ class _Chain:
         if graph.tp != 1:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
         if graph.branches:
-            crossing = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
+            fork = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
+            users = ", ".join(map(str, fork.consumers[:4]))
+            more = ", ..." if len(fork.consumers) > 4 else ""
             raise InputError(
-                f"its blocks branch: what block {crossing.producer} gives is used by blocks "
-                f"{', '.join(map(str, crossing.consumers))}"
+                f"its blocks branch: what block {fork.producer} gives is used by blocks "
+                f"{users}{more}"
             )
         kinds = [read_block(block, graph.micro_batch) for block in graph.kinds]
         readings = [kinds[ref.kind] for ref in graph.chain]
@@ -82,6 +83,14 @@ class _Chain:
             raise InputError(
                 f"block {first} has attention and takes nothing from a block before it"
             )
+        frozen = sum(
+            math.prod(p.full_shape)
+            for block in graph.blocks
+            for p in block.parameters
+            if not p.trainable and not p.tied_to
+        )
+        if frozen > PARAMETERS_WITHIN * graph.full_parameter_count:
+            raise InputError(f"{frozen:,} of its parameters are frozen; figures train all of them")
         self.hidden = shape[-1]
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch
@@ -124,8 +133,9 @@ class _Chain:
 
     def _layer(self, place: int) -> LayerFigures:
         reading = self.layers[place]
-        if reading.tables and any(not self._small(reading, p.full_shape) for p in reading.tables):
-            table = reading.tables[0]
+        large = [p for p in reading.tables if not self._small(reading, p.full_shape)]
+        if large:
+            table = large[0]
             raise InputError(
                 f"block {self.first + place} ({reading.label}) has a weight {table.name} "
                 f"{list(table.full_shape)} that no matmul uses"
@@ -158,6 +168,25 @@ class _Chain:
                 f"{len(alone)} of its {len(found)} layers have no attention, in no regular order"
             )
         return [replace(b, attention=a.attention, call=a.call) for a, b in pairs]
+
+    def _check(self, found: Transformer, layers: Sequence[LayerFigures]) -> None:
+        check_parameters(
+            found,
+            traced=self.graph.full_parameter_count,
+            beside=[
+                p
+                for reading in (*self.before, *self.after)
+                for p in reading.products
+                if p is not self.head and not p.tied
+            ],
+        )
+        check_flop(
+            found,
+            layers,
+            (*self.before, *self.layers, *self.after),
+            head=self.head,
+            tokens=self.tokens,
+        )
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -208,18 +237,16 @@ class _Chain:
             window_layers=len(windows),
         )
         found = self._with_small(found)
-        self._check_parameters(found)
-        self._check_flop(found, layers)
+        self._check(found, layers)
         return TracedFigures(
             figures=found, sequence_length=self.sequence, notes=_notes(layers, self.layers)
         )
 
     def _alike(self, layers: Sequence[LayerFigures]) -> None:
-        for place, layer in enumerate(layers):
+        for layer in layers:
             if layer.kind != layers[0].kind:
                 raise InputError(
-                    f"its layers differ: {_words(layers[0])}, and (the {place + 1}th of its sort) "
-                    f"{_words(layer)}"
+                    f"its layers differ: some have {_words(layers[0])}, others {_words(layer)}"
                 )
 
     def _learned(self) -> int:
@@ -237,8 +264,8 @@ class _Chain:
             rows.append(sizes[0])
         if not rows:
             raise InputError("it has no table of tokens: its inputs are no tokens")
-        # Where the head is tied its rows are the table's; else the longest table is of tokens.
-        return sum(rows) - max(rows)
+        # The tokens' table has a row per logit, but for what either is padded by.
+        return sum(rows) - min(rows, key=lambda count: abs(count - self.head.n))
 
     def _with_small(self, found: Transformer) -> Transformer:
         """With norms and biases as traced."""
@@ -261,93 +288,12 @@ class _Chain:
             found = replace(found, vector_parameters=each)
         return found
 
-    # --- checks -----------------------------------------------------------------------------------
-
-    def _check_parameters(self, found: Transformer) -> None:
-        traced, told = self.graph.full_parameter_count, found.parameters
-        if abs(traced - told) <= PARAMETERS_WITHIN * traced:
-            return
-        beyond = [
-            (p.elements, p.name)
-            for reading in (*self.before, *self.after)
-            for p in reading.products
-            if p is not self.head and not p.tied
-        ]
-        where = f"; largest beside the layers: {max(beyond)[1]}" if beyond else ""
-        raise InputError(
-            f"it has {traced:,} parameters, figures of {_title(found)} have {told:,}: "
-            f"{abs(traced - told):,} {'are left over' if traced > told else 'too many'}{where}"
-        )
-
-    def _check_flop(self, found: Transformer, layers: Sequence[LayerFigures]) -> None:
-        readings = (*self.before, *self.layers, *self.after)
-        traced = sum(reading.work_flop for reading in readings)
-        # Products of a layer that holds the head were taken apart, its work was not.
-        told = 2.0 * self.tokens * self._met_weights(found, layers)
-        attention = 0.0
-        for layer in layers:
-            if layer.call is not None:
-                whole, half = _pairs_flop(layer.call)
-                told += half
-                attention += half
-                # What the trace counts whole for want of a mask's values is half of it.
-                if layer.call.causal is not False:
-                    traced -= layer.call.work_flop - round(half)
-                elif layer.call.work_flop > 1.5 * half:
-                    attention += whole - half
-        if abs(traced - told) <= FLOP_WITHIN * traced:
-            return
-        calls = [layer.call for layer in layers if layer.call is not None]
-        why = ""
-        if any(call.causal is False for call in calls):
-            why = (
-                "; its attention meets keys on both sides, the figures' those before a token alone"
-            )
-        if self.head.rows != self.tokens:
-            why += f"; its head runs on {self.head.rows} of {self.tokens} positions"
-        unread = next((r for r in readings if r.unread), None)
-        if unread is not None:
-            shape = unread.unread[0]
-            why += (
-                f"; {unread.label} multiplies [{shape.m} x {shape.k}] by [{shape.k} x {shape.n}], "
-                "neither a weight nor attention"
-            )
-        raise InputError(
-            f"its forward pass takes {traced:.4g} FLOPs in matmuls and attention, figures of "
-            f"{_title(found)} {told:.4g}{why}"
-        )
-
-    def _met_weights(self, found: Transformer, layers: Sequence[LayerFigures]) -> float:
-        """Weights that a token meets in matmuls, experts as they were traced."""
-        met = found.num_layers * found.attention_parameters
-        met += found.num_dense_layers * found.dense_parameters
-        experts = found.num_expert_layers * (
-            layers[-1].met * found.expert_parameters
-            + found.shared_expert_parameters
-            + found.router_parameters
-        )
-        return met + experts + found.vocab_size * found.hidden_size
-
-
-def _pairs_flop(call: AttentionCall) -> tuple[float, float]:
-    """FLOPs of an attention that meets all keys, and of one that meets those before alone."""
-    pairs = call.batch * call.heads * call.q_len * call.kv_len
-    whole = 2.0 * pairs * (call.head_size + call.value_size)
-    return whole, whole / 2
-
 
 def _small(found: Transformer) -> int:
     """Norms and biases of all layers and the final norm."""
     return found.num_layers * found.small_parameters + found.hidden_size * (
         2 if found.biases else 1
     )
-
-
-def _title(found: Transformer) -> str:
-    what = f"{found.num_layers} layers of {found.hidden_size}, {found.num_heads} heads"
-    if found.num_experts:
-        return f"{what}, {found.num_experts} experts of {found.expert_size}"
-    return f"{what}, feed-forward {found.ffn_size}"
 
 
 def _words(layer: LayerFigures) -> str:
