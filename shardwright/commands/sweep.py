@@ -21,7 +21,7 @@ from shardwright.commands.output import Bar, note, show
 from shardwright.named_model import import_from_here
 from shardwright.places import answer_cache
 from shardwright.questions import Grid, pose, questions_of, read_questions
-from shardwright.report.sweep_table import (
+from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
     sweep_csv,
@@ -39,7 +39,7 @@ class SweepFlags:
 
     folder   where answers and tables go, and where earlier ones are found
     workers  processes of this machine, None where not asked for; ray  a cluster's address
-    sort     a column of report/sweep_table.py
+    sort     a column of reports/sweep_table.py
     cache    read and keep answers beyond the folder
     """
 

@@ -27,7 +27,7 @@ from planner.op_sharding.block_problem import NANOSECOND_S, build_problem
 from planner.op_sharding.solve_block import lagrangian_bound, usage_over_time
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_cluster
-from profiles.model.build import BuiltModel, build_model, assumed_loss
+from profiles.model.build import BuiltModel, assumed_loss, build_model
 from profiles.model.graph import MatmulShape, Op, OpKind, Phase
 from profiles.model.loaders import resolve_model
 from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
