@@ -33,8 +33,7 @@ from simulator.stack import load_stack
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
+    from profiles.model.build_given import Inputs, Module
     from shardwright.capacity import Fit
 
 TP_DEGREES = (1, 2, 4, 8)
@@ -66,8 +65,8 @@ def frameworks() -> tuple[str, ...]:
 
 
 def trace(
-    model: str | nn.Module,
-    inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor] | None = None,
+    model: str | Module,
+    inputs: Inputs | None = None,
     *,
     targets: Any = None,
     loss_fn: Any = None,

@@ -16,12 +16,14 @@ from profiles.errors import ModelError
 from profiles.model.build import assumed_loss
 from profiles.model.loaders import GIVEN, ModelSpec
 
+Module = nn.Module
+Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 _FACTORIES: dict[str, Callable[[], tuple[Any, ...]]] = {}
 
 
 def spec_of_module(
     module: nn.Module,
-    inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor],
+    inputs: Inputs | None,
     *,
     targets: Any = None,
     loss_fn: Callable[[Any, Any], Tensor] | None = None,

@@ -64,13 +64,6 @@ def plan_many(
     for flag, value in refused.items():
         if value:
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
-    if path is not None and grid is not None:
-        raise InputError(
-            f"--questions {path} holds the questions, and so do MODEL, --on, --global-batch, "
-            "--stack, its options or pins; give one of the two"
-        )
-    if path is None and grid is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
     if path is not None:
         run_sweep(read_questions(path, local=flags.local), flags)
     elif grid is not None:
@@ -78,6 +71,7 @@ def plan_many(
 
 
 def grid_of(
+    path: Path | None,
     models: str,
     on: str,
     global_batch: int | None,
@@ -92,11 +86,16 @@ def grid_of(
     solver: str,
     seed: int,
 ) -> Grid | None:
-    """The grid of flags, None where none of them asks a question."""
-    if not (models or on or global_batch is not None or pins.pins() or options or stack):
+    """The grid of flags; None where a file of questions stands in their place."""
+    if path is not None:
+        if models or on or global_batch is not None or pins.pins() or options or stack:
+            raise InputError(
+                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
+                "--stack, its options or pins; give one of the two"
+            )
         return None
     if not models or not on or global_batch is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE alone")
+        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
     return Grid(
         models=_listed(models),
         clusters=_listed(on),
