@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -118,7 +119,7 @@ def combined(parts: list[dict[str, Any]], tolerance: float = TOLERANCE) -> Gradi
     return GradientCheck(
         passed=bool(passed),
         tolerance=tolerance,
-        loss=loss,
+        loss=loss if math.isfinite(loss) else 1e30,
         reference_loss=reference,
         worst_relative_error=float(min(worst["worst"], 1e30)),
         worst_parameter=worst["name"],

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from executor.planned_model import planned_model
 from profiles.document import read_document
-from profiles.errors import InputError, MismatchError, RunError
+from profiles.errors import DocumentError, InputError, MismatchError, RunError
 from profiles.hardware.allocator import KEEP_FREED_MEMORY
 from profiles.hardware.fingerprint import fingerprint_differences, fingerprint_of_machine
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.plan import PLAN_SCHEMA
-from simulator.plan_file import PlanFile, read_plan
+from simulator.plan import Plan
+from simulator.plan_file import PlanFile, read_plan_file
 from simulator.runnable import why_not_runnable_plan
 
 _STEP = re.compile(r"^step (\d+)/(\d+)$")
@@ -66,34 +67,34 @@ def run_plan(
     memory: bool = True,
     output: str | Path = "run.json",
     processes: int | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     timeout_s: float = 300.0,
     device: str = "cpu",
     any_machine: bool = False,
+    answer: PlanFile | None = None,
+    announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
     """Run the plan in a file on this machine and give back its measurement, written to `output`.
 
     processes  how many are wanted; None takes the plan's number, another number is refused
+    threads    per rank on a CPU; None takes what the plan was made for
     any_machine  run although this is not the machine that the plan was made for
+    answer     what the file holds, where it was read before
+    announce   told of the command once nothing is left that refuses it
     Raises MismatchError where the plan is for other ranks or another machine or cannot be run,
     RunError with the first failing rank's message where a rank fails, is killed or waits longer
     than timeout_s.
     """
-    answer = read_document(plan_path, PlanFile, schema=PLAN_SCHEMA)
-    plan = read_plan(plan_path)
+    answer = answer or read_plan_file(plan_path)
+    if threads is None:
+        threads = int(answer.machine.get("threads_per_device", "1"))
+    plan = _runnable(plan_path, answer, processes)
+    planned_model(plan_path, plan, model)
     if not any_machine:
         check_machine(str(plan_path), answer.machine, device=device, threads=threads)
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
-    if processes is not None and processes != plan.world_size:
-        raise MismatchError(
-            f"{plan_path} needs {plan.world_size} ranks (pp {plan.pp} x dp {plan.dp} x tp "
-            f"{plan.tp}), {processes} were asked for; plan again for {processes} devices"
-        )
-    reason = why_not_runnable_plan(plan)
-    if reason:
-        raise MismatchError(f"{plan_path}: {reason}")
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as errors:
         command = command_for(
             plan_path,
@@ -108,10 +109,30 @@ def run_plan(
             device=device,
             errors=errors,
         )
+        if announce is not None:
+            announce(" ".join(["torchrun", *(word for word in command[3:] if errors not in word)]))
+        before = out_of_memory_kills()
         code, text = start_torchrun(command, threads, progress)
         if code != 0:
-            raise RunError(first_failure(error_files(Path(errors)), text, code))
+            lacks = out_of_memory_kills() > before
+            found = error_files(Path(errors))
+            raise RunError(first_failure(found, text, code, lacks_memory=lacks))
     return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def _runnable(path: str | Path, answer: PlanFile, processes: int | None) -> Plan:
+    """The plan; raises DocumentError or MismatchError where it cannot be run."""
+    plan = answer.plan
+    if plan is None:
+        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
+    if processes is not None and processes != plan.world_size:
+        raise MismatchError(
+            f"{path} needs {plan.world_size} ranks (pp {plan.pp} x dp {plan.dp} x tp "
+            f"{plan.tp}), {processes} were asked for; plan again for {processes} devices"
+        )
+    if reason := why_not_runnable_plan(plan):
+        raise MismatchError(f"{path}: {reason}")
+    return plan
 
 
 def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads: int = 1) -> None:
@@ -170,15 +191,44 @@ def error_files(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def first_failure(errors: list[dict[str, Any]], text: str, code: int) -> str:
-    """What to tell the user: the earliest rank's own message, or what torchrun knows of its end."""
-    killed = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-\d+)", text, re.DOTALL)
-    if killed and not any(entry["rank"] == int(killed.group(1)) for entry in errors):
-        signal = -int(killed.group(2))
-        hint = " (killed by the system, usually for lack of memory)" if signal == 9 else ""
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_LACKS_MEMORY = (
+    " for lack of memory. Plan with less memory per rank: a smaller --micro-batch, --recompute "
+    "full, a higher --zero"
+)
+
+
+def out_of_memory_kills() -> int:
+    """How many processes this machine has ended so far for lack of memory; 0 where it does not
+    count them (Linux does: Documentation/filesystems/proc.rst, vmstat)."""
+    try:
+        text = Path("/proc/vmstat").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
+def first_failure(
+    errors: list[dict[str, Any]], text: str, code: int, *, lacks_memory: bool = False
+) -> str:
+    """What to tell the user: the earliest rank's own message, or what torchrun knows of its end.
+
+    lacks_memory  whether the system ended processes for lack of memory meanwhile
+    """
+    killed = _killed_ranks(text)
+    silent = [rank for rank in killed if all(entry["rank"] != rank for entry in errors)]
+    # Torchrun ends the others by SIGTERM: whoever fell to another signal fell first.
+    first_killed = min(silent, key=lambda rank: (killed[rank] == 15, rank), default=None)
+    if first_killed is not None and (killed[first_killed] != 15 or not errors):
+        signal = killed[first_killed]
+        name = _SIGNALS.get(signal, f"signal {signal}")
+        number = f" (signal {signal})" if signal in _SIGNALS else ""
+        why = _LACKS_MEMORY if lacks_memory and signal == 9 else ", from outside the run"
+        if signal not in (2, 9, 15):
+            why = ""
         return (
-            f"rank {killed.group(1)} was ended by signal {signal}{hint}; the other ranks were "
-            "stopped. Plan with less memory per rank, or look at the system's log."
+            f"rank {first_killed} was killed by {name}{number}{why}; the other ranks were stopped"
         )
     if errors:
         first = min(errors, key=lambda entry: entry["time_s"])
@@ -190,3 +240,9 @@ def first_failure(errors: list[dict[str, Any]], text: str, code: int) -> str:
         return f"rank {first['rank']} failed first{tail}: {kind}{first['message']}"
     last = [line for line in text.strip().splitlines() if line.strip()][-6:]
     return f"torchrun ended with status {code} before any rank could report:\n" + "\n".join(last)
+
+
+def _killed_ranks(text: str) -> dict[int, int]:
+    """The ranks that a signal ended, with it, as torchrun's report has them."""
+    found = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
+    return {int(rank): int(signal) for rank, signal in found}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import sys
 from dataclasses import replace
@@ -21,11 +22,12 @@ import torch.distributed as dist
 from executor.check import combined, compare_gradients, reference_gradients
 from executor.memory import peak_bytes
 from executor.mesh import Mesh, make_mesh
+from executor.planned_model import planned_model
 from executor.rank import Rank
 from executor.rank_errors import report_error
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
-from profiles.errors import MismatchError, ShardwrightError
+from profiles.errors import MismatchError, RunError, ShardwrightError
 from profiles.hardware.cpu_clock import DELAY_LIMIT
 from profiles.hardware.device import ReferencePoint
 from profiles.hardware.fingerprint import cpu_model
@@ -34,7 +36,7 @@ from profiles.hardware.probe_reference import (
     middle_references,
     time_references,
 )
-from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.loaders import ModelSpec
 from simulator.measurement import (
     MEASUREMENT_SCHEMA,
     Measurement,
@@ -88,12 +90,7 @@ def _run(options: argparse.Namespace) -> None:
     reason = why_not_runnable_plan(plan)
     if reason:
         raise MismatchError(f"{options.plan}: {reason}")
-    spec = resolve_model(options.model or plan.model)
-    if spec.content_hash != plan.model_hash:
-        raise MismatchError(
-            f"{options.plan} was made for another model: its hash is {plan.model_hash}, that of "
-            f"{spec.source} is {spec.content_hash}; plan again, or pass the right --model"
-        )
+    spec = planned_model(options.plan, plan, options.model)
     device = _start(options)
     mesh = make_mesh(plan, device.type)
     recorder = Recorder()
@@ -174,6 +171,11 @@ def _check(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> Any
     rank = Rank(plan, spec, mesh, device, Recorder(), exact=True)
     loss = rank.forward_backward()
     reference_loss, reference = reference_gradients(plan, spec, device)
+    if not math.isfinite(reference_loss):
+        raise RunError(
+            f"the loss of the unsplit model is {reference_loss} on the check's inputs, so there "
+            "are no gradients to compare; mend the model or its loss, or run without --check"
+        )
     mine = compare_gradients(rank, loss, reference_loss, reference)
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
@@ -188,18 +190,20 @@ def _gather(
     dist.all_gather_object(tables, step_table(recorder.steps))
     losses: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(losses, [step.loss for step in recorder.steps])
-    steps = []
+    steps, not_finite = [], 0
     for i in range(len(recorder.steps)):
         rows = [table[i] for table in tables]
         delay = max(row[2] for row in rows)
-        found = [values[i] for values in losses if values[i] is not None]
+        told = [values[i] for values in losses if values[i] is not None]
+        found = [loss for loss in told if math.isfinite(loss)]
+        not_finite += len(found) < len(told)
         steps.append(
             StepSample(
                 wall_s=max(row[0] for row in rows),
                 cpu_s=max(row[1] for row in rows),
                 delay_fraction=delay,
                 disturbed=delay > DELAY_LIMIT,
-                loss=sum(found) / len(found) if found else None,
+                loss=sum(found) / len(found) if found and len(found) == len(told) else None,
             )
         )
     chosen = quiet_steps([step.delay_fraction for step in steps])
@@ -245,6 +249,7 @@ def _gather(
         ),
         delay_limit=DELAY_LIMIT,
         gradient_check=check,
+        steps_without_finite_loss=not_finite,
         versions={
             "torch": torch.__version__,
             "python": ".".join(map(str, sys.version_info[:3])),

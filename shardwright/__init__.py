@@ -1,10 +1,8 @@
 """Shardwright: plan, predict, run and verify distributed training.
 
 import shardwright
-model = shardwright.trace("llama-3.1-70b", sequence_length=8192)
-cluster = shardwright.cluster("16x8xh100-sxm")
 work = shardwright.Workload(global_batch=1024, sequence_length=8192)
-answer = shardwright.plan(model, cluster, work)
+answer = shardwright.plan("llama-3.1-70b", "16x8xh100-sxm", work, tp=(1, 2, 4))
 answer.step_time_s
 """
 
@@ -17,30 +15,42 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Plan",
-    "PlanFile",
-    "Prediction",
-    "Workload",
-    "__version__",
-    "cluster",
-    "compare",
-    "load_plan",
-    "load_sharding",
-    "plan",
-    "predict",
-    "run",
-    "run_sharding",
-    "shard",
-    "trace",
-]
-
 _VALUES = {
     "Workload": "simulator.workload",
     "Plan": "simulator.plan",
     "PlanFile": "simulator.plan_file",
     "Prediction": "simulator.prediction",
+    "LayoutFile": "planner.layout.layout_answer",
+    "InputError": "profiles.errors",
+    "ShardwrightError": "profiles.errors",
 }
+
+__all__ = [
+    "InputError",
+    "LayoutFile",
+    "Plan",
+    "PlanFile",
+    "Prediction",
+    "ShardwrightError",
+    "Workload",
+    "__version__",
+    "cluster",
+    "compare",
+    "diff",
+    "fit",
+    "frameworks",
+    "load_plan",
+    "load_run",
+    "load_sharding",
+    "plan",
+    "predict",
+    "profile",
+    "report",
+    "run",
+    "run_sharding",
+    "shard",
+    "trace",
+]
 
 
 def _check_siblings() -> None:
@@ -68,3 +78,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("shardwright.api"), name)
     raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -21,6 +22,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from shardwright import __version__
+
+        sys.stdout.write(f"shardwright {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="the release, and end"),
+    ] = False,
+) -> None:
+    """Plan, predict, run and verify distributed training."""
+
 
 app.command(epilog=planning.FIT_EXAMPLES)(planning.fit)
 app.command(epilog=planning.PLAN_EXAMPLES)(planning.plan)
@@ -88,7 +108,7 @@ def _run() -> None:
 def _complain(message: str) -> None:
     from rich.text import Text
 
-    from shardwright.report.terminal import console
+    from shardwright.reports.terminal import console
 
     console(stderr=True).print(Text.assemble(("error: ", "bold red"), message))
 

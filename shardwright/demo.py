@@ -14,8 +14,8 @@ from profiles.errors import ToleranceError
 from shardwright import api
 from shardwright.commands.output import Bar, show
 from shardwright.commands.plan import provenance
-from shardwright.compare import compare_run
-from shardwright.report import terminal
+from shardwright.comparison import compare_run
+from shardwright.reports import terminal
 from simulator.plan_file import write_plan_file
 from simulator.workload import Workload
 
@@ -34,10 +34,10 @@ def tour(folder: Path) -> None:
     from profiles.hardware.probe import measure_machine
     from profiles.hardware.profile_file import write_profile
     from profiles.model.loaders import resolve_model
-    from shardwright.report.breakdown import critical_rank
-    from shardwright.report.chrome_trace import chrome_trace
-    from shardwright.report.html import report_html
-    from shardwright.report.roofline import roofline
+    from shardwright.reports.breakdown import critical_rank
+    from shardwright.reports.chrome_trace import chrome_trace
+    from shardwright.reports.html import report_html
+    from shardwright.reports.roofline import roofline
 
     begin = time.monotonic()
     today = datetime.date.today().isoformat()

@@ -64,8 +64,12 @@ def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:
     return replace(space, tp=allowed)
 
 
-def runnable_answer(answer: LayoutFile, cluster: Cluster) -> PlanFile:
-    """The answer for the executor as stages of the model's own blocks, which are traced for it.
+def runnable_answer(
+    answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None
+) -> PlanFile:
+    """The answer for the executor as stages of the model's own blocks.
+
+    traced  the model, where it is traced already
 
     Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
     are not the layers of the figures, or where its layers cannot be split as the layout says.
@@ -80,7 +84,7 @@ def runnable_answer(answer: LayoutFile, cluster: Cluster) -> PlanFile:
         sequence_length=run.seq_len,
         precision=run.precision if run.precision in PRECISIONS else "bf16",
     )
-    traced = trace_blocks(answer.model, work)
+    traced = traced or trace_blocks(answer.model, work)
     why = traced.why_not_tensor_parallel
     if run.tp > 1 and why:
         raise InputError(f"--tp {run.tp} does not suit {answer.model}: {why}")

@@ -14,7 +14,7 @@ from profiles.errors import DocumentError
 from simulator.decision import check_decision, layout_decision
 from simulator.measurement import MEASUREMENT_SCHEMA
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA
-from simulator.plan import Plan
+from simulator.plan import PLAN_SCHEMA, Plan
 from simulator.plan_file import PlanFile, read_plan_file
 
 _OTHERS = {
@@ -24,7 +24,7 @@ _OTHERS = {
         "runtime that has uneven stages and shares"
     ),
     MEASUREMENT_SCHEMA: (
-        "is the measurement of a run, and a plan file is wanted here; `compare` takes the plan "
+        f"is not a {PLAN_SCHEMA} file but the measurement of a run; `compare` takes the plan "
         "first: shardwright compare PLAN RUN"
     ),
     OP_SHARDING_SCHEMA: "is a sharding file of `shard`; only `run` takes it",

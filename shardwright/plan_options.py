@@ -38,8 +38,8 @@ def asked_options(given: Mapping[str, str | None], precision: str) -> AskedOptio
         )
     if _counts(given, "wide_layers") and not {*precisions} & {*NARROW, ANY}:
         raise InputError(
-            f"--wide-layers {given['wide_layers']}: all layers are in {precision} as it is; give a "
-            f"--precision of {', '.join(NARROW)}, or leave it out"
+            f"--wide-layers {given['wide_layers']}: all layers are in {precision or 'bf16'} as it "
+            f"is; give a --precision of {', '.join(NARROW)}, or leave it out"
         )
     return AskedOptions(
         precisions=precisions if len(precisions) > 1 or precisions == (ANY,) else (),

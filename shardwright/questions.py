@@ -33,7 +33,13 @@ from planner.layout.layout_question import LayoutAsk, LayoutQuestion
 from planner.space import Space
 from planner.sweep import Posed, Question
 from profiles.document import content_hash, read_document
-from profiles.errors import InputError, ShardwrightError, UnknownNameError
+from profiles.errors import (
+    DocumentError,
+    InputError,
+    ModelError,
+    ShardwrightError,
+    UnknownNameError,
+)
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.prices import KINDS, price_of
@@ -184,11 +190,9 @@ def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
 def _sample(model: str, length: int | None) -> Sample:
     try:
         return sample_of(model, length)
-    except ShardwrightError:
-        if length is not None:
-            raise
+    except (ModelError, DocumentError, UnknownNameError):
         # The model cannot be read: the question fails when it is posed.
-        return Sample(sequence_length=DEFAULT_SEQUENCE)
+        return Sample(sequence_length=length or DEFAULT_SEQUENCE)
 
 
 def pose(question: Question, *, local: Path | None = None) -> Posed:

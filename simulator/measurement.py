@@ -82,6 +82,8 @@ class Measurement:
 
     step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan that ran
     events        the timeline of the median step (dp rank 0, tp rank 0)
+    steps_without_finite_loss  whose loss was nan or infinite: their times hold, their training does
+                  not
     versions      torch, python, backend
     references_before, references_during, references_after   how fast the machine was right before,
                   between and after the steps, all devices at once; none on accelerators
@@ -98,6 +100,7 @@ class Measurement:
     events: tuple[Event, ...]
     delay_limit: float
     gradient_check: GradientCheck | None = None
+    steps_without_finite_loss: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: str = ""
     date: str = ""

@@ -23,7 +23,7 @@ _CONTEXT.set_forkserver_preload(
         "shardwright.cli",
         *(f"shardwright.commands.{name}" for name in ("plan", "predict", "shard", "sweep")),
         "shardwright.api",
-        "shardwright.report.terminal",
+        "shardwright.reports.terminal",
         "planner.search",
         "planner.layout.layout_plan",
         "ortools.sat.python.cp_model",

@@ -7,12 +7,13 @@ measure together, because two busy cores are slower than one (shared memory, sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from profiles.document import decode, encode
+from profiles.document import content_hash, decode, encode
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.cpu_clock import Sample
@@ -25,6 +26,7 @@ from profiles.hardware.fingerprint import (
     num_cores,
 )
 from profiles.hardware.probe_cases import Case, probe_cases
+from profiles.hardware.probe_kept import in_parts
 from profiles.hardware.probe_links import buffer_bytes
 from profiles.hardware.probe_ops import moved_bytes
 from profiles.hardware.probe_points import Facts, Probed, cluster_from, slug
@@ -60,12 +62,14 @@ def measure_machine(
     quick: bool = False,
     progress: Progress = no_progress,
     seed: int = 0,
+    kept: Path | None = None,
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement (the caller reads the clock)
     progress  called with (done, total, label); total is exact
     seed      of the order of the cases and of the tensors' contents
+    kept      file of what an interrupted measurement of the same day has, gone on with and removed
 
     Disturbed samples are left out and counted in the device's notes. Raises InputError for more
     devices than the machine has and RunError where a worker fails.
@@ -86,6 +90,7 @@ def measure_machine(
         effort=QUICK if quick else FULL,
         progress=progress,
         seed=seed,
+        kept=kept,
     )
 
 
@@ -98,17 +103,23 @@ def measure_cases(
     effort: Effort = QUICK,
     progress: Progress = no_progress,
     seed: int = 0,
+    kept: Path | None = None,
 ) -> Cluster:
     """As `measure_machine`, for the cases given."""
     cuda = torch.cuda.is_available()
     progress(0, len(cases), f"starting {num_devices} processes")
-    answers = run_workers(
-        "profiles.hardware.probe_job:run_cases",
-        {"cases": encode(tuple(cases)), "effort": encode(effort), "seed": seed},
-        num_processes=num_devices,
-        threads_per_process=threads_per_device,
-        progress=progress,
-    )
+
+    def measured(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
+        return run_workers(
+            "profiles.hardware.probe_job:run_cases",
+            {"cases": encode(tuple(part)), "effort": encode(effort), "seed": seed},
+            num_processes=num_devices,
+            threads_per_process=threads_per_device,
+            progress=lambda done, _, label: progress(begin + done, len(cases), label),
+        )
+
+    question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, seed, date])
+    answers = in_parts(cases, measured, question=question, kept=kept)
     probed = [
         Probed(case=case, samples=_samples_of(answers, index)) for index, case in enumerate(cases)
     ]

@@ -60,6 +60,9 @@ _ALIASES = {
 }
 
 
+GIVEN = " (given in Python)"
+"""Ends the name of a module that has none: it was handed over as an object."""
+
 HEAD_COUNTS = (
     "num_attention_heads",
     "num_key_value_heads",

@@ -67,7 +67,7 @@ class TracedModel:
         first = files[min(files)]
         self._files = dict(files)
         self._trace_at = trace_at
-        self._target = target
+        self.target = target
         self._made: dict[tuple[int, int], ModelGraph] = {}
         self.name = self.source = spec.source
         self.sequence_length = first.graphs[0].sequence_length
@@ -88,7 +88,7 @@ class TracedModel:
         key = (micro_batch, tp)
         if key not in self._made:
             pair = self._files[tp].graphs
-            direct = micro_batch == 1 and self._target == "cpu"
+            direct = micro_batch == 1 and self.target == "cpu"
             made = None if direct else interpolate(pair[0], pair[1], micro_batch)
             self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]

@@ -20,7 +20,7 @@ from profiles.published.run_table import read_runs
 from profiles.units import format_percent
 from shardwright.commands.output import note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs, row_of
-from shardwright.report.terminal import table
+from shardwright.reports.terminal import table
 from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import complete_run

@@ -8,7 +8,7 @@ from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import catalog_rows, get_device
 from shardwright.commands.output import show
-from shardwright.report import terminal
+from shardwright.reports import terminal
 
 
 def catalog(action: str, name: str, *, json_output: bool) -> None:

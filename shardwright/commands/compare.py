@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from profiles.document import decode, read_mapping, to_json
+from planner.layout.layout_answer import LAYOUT_SCHEMA
+from profiles.document import read_document, read_mapping, to_json
 from profiles.errors import DocumentError, InputError, ToleranceError
-from shardwright import api
 from shardwright.commands.output import show, write_or_print
 from shardwright.commands.predict import write_reports
-from shardwright.compare import compare_run, comparison_data
+from shardwright.comparison import compare_run, comparison_data
+from shardwright.opened_plan import open_plan
 from shardwright.plan_diff import diff_plans, plan_diff_data
-from shardwright.report import terminal
-from shardwright.report.plan_diff_report import plan_diff_markdown, plan_diff_report
+from shardwright.reports import terminal
+from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.plan import PLAN_SCHEMA
 
@@ -30,18 +31,18 @@ def compare(
     fail_over: str | None,
 ) -> None:
     """`shardwright compare`."""
-    from shardwright.report.markdown import comparison_markdown
+    from shardwright.reports.markdown import comparison_markdown
 
-    answer = api.load_plan(first)
+    opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
-    if tag == PLAN_SCHEMA:
+    if tag in (PLAN_SCHEMA, LAYOUT_SCHEMA):
         if html is not None or trace is not None or fail_over is not None:
             raise InputError(
                 f"--html, --trace and --fail-over need a run, {second} is a plan; pass the "
                 "run.json of a run, or leave them out"
             )
-        diff = diff_plans(answer, api.load_plan(second))
+        diff = diff_plans(opened.answer, open_plan(second).answer)
         if markdown is not None:
             write_or_print(markdown, plan_diff_markdown(diff))
         elif json_output:
@@ -54,11 +55,9 @@ def compare(
             f"{second} is neither a plan nor a run: its schema is {tag or 'missing'!r}; pass what "
             "`shardwright plan -o` or `shardwright run -o` wrote"
         )
-    data.pop("schema")
-    data.pop("provenance", None)
-    measured: Measurement = decode(Measurement, data, where=str(second))
-    comparison = compare_run(answer, measured)
-    write_reports(first, answer, measured, html=html, trace=trace, local=local)
+    measured = read_document(second, Measurement, schema=MEASUREMENT_SCHEMA)
+    comparison = compare_run(opened.planned, measured)
+    write_reports(opened, measured, html=html, trace=trace, local=local)
     if markdown is not None:
         write_or_print(markdown, comparison_markdown(comparison))
     elif json_output:

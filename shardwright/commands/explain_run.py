@@ -8,7 +8,7 @@ from profiles.errors import UnknownNameError
 from profiles.published.run_table import read_runs
 from shardwright.commands.calibrate import loaded_calibration
 from shardwright.commands.output import show
-from shardwright.report.run_explanation import explanation_report
+from shardwright.reports.run_explanation import explanation_report
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.explain_run import explain_run

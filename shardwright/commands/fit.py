@@ -14,7 +14,7 @@ def fit(
     model: str, seq: int | None, micro_batch: int, precision: str, *, json_output: bool
 ) -> None:
     """`shardwright fit`."""
-    from shardwright.fit import fit_model, fit_report
+    from shardwright.capacity import fit_model, fit_report
 
     import_from_here(model)
     sample = sample_of(model, seq)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from profiles.document import write_text
 from profiles.units import format_time
-from shardwright.report import terminal
+from shardwright.reports import terminal
 
 
 def show(what: RenderableType) -> None:

@@ -19,7 +19,7 @@ from shardwright.named_model import described, import_from_here, sample_of
 from shardwright.places import answer_cache
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
-from shardwright.report import terminal
+from shardwright.reports import terminal
 from shardwright.solve_task import task_of
 from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile, write_plan_file

@@ -29,7 +29,7 @@ from shardwright.places import answer_cache
 from shardwright.plan_options import first_precision
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
-from shardwright.report.layout_report import front_report, layout_report
+from shardwright.reports.layout_report import front_report, layout_report
 from simulator.plan_file import write_plan_file
 from simulator.training_run.coefficients import shipped_coefficients
 

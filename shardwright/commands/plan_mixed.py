@@ -19,8 +19,8 @@ from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance, workload_of
 from shardwright.plan_request import AnswerOutput, PlanRequest
 from shardwright.questions import price_for
-from shardwright.report.mixed_report import mixed_report
-from shardwright.report.terminal import prediction_report
+from shardwright.reports.mixed_report import mixed_report
+from shardwright.reports.terminal import prediction_report
 from shardwright.solve_task import task_of, trace_task
 from simulator.plan_file import write_plan_file
 from simulator.stack import load_stack

@@ -6,14 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from profiles.document import encode, read_mapping, to_json, write_text
-from profiles.errors import DocumentError
-from shardwright import api
+from planner.layout.layout_answer import LayoutFile
+from profiles.document import encode, to_json, write_text
+from profiles.errors import DocumentError, InputError
 from shardwright.commands.output import note, show
 from shardwright.named_model import import_from_here
-from shardwright.report import terminal
+from shardwright.opened_plan import OpenedPlan, open_plan
+from shardwright.reports import terminal
 from simulator.measurement import Measurement
-from simulator.plan_file import PlanFile
 
 
 def predict(
@@ -26,10 +26,22 @@ def predict(
     json_output: bool,
 ) -> None:
     """`shardwright predict`."""
-    answer = api.load_plan(path)
+    opened = open_plan(path)
+    answer = opened.answer
+    if isinstance(answer, LayoutFile):
+        if trace is not None:
+            raise InputError(
+                f"--trace: {path} is a layout of a described model, whose prediction has no "
+                "events; plan without --stack for a timeline"
+            )
+        # Here, since only layouts are predicted from figures.
+        from shardwright.commands.predict_layout import predict_layout
+
+        predict_layout(opened, answer, explain=explain, html=html, json_output=json_output)
+        return
     if answer.plan is None or answer.prediction is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    write_reports(path, answer, None, html=html, trace=trace, local=local)
+    write_reports(opened, None, html=html, trace=trace, local=local)
     if json_output:
         sys.stdout.write(to_json(encode(answer.prediction)))
         return
@@ -37,29 +49,29 @@ def predict(
 
 
 def write_reports(
-    path: Path,
-    answer: PlanFile,
+    opened: OpenedPlan,
     measured: Measurement | None,
     *,
     html: Path | None,
     trace: Path | None,
     local: Path | None,
 ) -> None:
-    """The HTML report and the Chrome trace, where asked for.
+    """The HTML report and the Chrome trace of a plan of our own executor, where asked for.
 
     local  the profile or cluster file that the plan was made on, where its name does not lead to it
     """
+    answer = opened.planned
     if html is not None and answer.plan is not None and answer.prediction is not None:
-        from shardwright.report.html import report_html
-        from shardwright.report.roofline_inputs import find_roofline
+        from shardwright.reports.html import report_html
+        from shardwright.reports.roofline_inputs import find_roofline
 
         import_from_here(answer.plan.model)
         found = find_roofline(answer.plan, answer.prediction, measured, cluster_file=local)
-        made_by = read_mapping(path).get("provenance")
-        write_text(html, report_html(answer, measured, roofline=found, provenance=made_by))
+        page = report_html(answer, measured, roofline=found, provenance=opened.provenance)
+        write_text(html, page)
         note(f"written: {html}")
     if trace is not None:
-        from shardwright.report.chrome_trace import chrome_trace
+        from shardwright.reports.chrome_trace import chrome_trace
 
         write_text(trace, json.dumps(chrome_trace(answer.prediction, measured)))
         note(f"written: {trace}; open it at ui.perfetto.dev or chrome://tracing")

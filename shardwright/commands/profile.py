@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 from rich.text import Text
 
-from profiles.errors import MismatchError
-from profiles.hardware.cluster import Cluster
-from shardwright.commands.output import Bar, show
-from shardwright.commands.plan import provenance
-from shardwright.named_model import import_from_here, sample_of
-from shardwright.places import local_profile, trace_cache
-from simulator.workload import Workload
+from planner.space import parse_axis
+from shardwright.commands.output import Bar, note, show
+from shardwright.machine_profile import profile_machine
+from shardwright.places import local_profile
 
 
 def profile(
@@ -29,49 +25,25 @@ def profile(
     quiet: bool,
 ) -> None:
     """`shardwright profile`."""
-    from planner.space import parse_axis
-    from profiles.hardware.fingerprint import num_cores
-    from profiles.hardware.probe import measure_machine
-    from profiles.hardware.profile_file import read_profile, write_profile
-
     path = output or local_profile()
-    per_device = threads or 1
-    count = devices or max(1, num_cores() // per_device)
-    today = datetime.date.today().isoformat()
-    if model is None or not path.is_file() or quick:
-        with Bar("measuring this machine", quiet=quiet) as progress:
-            cluster = measure_machine(count, per_device, date=today, quick=quick, progress=progress)
-        write_profile(path, cluster, provenance=provenance(cluster))
-    cluster = read_profile(path)
-    if model is not None:
-        _check_same(path, cluster, devices, threads)
-        from executor.probe_pipeline import profile_model
-        from profiles.model.loaders import resolve_model
-        from profiles.model.traced import trace_model
-        from shardwright import api
-
-        import_from_here(model)
-        length = sample_of(model, seq).sequence_length
-        work = Workload(global_batch=1, sequence_length=length, precision=precision)
-        spec = resolve_model(model)
-        traced = trace_model(
-            spec,
-            sequence_length=length,
-            dtype=work.compute_dtype,
-            target=api.target_of(cluster),
-            cache=trace_cache(),
+    sizes = parse_axis(micro_batch, "--micro-batch")
+    if not quiet and not quick and (model is None or not path.is_file()):
+        note("measuring this machine takes about 5 minutes (--quick: under 30 s)")
+    try:
+        cluster = profile_machine(
+            path,
+            quick=quick,
+            devices=devices,
+            threads=threads,
+            model=model,
+            seq=seq,
+            micro_batches=sizes,
+            precision=precision,
+            progress=lambda title: Bar(title, quiet=quiet),
         )
-        with Bar("measuring blocks", quiet=quiet) as progress:
-            cluster = profile_model(
-                spec,
-                traced,
-                cluster,
-                parse_axis(micro_batch, "--micro-batch"),
-                date=today,
-                threads_per_device=_threads(cluster),
-                progress=progress,
-            )
-        write_profile(path, cluster, provenance=provenance(cluster))
+    except KeyboardInterrupt:
+        note("what was measured is kept; the same command goes on from there")
+        raise
     device = cluster.groups[0].device
     found = device.measurements
     blocks = len(found.blocks) if found else 0
@@ -82,19 +54,3 @@ def profile(
             f"{blocks} measured blocks. {device.notes}"
         )
     )
-
-
-def _threads(cluster: Cluster) -> int:
-    return int(cluster.machine.get("threads_per_device", "1"))
-
-
-def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int | None) -> None:
-    """Blocks are measured into a profile only as the devices that it holds."""
-    held = (cluster.num_devices, _threads(cluster))
-    asked = (devices or held[0], threads or held[1])
-    if asked != held:
-        raise MismatchError(
-            f"{path} holds {held[0]} devices of {held[1]} threads, --devices and --threads ask for "
-            f"{asked[0]} of {asked[1]}; leave them out, or measure the machine anew first: "
-            f"shardwright profile --devices {asked[0]} --threads {asked[1]} -o {path}"
-        )

@@ -7,10 +7,11 @@ from pathlib import Path
 from rich.text import Text
 
 from profiles.document import read_mapping
-from profiles.errors import DocumentError, ToleranceError, UnknownNameError
+from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
-from shardwright import api
 from shardwright.commands.output import Bar, note, show
+from shardwright.named_model import import_from_here
+from shardwright.opened_plan import open_plan
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA
 
 
@@ -28,8 +29,11 @@ def run(
     quiet: bool,
 ) -> None:
     """`shardwright run`."""
-    from executor.launch import command_for, run_plan
+    from executor.launch import run_plan
 
+    if device not in ("cpu", "cuda"):
+        raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
+    seconds = parse_quantity(timeout, "time", where="--timeout")
     if read_mapping(path).get("schema") == OP_SHARDING_SCHEMA:
         # Here, since only this branch needs the launcher of placements.
         from shardwright.commands.run_sharding import run_sharded_file
@@ -44,24 +48,8 @@ def run(
             timeout=timeout,
         )
         return
-    answer = api.load_plan(path)
-    if answer.plan is None:
-        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    if device not in ("cpu", "cuda"):
-        raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
-    seconds = parse_quantity(timeout, "time", where="--timeout")
-    threads = int(answer.machine.get("threads_per_device", "1"))
-    shown = command_for(
-        path,
-        world_size=answer.plan.world_size,
-        model=model,
-        steps=steps,
-        check=check,
-        output=output,
-        threads=threads,
-        device=device,
-    )
-    note("running: " + " ".join(["torchrun", *shown[3:]]))
+    opened = open_plan(path)
+    import_from_here(model or opened.plan.model)
     with Bar("steps", quiet=quiet) as progress:
         measured = run_plan(
             path,
@@ -70,10 +58,11 @@ def run(
             check=check,
             output=output,
             processes=processes,
-            threads=threads,
             timeout_s=seconds,
             device=device,
             any_machine=any_machine,
+            answer=opened.planned,
+            announce=lambda command: note(f"running: {command}"),
             progress=progress,
         )
     quiet_steps = sum(not step.disturbed for step in measured.steps)
@@ -84,6 +73,11 @@ def run(
             f"{measured.backend})"
         )
     )
+    if lost := measured.steps_without_finite_loss:
+        note(
+            f"warning: the loss was nan or infinite in {lost} of {len(measured.steps)} steps; "
+            "their times hold, but nothing was trained: look at loss, inputs and precision"
+        )
     done = measured.gradient_check
     if done is not None:
         verdict = "equal" if done.passed else "DIFFER FROM"

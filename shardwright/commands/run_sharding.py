@@ -9,7 +9,7 @@ from profiles.errors import InputError, ToleranceError
 from profiles.units import parse_quantity
 from shardwright import api
 from shardwright.commands.output import note, show
-from shardwright.report.sharding import sharded_run_report
+from shardwright.reports.sharding import sharded_run_report
 
 
 def run_sharded_file(

@@ -15,7 +15,7 @@ from shardwright.commands.output import note, show
 from shardwright.commands.plan import provenance
 from shardwright.named_model import import_from_here, sample_of
 from shardwright.places import local_profile
-from shardwright.report.sharding import sharding_report
+from shardwright.reports.sharding import sharding_report
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA
 
 

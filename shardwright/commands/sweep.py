@@ -21,7 +21,7 @@ from shardwright.commands.output import Bar, note, show
 from shardwright.named_model import import_from_here
 from shardwright.places import answer_cache
 from shardwright.questions import Grid, pose, questions_of, read_questions
-from shardwright.report.sweep_table import (
+from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
     sweep_csv,
@@ -39,7 +39,7 @@ class SweepFlags:
 
     folder   where answers and tables go, and where earlier ones are found
     workers  processes of this machine, None where not asked for; ray  a cluster's address
-    sort     a column of report/sweep_table.py
+    sort     a column of reports/sweep_table.py
     cache    read and keep answers beyond the folder
     """
 
@@ -64,13 +64,6 @@ def plan_many(
     for flag, value in refused.items():
         if value:
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
-    if path is not None and grid is not None:
-        raise InputError(
-            f"--questions {path} holds the questions, and so do MODEL, --on, --global-batch, "
-            "--stack, its options or pins; give one of the two"
-        )
-    if path is None and grid is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
     if path is not None:
         run_sweep(read_questions(path, local=flags.local), flags)
     elif grid is not None:
@@ -78,6 +71,7 @@ def plan_many(
 
 
 def grid_of(
+    path: Path | None,
     models: str,
     on: str,
     global_batch: int | None,
@@ -92,11 +86,16 @@ def grid_of(
     solver: str,
     seed: int,
 ) -> Grid | None:
-    """The grid of flags, None where none of them asks a question."""
-    if not (models or on or global_batch is not None or pins.pins() or options or stack):
+    """The grid of flags; None where a file of questions stands in their place."""
+    if path is not None:
+        if models or on or global_batch is not None or pins.pins() or options or stack:
+            raise InputError(
+                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
+                "--stack, its options or pins; give one of the two"
+            )
         return None
     if not models or not on or global_batch is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE alone")
+        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
     return Grid(
         models=_listed(models),
         clusters=_listed(on),

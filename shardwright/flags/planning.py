@@ -19,7 +19,7 @@ from shardwright.flags.shared import (
     Quiet,
     Seq,
     Solver,
-    count,
+    samples,
 )
 
 FIT_EXAMPLES = (
@@ -61,7 +61,7 @@ def plan(
     global_batch: Annotated[
         int | None,
         typer.Option(
-            "--global-batch", parser=count, metavar="COUNT", help="samples per step: 1024, or 4M"
+            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024, or 4M"
         ),
     ] = None,
     seq: Seq = None,
@@ -198,6 +198,7 @@ def plan(
         plan_many(
             questions,
             grid_of(
+                questions,
                 model,
                 on,
                 global_batch,

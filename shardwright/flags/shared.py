@@ -45,18 +45,24 @@ class Solver(StrEnum):
     ILP = "ilp"
 
 
-def count(text: str) -> int:
-    """`1024`, `4k` or `4M`: a whole number; raises UnitError."""
-    value = parse_quantity(str(text), "count")
-    if value != int(value):
-        raise UnitError(f"{text!r} is not a whole number; write for example 1024 or 4k")
-    return int(value)
+def samples(text: str) -> int:
+    """`1024`, `4k` or `4M` samples; raises UnitError naming --global-batch."""
+    return _count(str(text), "--global-batch")
 
 
 def tokens(text: str) -> int:
     """`4096`, or `4k` for it: lengths of sequences are counted in steps of 1024."""
     short = str(text)[-1:] in ("k", "K") and str(text)[:-1].isdigit()
-    return int(str(text)[:-1]) * 1024 if short else count(text)
+    return int(str(text)[:-1]) * 1024 if short else _count(str(text), "--seq")
+
+
+def _count(text: str, flag: str) -> int:
+    if text.lstrip("-").isdigit():
+        return int(text)
+    value = parse_quantity(text, "count", where=flag)
+    if value != int(value):
+        raise UnitError(f"{flag}: {text!r} is not a whole number; write for example 1024 or 4k")
+    return int(value)
 
 
 Model = Annotated[

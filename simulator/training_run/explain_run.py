@@ -1,6 +1,6 @@
 """`explain_run`: every number that the prediction of one described run is made of, and its source.
 
-Values only; `shardwright/report/run_explanation.py` prints them.
+Values only; `shardwright/reports/run_explanation.py` prints them.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ HEAVY = {
     "ortools": ("planner/",),
     "ray": ("planner/ray_workers",),
     "numba": ("planner/", "simulator/timeline"),
-    "matplotlib": ("shardwright/report/",),
+    "matplotlib": ("shardwright/reports/",),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
-    "jinja2": ("shardwright/report/",),
+    "jinja2": ("shardwright/reports/",),
 }
 
 

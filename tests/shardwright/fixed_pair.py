@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from profiles.document import content_hash
 from profiles.sourced import Sourced
-from shardwright.report.roofline import Roofline, RooflinePoint
+from shardwright.reports.roofline import Roofline, RooflinePoint
 from simulator.measurement import Measurement, StepSample
 from simulator.plan import Plan, Recompute
 from simulator.plan_file import Alternative, PlanFile

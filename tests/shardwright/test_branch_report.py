@@ -8,9 +8,9 @@ from rich.console import Console
 
 from planner.search import search
 from planner.space import Space
-from shardwright.report.branch_stages import blocks_text, branch_rows
-from shardwright.report.html import report_html
-from shardwright.report.terminal import plan_report
+from shardwright.reports.branch_stages import blocks_text, branch_rows
+from shardwright.reports.html import report_html
+from shardwright.reports.terminal import plan_report
 from simulator.predict import predict
 from simulator.stack import load_stack
 from simulator.workload import Workload

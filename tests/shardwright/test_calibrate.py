@@ -19,7 +19,7 @@ from shardwright.cli import app
 from shardwright.commands.calibrate import calibrate, calibrated_rows, timed_runs
 from shardwright.commands.explain_run import explain_row
 from shardwright.commands.predict_runs import predicted_runs
-from shardwright.report.run_explanation import explanation_report
+from shardwright.reports.run_explanation import explanation_report
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.explain_run import explain_run

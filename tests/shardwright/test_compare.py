@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.compare import compare_run
-from shardwright.report.chrome_trace import chrome_trace
-from shardwright.report.html import report_html
-from shardwright.report.markdown import comparison_markdown
+from shardwright.comparison import compare_run
+from shardwright.reports.chrome_trace import chrome_trace
+from shardwright.reports.html import report_html
+from shardwright.reports.markdown import comparison_markdown
 from tests.shardwright.hand_made import answer, run_of, slower
 
 

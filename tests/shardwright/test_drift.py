@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.device import ReferencePoint
-from shardwright.compare import compare_run, comparison_data
+from shardwright.comparison import compare_run, comparison_data
 from shardwright.drift import drift_sentence, drifts_of
-from shardwright.report.markdown import verdict
+from shardwright.reports.markdown import verdict
 from simulator.measurement import Measurement
 from simulator.plan_file import PlanFile
 from tests.shardwright.fixed_pair import answer, run

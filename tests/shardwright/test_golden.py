@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from profiles.document import to_json, write_document
-from shardwright.compare import compare_run, comparison_data
-from shardwright.report.chrome_trace import chrome_trace
-from shardwright.report.html import report_html
+from shardwright.comparison import compare_run, comparison_data
+from shardwright.reports.chrome_trace import chrome_trace
+from shardwright.reports.html import report_html
 from simulator.measurement import MEASUREMENT_SCHEMA
 from simulator.plan import PLAN_SCHEMA
 from tests.shardwright.fixed_pair import answer, fixed_roofline, run
@@ -24,8 +24,8 @@ from tests.shardwright.test_cli import ROOT, shardwright
 
 ESCAPE = "\x1b["
 PRINT_COMPARISON = (
-    "from shardwright.report.terminal import comparison_report, console\n"
-    "from shardwright.compare import compare_run\n"
+    "from shardwright.reports.terminal import comparison_report, console\n"
+    "from shardwright.comparison import compare_run\n"
     "from tests.shardwright.fixed_pair import answer, run\n"
     "console().print(comparison_report(compare_run(answer(), run())))\n"
 )

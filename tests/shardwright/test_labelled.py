@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from shardwright.report.labelled import labelled
+from shardwright.reports.labelled import labelled
 
 
 def printed(width: int, label: str, *parts: str) -> list[str]:

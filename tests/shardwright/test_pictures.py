@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from profiles.document import content_hash
 from shardwright.axes import axes_of
-from shardwright.report.breakdown import (
+from shardwright.reports.breakdown import (
     critical_rank,
     measured_bubble_s,
     measured_parts,
     predicted_parts,
 )
-from shardwright.report.html import report_html
-from shardwright.report.memory_picture import memory_picture
-from shardwright.report.picture import WIDTH, apart, even_ticks
-from shardwright.report.reproduce import plan_command, recipe
-from shardwright.report.roofline import Roofline, roofline
-from shardwright.report.roofline_inputs import find_roofline
-from shardwright.report.roofline_picture import roof_flop_per_s, roofline_picture
-from shardwright.report.timeline_picture import MOST_RANKS, timeline_picture
+from shardwright.reports.html import report_html
+from shardwright.reports.memory_picture import memory_picture
+from shardwright.reports.picture import WIDTH, apart, even_ticks
+from shardwright.reports.reproduce import plan_command, recipe
+from shardwright.reports.roofline import Roofline, roofline
+from shardwright.reports.roofline_inputs import find_roofline
+from shardwright.reports.roofline_picture import roof_flop_per_s, roofline_picture
+from shardwright.reports.timeline_picture import MOST_RANKS, timeline_picture
 from simulator.plan import Recompute
 from simulator.prediction import Event
 from tests.shardwright.fixed_pair import MIB, answer, events, fixed_roofline, plan, prediction, run

@@ -10,7 +10,7 @@ import pytest
 
 from profiles.document import write_document
 from shardwright.plan_diff import diff_plans, plan_diff_data
-from shardwright.report.plan_diff_report import plan_diff_markdown
+from shardwright.reports.plan_diff_report import plan_diff_markdown
 from simulator.plan import PLAN_SCHEMA, Recompute, Stage
 from simulator.plan_file import Infeasibility, PlanFile
 from simulator.prediction import Component, Interval

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from profiles.document import read_document
-from shardwright.report.mixed_report import mixed_report
-from shardwright.report.terminal import WIDTH
+from shardwright.reports.mixed_report import mixed_report
+from shardwright.reports.terminal import WIDTH
 from tests.shardwright.test_cli import ROOT, shardwright
 from tests.shardwright.test_docs import fenced
 

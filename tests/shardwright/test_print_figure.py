@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from shardwright.report.print_figure import FORMATS, print_figure, write_print_figure
+from shardwright.reports.print_figure import FORMATS, print_figure, write_print_figure
 from tests.shardwright.fixed_pair import answer as fixed_plan_file
 from tests.shardwright.fixed_pair import run as fixed_measurement
 

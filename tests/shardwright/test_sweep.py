@@ -41,7 +41,7 @@ from shardwright import __version__
 from shardwright.cli import app, main
 from shardwright.commands.sweep import SOLVE
 from shardwright.questions import Grid, pose, price_for, questions_of, read_questions
-from shardwright.report.sweep_table import sorted_rows, sweep_csv, sweep_json
+from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
 from shardwright.solve_task import Task, job_of, solve_text, trace_task
 from simulator.stack import load_stack
 from tests.forked import run_main

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from profiles.units import format_flop, format_percent, format_rate, format_time
-from shardwright.report.picture import GRID, INK, LEFT, WIDTH, Entry, Label, Path, Picture, line
-from shardwright.report.roofline import Roofline, RooflinePoint
+from shardwright.reports.picture import GRID, INK, LEFT, WIDTH, Entry, Label, Path, Picture, line
+from shardwright.reports.roofline import Roofline, RooflinePoint
 
 HEIGHT = 380.0
 _TOP, _BOTTOM = 22.0, 44.0

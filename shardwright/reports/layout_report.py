@@ -12,8 +12,8 @@ from planner.layout.layout_choice import part_words
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
-from shardwright.report.labelled import labelled
-from shardwright.report.terminal import table
+from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal import table
 from simulator.prediction import Interval
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from profiles.units import format_bytes, format_time
-from shardwright.report.picture import (
+from shardwright.reports.picture import (
     GRID,
     INK,
     LEFT,

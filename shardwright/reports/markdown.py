@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.units import format_bytes, format_time
-from shardwright.compare import Comparison, Row
+from shardwright.comparison import Comparison, Row
 from shardwright.drift import drift_sentence
 
 

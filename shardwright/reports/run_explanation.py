@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_percent, format_time
-from shardwright.report.labelled import labelled
-from shardwright.report.terminal import table
+from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal import table
 from simulator.training_run.explain_memory import MemoryExplanation
 from simulator.training_run.explain_run import IntervalUsed, RunExplanation
 from simulator.training_run.step_time import StepParts

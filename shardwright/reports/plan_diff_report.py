@@ -9,7 +9,7 @@ from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.plan_diff import Change, PlanDiff
-from shardwright.report.terminal import table
+from shardwright.reports.terminal import table
 
 EQUAL = "The two plans are equal."
 

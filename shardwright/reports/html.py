@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.compare import Comparison, compare_run
-from shardwright.report.branch_stages import branch_rows
-from shardwright.report.breakdown import RankParts, measured_parts, predicted_parts
-from shardwright.report.markdown import quantity, signed_percent, verdict
-from shardwright.report.memory_picture import memory_picture
-from shardwright.report.picture import COLOURS
-from shardwright.report.reproduce import recipe
-from shardwright.report.roofline import Roofline
-from shardwright.report.roofline_picture import op_rows, roofline_picture
-from shardwright.report.terminal import plan_title, stages_line
-from shardwright.report.timeline_picture import timeline_picture
+from shardwright.comparison import Comparison, compare_run
+from shardwright.reports.branch_stages import branch_rows
+from shardwright.reports.breakdown import RankParts, measured_parts, predicted_parts
+from shardwright.reports.markdown import quantity, signed_percent, verdict
+from shardwright.reports.memory_picture import memory_picture
+from shardwright.reports.picture import COLOURS
+from shardwright.reports.reproduce import recipe
+from shardwright.reports.roofline import Roofline
+from shardwright.reports.roofline_picture import op_rows, roofline_picture
+from shardwright.reports.terminal import format_share, plan_title, stages_line
+from shardwright.reports.timeline_picture import timeline_picture
 from simulator.measurement import Measurement
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
 from simulator.prediction import Prediction
+from simulator.workload import Workload
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 MOST_RANKS = 16  # ranks with bars of their own
 MOST_STAGES = 64
 MOST_SOURCES = 60
@@ -65,11 +65,12 @@ def report_html(
     plan, prediction = answer.plan, answer.prediction
     comparison = compare_run(answer, measured) if measured is not None else None
     return str(
-        _template().render(
+        template("report.html.j2").render(
             title=f"{plan.model} on {plan.cluster}",
             plan=plan,
             answer=answer,
             plan_title=plan_title(plan),
+            step_words=step_words(plan.workload),
             stages=stages_line(plan),
             branch_rows=branch_rows(plan, prediction),
             facts=_facts(answer, prediction, measured),
@@ -102,17 +103,29 @@ def report_html(
 
 
 @functools.cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A page of this folder, which includes its style."""
     import jinja2
 
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return environment.get_template(name)
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
+
+
+def step_words(work: Workload) -> str:
+    """What a step trains on: `16 sequences of 128 tokens per step`."""
+    if work.counted_in == "samples":
+        return f"{work.global_batch} samples per step"
+    return f"{work.global_batch} sequences of {work.sequence_length} tokens per step"
 
 
 def _facts(
@@ -139,7 +152,7 @@ def _facts(
     facts += [
         {
             "name": "MFU",
-            "value": format_percent(prediction.mfu.value),
+            "value": format_share(prediction.mfu),
             "note": f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s",
         },
         {

@@ -8,7 +8,7 @@ from typing import Any
 from profiles.document import content_hash, encode
 from profiles.errors import DocumentError, MismatchError
 from shardwright.drift import Drift, drifts_of
-from shardwright.report.breakdown import (
+from shardwright.reports.breakdown import (
     critical_rank,
     measured_bubble_s,
     measured_parts,
@@ -120,7 +120,7 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
 
     Recomputation, launches and communication inside blocks are in `forward and backward` on both
     sides. The run's bubble is what its own stage times leave idle under the plan's schedule
-    (report/breakdown.py); the rest of its waiting stands against the predicted sends.
+    (reports/breakdown.py); the rest of its waiting stands against the predicted sends.
     """
     rank = critical_rank(prediction)
     found = {parts.rank: parts for parts in measured_parts(plan, measured)}.get(rank)

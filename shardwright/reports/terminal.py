@@ -24,10 +24,10 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.compare import Comparison
-from shardwright.report.branch_stages import branch_rows
-from shardwright.report.labelled import labelled
-from shardwright.report.markdown import cells, verdict
+from shardwright.comparison import Comparison
+from shardwright.reports.branch_stages import branch_rows
+from shardwright.reports.labelled import labelled
+from shardwright.reports.markdown import cells, verdict
 from simulator.plan import Plan
 from simulator.plan_file import PlanFile
 from simulator.prediction import Interval, Prediction
@@ -87,7 +87,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     facts = [
         f"step {_interval(step)}",
-        f"MFU {format_percent(prediction.mfu.value)}",
+        f"MFU {format_share(prediction.mfu)}",
         f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
         f"(rank {tight.rank})",
     ]
@@ -135,6 +135,13 @@ def plan_report(answer: PlanFile) -> RenderableType:
 
 def _interval(value: Interval) -> str:
     return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
+
+
+def format_share(share: Interval) -> str:
+    """`41 %`, or `3.4 % - 82 %` where the interval is so wide that its middle says little."""
+    if share.high > 2 * share.low:
+        return f"{format_percent(share.low)} - {format_percent(min(1.0, share.high))}"
+    return format_percent(share.value)
 
 
 def usd_heading(counted_in: str) -> str:
@@ -251,7 +258,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
         Text(
-            f"step {_interval(step)}   MFU {format_percent(prediction.mfu.value)}   "
+            f"step {_interval(step)}   MFU {format_share(prediction.mfu)}   "
             f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
         ),
         Text(""),

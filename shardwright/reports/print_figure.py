@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
-from shardwright.report.breakdown import critical_rank, measured_parts, predicted_parts
-from shardwright.report.picture import COLOURS
-from shardwright.report.timeline_picture import kind_of
+from shardwright.reports.breakdown import critical_rank, measured_parts, predicted_parts
+from shardwright.reports.picture import COLOURS
+from shardwright.reports.timeline_picture import kind_of
 from simulator.measurement import Measurement
 from simulator.plan_file import PlanFile
 

@@ -20,7 +20,7 @@ from planner.sweep import Answer, Row, has_plan
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
 from profiles.units import format_percent, format_time, format_usd
-from shardwright.report.terminal import plan_title, table, usd_heading
+from shardwright.reports.terminal import plan_title, table, usd_heading
 from simulator.plan_file import PlanFile
 
 SWEEP_SCHEMA = "shardwright/sweep@1"

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time
-from shardwright.report.labelled import labelled
-from shardwright.report.terminal import table
+from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal import table
 from simulator.op_sharding_file import (
     Message,
     OpShardingFile,

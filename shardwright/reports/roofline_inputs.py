@@ -9,8 +9,8 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.model.block_order import in_order
-from shardwright.report.breakdown import critical_rank
-from shardwright.report.roofline import Roofline, roofline
+from shardwright.reports.breakdown import critical_rank
+from shardwright.reports.roofline import Roofline, roofline
 from simulator.measurement import Measurement
 from simulator.plan import Plan
 from simulator.prediction import Prediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.units import format_time
-from shardwright.report.picture import (
+from shardwright.reports.picture import (
     COLOURS,
     GRID,
     INK,

@@ -10,7 +10,7 @@ from rich.text import Text
 from profiles.hardware.catalog import device_names, get_device
 from profiles.model.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
-from shardwright.report.terminal import table
+from shardwright.reports.terminal import table
 from simulator.memory import static_bytes
 from simulator.stack import load_stack
 

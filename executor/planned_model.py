@@ -1,0 +1,30 @@
+"""The model that a plan is for: resolved, and refused where it is another. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.errors import MismatchError
+from profiles.model.loaders import GIVEN, ModelSpec, resolve_model
+from simulator.plan import Plan
+
+
+def planned_model(path: str | Path, plan: Plan, model: str = "") -> ModelSpec:
+    """The plan's model, or the one that the user names in its place.
+
+    Raises MismatchError where it is not what was planned, ModelError for an unknown name.
+    """
+    given = plan.model.endswith(GIVEN)
+    if given and not model:
+        raise MismatchError(
+            f"{path} is for {plan.model}: the ranks of a run cannot import that; name a factory "
+            "that returns the same module (--model package.module:factory)"
+        )
+    spec = resolve_model(model or plan.model)
+    # A module without a name is known by its blocks alone, which every stage looks for.
+    if not given and spec.content_hash != plan.model_hash:
+        raise MismatchError(
+            f"{path} was made for another model: its hash is {plan.model_hash}, that of "
+            f"{spec.source} is {spec.content_hash}; plan again, or pass the right --model"
+        )
+    return spec

@@ -1,0 +1,121 @@
+"""The HTML report of a framework's layout: one self-contained file, everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from planner.layout.layout_answer import LayoutFile, layout_title
+from planner.layout.layout_choice import part_words
+from profiles.errors import InputError
+from profiles.hardware.catalog import get_device
+from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from shardwright.reports.html import template
+from simulator.prediction import Interval
+from simulator.training_run.explain_run import RunExplanation
+
+_COLOURS = (
+    *("#4c78a8", "#d9534f", "#f2a65a", "#9d8fc7", "#f0b3b1", "#e5837f"),
+    *("#7fa8d1", "#d8dde3", "#b7cce2", "#54a24b", "#72b7b2", "#9aa5b1"),
+)
+
+
+def layout_html(
+    answer: LayoutFile, found: RunExplanation, *, provenance: Mapping[str, object] | None = None
+) -> str:
+    """The whole page; raises InputError where nothing fitted."""
+    chosen = answer.chosen
+    if chosen is None:
+        raise InputError(f"no layout of {answer.model} fits on {answer.cluster}: nothing to draw")
+    run, prediction = chosen.run, chosen.prediction
+    step = prediction.step_time_s
+    total = sum(seconds for _, seconds in prediction.parts)
+    memory = prediction.peak_memory_range
+    facts = [
+        _fact("Predicted step", format_time(step.value), _range(step, format_time) + ", 90 %"),
+        _fact("MFU", format_percent(prediction.mfu), _range(prediction.mfu_range, format_percent)),
+        _fact(
+            "Peak memory",
+            format_bytes(prediction.peak_memory_bytes),
+            f"of {format_bytes(get_device(run.device).usable_bytes)}; "
+            f"{_range(memory, format_bytes)}",
+        ),
+        _fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
+    ]
+    usd = prediction.usd_per_million_tokens
+    if usd is not None:
+        facts.append(_fact("Cost", format_usd(usd.value), "per million tokens"))
+    goodput = prediction.reliability.goodput
+    facts.append(
+        _fact("Productive time", format_percent(goodput.value), _range(goodput, format_percent))
+    )
+    return str(
+        template("layout.html.j2").render(
+            title=f"{answer.model} on {answer.cluster}, {answer.stack}",
+            subtitle=(
+                f"{layout_title(run)} · {run.global_batch} sequences of {run.seq_len} tokens per "
+                f"step · {run.precision} · status {answer.status}"
+            ),
+            facts=facts,
+            parts=[
+                {
+                    "name": part_words(name),
+                    "time": format_time(seconds),
+                    "percent": format_percent(seconds / total),
+                    "share": round(100 * seconds / total, 2),
+                    "colour": _COLOURS[number % len(_COLOURS)],
+                }
+                for number, (name, seconds) in enumerate(prediction.parts)
+                if seconds > 0
+            ],
+            lines=[
+                {
+                    "part": part_words(line.part),
+                    "name": line.name,
+                    "time": format_time(line.time_s),
+                    "formula": line.formula,
+                    "numbers": line.numbers,
+                }
+                for line in found.lines
+            ],
+            choices=[
+                {
+                    "layout": layout_title(choice.run),
+                    "step": format_time(choice.prediction.step_time_s.value),
+                    "peak": format_bytes(choice.prediction.peak_memory_bytes),
+                    "why": choice.why_not_first or "chosen",
+                }
+                for choice in (chosen, *answer.alternatives)
+            ],
+            helps=[
+                {
+                    "change": change.change,
+                    "step": format_time(change.step_time_s),
+                    "layout": change.layout,
+                }
+                for change in answer.sensitivities
+            ],
+            sources=[
+                {"name": one.name, "value": one.value, "how": one.method, "from": one.source}
+                for one in found.sources
+            ],
+            coefficients=[
+                {
+                    "name": one.name,
+                    "value": f"{one.value:.3g}",
+                    "meaning": one.meaning,
+                    "origin": one.origin,
+                }
+                for one in found.coefficients
+            ],
+            assumptions=(*answer.assumptions, *run.defaults),
+            command=str((provenance or {}).get("command", "")),
+        )
+    )
+
+
+def _fact(name: str, value: str, note: str) -> dict[str, str]:
+    return {"name": name, "value": value, "note": note}
+
+
+def _range(value: Interval, formatted: Callable[[float], str]) -> str:
+    return f"{formatted(value.low)} to {formatted(value.high)}"
