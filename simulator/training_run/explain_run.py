@@ -5,10 +5,8 @@ Values only; `shardwright/report/run_explanation.py` prints them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.attention_surface import load_attention_surface
@@ -25,13 +23,12 @@ from simulator.training_run.explain_memory import MemoryExplanation, explain_mem
 from simulator.training_run.explain_step import StepLine, step_lines
 from simulator.training_run.features import features
 from simulator.training_run.interval import (
-    UNSEEN,
     Band,
     memory_interval,
-    memory_regimes_of,
+    memory_regime,
     shipped_intervals,
     step_interval,
-    step_regimes_of,
+    step_regime,
     widened,
 )
 from simulator.training_run.layer_work import matmul_type, wide_type
@@ -144,9 +141,9 @@ def explain_run(
         memory=memory,
         memory_interval=None
         if memory is None
-        else _banded(
+        else _used(
             memory_interval(run, memory.shown_bytes),
-            memory_regimes_of(run),
+            memory_regime(run, shipped_intervals().memory),
             shipped_intervals().memory,
         ),
         why_no_memory=why,
@@ -162,30 +159,18 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
 
 
 def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
-    names = (*step_regimes_of(run), UNSEEN)
-    found = _banded(step_interval(run, time_s), names, shipped_intervals().step)
+    known = shipped_intervals().step
+    regime = step_regime(run, known)
+    if calibration is not None and is_calibrated(run, calibration):
+        found = _used(calibrated_interval(run, time_s, calibration), regime, known)
+        return replace(found, scale=calibration.interval_scale)
     # What no fitted run had widens it, as in the batch predictions.
-    found = replace(found, interval=widened(found.interval, unfitted_s([run], [time_s])[0]))
-    if calibration is None or not is_calibrated(run, calibration):
-        return found
-    return IntervalUsed(
-        interval=calibrated_interval(run, time_s, calibration),
-        regime=found.regime,
-        rows=found.rows,
-        scale=calibration.interval_scale,
-    )
+    widen = widened(step_interval(run, time_s), unfitted_s([run], [time_s])[0])
+    return _used(widen, regime, known)
 
 
-def _banded(interval: Interval, regimes: Sequence[str], bands: Mapping[str, Band]) -> IntervalUsed:
-    """The regime is the first whose band gives the interval."""
-    for name in regimes:
-        band = bands.get(name)
-        if band is None:
-            continue
-        ends = interval.value * np.asarray([min(1.0, band.low), max(1.0, band.high)])
-        if np.allclose(ends, [interval.low, interval.high], rtol=1e-12, atol=0.0):
-            return IntervalUsed(interval=interval, regime=name, rows=band.rows)
-    raise AssertionError(f"none of the regimes {regimes} has the interval {interval}")
+def _used(interval: Interval, regime: str, bands: Mapping[str, Band]) -> IntervalUsed:
+    return IntervalUsed(interval=interval, regime=regime, rows=bands[regime].rows)
 
 
 def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:
