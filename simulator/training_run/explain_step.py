@@ -19,24 +19,40 @@ from simulator.training_run.message_stalls import stall_chance
 from simulator.training_run.step_term import Array, Coefficients
 from simulator.training_run.step_time import step_parts, step_seconds
 
-# Features that are counts or shares; all others are seconds.
-_COUNTED = {
-    "layers": "layers",
+# What features are called, by the beginning or the end of their names; the first that fits.
+_SECONDS = {
+    "peak": "datasheet peak",
+    "matmul_": "kernels alone",
+    "grouped_": "kernels alone",
+    "attention_": "kernels alone",
+    "state_": "kernels alone",
+    "_inner": "time in the node",
+    "_outer": "time between nodes",
+    "_far": "time at the slowest level beyond",
+    "wide_": "time in bf16 - time in the run's precision",
+    "host_layer_s": "transfers",
+    "head_matmul": "kernels alone",
+    **dict.fromkeys(
+        ("pass_", "cast_", "score_", "head_", "accumulation_s", "optimizer_s", "extra_"),
+        "bytes / bandwidth",
+    ),
+}
+# Those that are counts or shares.
+_COUNTS = {
     "last_layers": "layers",
+    "layers": "layers",
     "microbatches": "micro-batches",
-    "pp": "stages",
     "vpp": "chunks",
+    "pp": "stages",
     "nodes": "nodes",
     "kernels_forward": "kernels forward",
     "kernels_backward": "kernels backward",
     "socket_calls": "collectives between sockets",
-    "tensor_rings": "ring steps",
+    "rings": "ring steps",
     "tensor_waits": "ranks",
-    "recomputed_matmul": "recomputed share",
-    "recomputed_attention": "recomputed share",
-    "recomputed_pass": "recomputed share",
+    "recomputed_": "recomputed share",
     "cut_peers": "ranks beside",
-    "cut_steps": "sends",
+    "_steps": "latency steps",
     "cut_crossings": "crossings",
     "reduce_ranks": "ring steps",
     "reduce_buckets": "buckets of 25 MiB",
@@ -44,26 +60,6 @@ _COUNTED = {
     "wide_first": "layers in bf16",
     "wide_last": "layers in bf16",
 }
-# Of features in seconds, by the beginning or the end of their names.
-_SECONDS = (
-    ("peak_", "datasheet peak"),
-    ("head_peak", "datasheet peak"),
-    ("head_matmul", "kernels alone"),
-    *(
-        (name, "bytes / bandwidth")
-        for name in ("pass_", "cast_", "score_", "head_", "accumulation_s", "optimizer_s", "extra_")
-    ),
-    ("wide_", "time in bf16 - time in the run's precision"),
-    *((name, "kernels alone") for name in ("matmul_", "attention_", "grouped_")),
-    ("state_", "kernels alone"),
-    ("_inner", "time in the node"),
-    ("_outer", "time between nodes"),
-    ("_far_latency", "latency of the slowest level"),
-    ("_far", "time at the slowest level beyond"),
-    ("host_layer_s", "transfers"),
-    ("host_step_s", "time in host memory"),
-)
-_PRINTED_COUNTS = ("layers", "last_layers", "microbatches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +138,17 @@ class _Features:
 
     def __getattr__(self, name: str) -> Symbol:
         value = float(getattr(self._x, name)[0])
-        if name in _COUNTED or name.endswith("_steps"):
-            words = _COUNTED.get(name, "latency steps")
-            numbers = f"{value:g} {words}" if name in _PRINTED_COUNTS else f"{value:.4g}"
-            return Symbol(value, words, numbers)
-        fits = (w for n, w in _SECONDS if name.startswith(n) or name.endswith(n))
-        return Symbol(value, next(fits, name), format_time(value))
+        words = _words(name, _COUNTS)
+        if words in ("layers", "micro-batches"):
+            return Symbol(value, words, f"{value:g} {words}")
+        if words:
+            return Symbol(value, words)
+        return Symbol(value, _words(name, _SECONDS) or name, format_time(value))
+
+
+def _words(name: str, table: Mapping[str, str]) -> str:
+    fits = (words for part, words in table.items() if name.startswith(part) or name.endswith(part))
+    return next(fits, "")
 
 
 class _Values(Mapping[str, Any]):

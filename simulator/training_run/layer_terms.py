@@ -17,22 +17,27 @@ from simulator.training_run.step_term import (
     Array,
     Coefficients,
     Earlier,
+    Formula,
     Term,
     moved,
     passes,
 )
 
-Formula = Callable[[Features, Coefficients, Earlier], Array]
-Share = Callable[[Features], Array]
-
 
 def _kernels(name: str, seconds: Formula) -> Term:
-    return Term(name=name, part="compute_s", per=LAYER, seconds=seconds)
+    return Term(name, "compute_s", seconds, per=LAYER)
 
 
-def _recomputed(name: str, share: Share) -> Term:
+def _recomputed(name: str, share: Callable[[Features], Array]) -> Term:
     """The share of a forward's kernels that the backward does again."""
     return _kernels(f"{name}, recomputed", lambda x, c, e: share(x) * e.of[f"{name}, forward"])
+
+
+def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
+    messages = moved(x.tensor_inner, x.tensor_outer, x.tensor_far, c)
+    messages = messages + US * x.tensor_inner_steps * c["inner_step_us"]
+    messages = messages + US * x.tensor_outer_steps * c["outer_step_us"]
+    return messages * passes(x) * c["tensor_exposed"]
 
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
@@ -107,39 +112,19 @@ LAYER_TERMS = (
     *_FORWARD,
     *_BACKWARD,
     *_RECOMPUTED,
+    Term("tensor parallelism's collectives", "tensor_s", _tensor, per=LAYER),
     Term(
-        name="tensor parallelism's collectives",
-        part="tensor_s",
+        "context parallelism's collectives",
+        "context_s",
+        lambda x, c, e: moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0,
         per=LAYER,
-        seconds=lambda x, c, e: (
-            (
-                moved(x.tensor_inner, x.tensor_outer, x.tensor_far, c)
-                + US * x.tensor_inner_steps * c["inner_step_us"]
-                + US * x.tensor_outer_steps * c["outer_step_us"]
-            )
-            * passes(x)
-            * c["tensor_exposed"]
-        ),
     ),
-    Term(
-        name="context parallelism's collectives",
-        part="context_s",
-        per=LAYER,
-        seconds=lambda x, c, e: moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0,
+    Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),
+    _kernels("waiting for the host", _host),
+    _kernels(
+        "ring steps of tensor parallelism between nodes",
+        lambda x, c, e: US * c["ring_us"] * x.tensor_rings * passes(x),
     ),
-    Term(name="experts' all-to-alls", part="expert_s", per=LAYER, seconds=_experts),
-    Term(name="waiting for the host", part="compute_s", per=LAYER, seconds=_host),
-    Term(
-        name="ring steps of tensor parallelism between nodes",
-        part="compute_s",
-        per=LAYER,
-        seconds=lambda x, c, e: US * c["ring_us"] * x.tensor_rings * passes(x),
-    ),
-    Term(name="gathering sharded weights (ZeRO-3)", part="gather_s", per=BESIDE, seconds=_gathered),
-    Term(
-        name="activations to host memory and back",
-        part="host_s",
-        per=BESIDE,
-        seconds=_host_memory,
-    ),
+    Term("gathering sharded weights (ZeRO-3)", "gather_s", _gathered, per=BESIDE),
+    Term("activations to host memory and back", "host_s", _host_memory, per=BESIDE),
 )

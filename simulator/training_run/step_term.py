@@ -60,12 +60,14 @@ class Earlier:
     step: Array = field(default_factory=lambda: np.zeros(1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+Formula = Callable[[Features, Coefficients, Earlier], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Term:
     """One cost.
 
-    name     what it is, as printed
-    part     the field of StepParts that it belongs to
+    name     as printed;  part  the field of StepParts that it belongs to
     seconds  its formula, run on arrays for predictions and on symbols for explanations
              (formula_symbol.py). It must not fall where `Features.idle_share` or an earlier
              term rises: searches bound the step by the least idle share that is possible
@@ -75,9 +77,9 @@ class Term:
 
     name: str
     part: str
-    seconds: Callable[[Features, Coefficients, Earlier], Array]
-    per: Per | None = None
-    words: str = ""
+    seconds: Formula
+    per: Per | None = field(default=None, kw_only=True)
+    words: str = field(default="", kw_only=True)
 
 
 def moved(inner: Array, outer: Array, far: Array, c: Coefficients) -> Array:

@@ -114,83 +114,65 @@ def _not_hidden(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 TERMS: tuple[Term, ...] = (
     *LAYER_TERMS,
-    Term(name="logits and loss", part="compute_s", per=LOGITS, seconds=_logits),
+    Term("logits and loss", "compute_s", _logits, per=LOGITS),
     Term(
-        name="host work per micro-batch",
-        part="compute_s",
-        per=CHUNK,
-        seconds=lambda x, c, e: MS * c["microbatch_ms"],
+        "host work per micro-batch", "compute_s", lambda x, c, e: MS * c["microbatch_ms"], per=CHUNK
     ),
+    Term("first and last layers in bf16", "compute_s", _wide_layer, per=WIDE_LAYER),
+    Term("idle stages", "bubble_s", _idle),
+    Term("sends between stages", "cut_s", _sends),
     Term(
-        name="first and last layers in bf16",
-        part="compute_s",
-        per=WIDE_LAYER,
-        seconds=_wide_layer,
-    ),
-    Term(name="idle stages", part="bubble_s", seconds=_idle),
-    Term(name="sends between stages", part="cut_s", seconds=_sends),
-    Term(
-        name="sends between far parts of the machine",
-        part="cut_s",
-        seconds=_far_sends,
+        "sends between far parts of the machine",
+        "cut_s",
+        _far_sends,
         words="the largest of: one send per micro-batch, and two per crossing to fill and drain "
         "(interleaved: what half a chunk's time does not hide); cut_exposed x 2 sends per "
         "micro-batch; the time by which the line falls behind the stages",
     ),
     Term(
-        name="messages that stall",
-        part="stall_s",
-        seconds=lambda x, c, e: MS * c["stall_ms"] * stalled_messages(x, e.trouble),
+        "messages that stall",
+        "stall_s",
+        lambda x, c, e: MS * c["stall_ms"] * stalled_messages(x, e.trouble),
     ),
-    Term(name="exchange of gradients and weights", part="reduce_s", seconds=_exchange),
+    Term("exchange of gradients and weights", "reduce_s", _exchange),
+    Term("exchange over a slow level that nothing hides", "reduce_s", _not_hidden),
     Term(
-        name="exchange over a slow level that nothing hides", part="reduce_s", seconds=_not_hidden
-    ),
-    Term(
-        name="ring steps of that exchange",
-        part="reduce_s",
-        seconds=lambda x, c, e: US * c["reduce_rank_us"] * x.reduce_ranks,
+        "ring steps of that exchange",
+        "reduce_s",
+        lambda x, c, e: US * c["reduce_rank_us"] * x.reduce_ranks,
     ),
     Term(
-        name="buckets of gradients that wait for the host",
-        part="reduce_s",
-        seconds=lambda x, c, e: MS * c["wait_bucket_ms"] * waiting_buckets(x, e.trouble),
+        "buckets of gradients that wait for the host",
+        "reduce_s",
+        lambda x, c, e: MS * c["wait_bucket_ms"] * waiting_buckets(x, e.trouble),
     ),
     Term(
-        name="buckets of gradients that stall",
-        part="reduce_s",
-        seconds=lambda x, c, e: MS * c["stall_bucket_ms"] * stalled_buckets(x, e.trouble),
+        "buckets of gradients that stall",
+        "reduce_s",
+        lambda x, c, e: MS * c["stall_bucket_ms"] * stalled_buckets(x, e.trouble),
     ),
     Term(
-        name="averaging the workers of local steps",
-        part="reduce_s",
-        seconds=lambda x, c, e: moved(x.sync_inner, x.sync_outer, x.sync_far, c),
+        "averaging the workers of local steps",
+        "reduce_s",
+        lambda x, c, e: moved(x.sync_inner, x.sync_outer, x.sync_far, c),
+    ),
+    Term("optimizer", "optimizer_s", lambda x, c, e: c["optimizer"] * x.optimizer_s),
+    Term(
+        "compressing gradients, outer optimizer of local steps",
+        "optimizer_s",
+        lambda x, c, e: c["optimizer"] * x.extra_pass_s,
     ),
     Term(
-        name="optimizer",
-        part="optimizer_s",
-        seconds=lambda x, c, e: c["optimizer"] * x.optimizer_s,
-    ),
-    Term(
-        name="compressing gradients, outer optimizer of local steps",
-        part="optimizer_s",
-        seconds=lambda x, c, e: c["optimizer"] * x.extra_pass_s,
-    ),
-    Term(
-        name="optimizer in host memory",
-        part="host_s",
-        seconds=lambda x, c, e: x.host_step_s,
+        "optimizer in host memory",
+        "host_s",
+        lambda x, c, e: x.host_step_s,
         words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
         "three where the framework overlaps them, else their sum",
     ),
+    Term("each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"]),
     Term(
-        name="each step, whatever its size",
-        part="overhead_s",
-        seconds=lambda x, c, e: MS * c["step_ms"],
-    ),
-    Term(
-        name="the slowest of the nodes",
-        part="overhead_s",
-        seconds=lambda x, c, e: c["spread"] * np.log2(x.nodes) * e.step,
+        "the slowest of the nodes",
+        "overhead_s",
+        lambda x, c, e: c["spread"] * np.log2(x.nodes) * e.step,
     ),
 )

@@ -194,10 +194,10 @@ def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
     every 50 steps. It shows in the step, in prices and bounds, and in the explanation."""
     base, prices, layouts = llama_prices()
     pause = Term(
-        name="writing checkpoints",
-        part="overhead_s",
+        "writing checkpoints",
+        "overhead_s",
+        lambda x, c, earlier: 100.0 * x.optimizer_s / 50.0,
         per=per,
-        seconds=lambda x, c, earlier: 100.0 * x.optimizer_s / 50.0,
     )
     run = replace(GPT_RUN, outer_link="8x200Gb/s HDR IB per node")
     before = step_parts(features([run]), of_each(plain()))
