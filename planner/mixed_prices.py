@@ -25,7 +25,7 @@ from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import Device
+from profiles.hardware.device import Device, twin_type
 from simulator.comm_cost import price_collective
 from simulator.plan import Recompute
 from simulator.stack import Stack
@@ -76,10 +76,9 @@ def device_types(cluster: Cluster, tp: int) -> tuple[DeviceType, ...]:
 
 def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
     """Raises InputError where a type of device has no rate for the precision."""
-    twins = {"bfloat16", "float16"}
     for group in cluster.groups:
         rates = set(group.device.peak_flop_per_s)
-        if dtype in rates or (dtype in twins and twins & rates):
+        if {dtype, twin_type(dtype)} & rates:
             continue
         raise InputError(
             f"device {group.device.name} of cluster {cluster.name} has no rate for {dtype} "

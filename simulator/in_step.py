@@ -3,7 +3,7 @@
 Kernel tables are measured one kernel at a time on a cool device. In a step matmuls run back to back
 under the power limit, memory-bound kernels find no cache, and messages share the device with them.
 
-    matmul       larger(matmul x alone, power x work at the datasheet's peak), joined by a 6-norm;
+    matmul       larger(matmul x alone, power x work at the datasheet's peak), soft_maximum.py;
                  `matmul` and `power` are those of the device in described runs
                  (simulator/training_run/coefficients.py)
     attention    attention x alone; torch's fused attention is FlashAttention-2, which runs on
@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from profiles.document import read_document
 from profiles.hardware.attention_surface import (
     FLASH_2_DEVICE,
@@ -34,6 +36,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
 from profiles.model.graph import Op, OpKind
 from simulator.op_cost import OpCost, price_op, pricer_of
+from simulator.soft_maximum import larger
 from simulator.training_run.coefficient_owner import processor
 from simulator.training_run.coefficients import shipped_coefficients
 
@@ -42,7 +45,6 @@ EAGER_STEPS_FILE = (
     Path(__file__).parents[1] / "profiles" / "data" / "calibration" / "eager_steps.toml"
 )
 _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8}
-_SHARP = 6.0  # as in simulator/training_run/step_time.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,7 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
     power = values.get(f"power.{name}.{bits}", values["power.*"])
     burst = matmul * alone_s
     sustained = power * op.work_flop / pricer_of(device).rate(op.dtype)
-    top = max(burst, sustained)
-    return float(top * ((burst / top) ** _SHARP + (sustained / top) ** _SHARP) ** (1 / _SHARP))
+    return float(larger(np.asarray(burst), np.asarray(sustained)))
 
 
 def flash_2_seconds(op: Op, device: Device) -> float:

@@ -18,17 +18,19 @@ from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
 from simulator.durations import Durations
 from simulator.memory import branched_stage_bytes, rank_memory, stage_bytes, static_bytes
+from simulator.mfu import mfu
 from simulator.mixed_plan import MixedPlan
 from simulator.mixed_replicas import MixedStep, Replica, mixed_step
+from simulator.money import usd_per_million
 from simulator.predict import Traced
 from simulator.prediction import Interval, RankMemory
 from simulator.schedule import build_schedule
 from simulator.stack import Stack
+from simulator.stage_cost import MESSAGE_ENDS
 from simulator.step_tail import Tail, held_parameters, price_tail
 from simulator.timeline import simulate
 
 _ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
-_COMM_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}  # inside blocks, as in simulator.predict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def predict_mixed(
         exchange_s=value.reduction_s,
         tokens_per_s=per_s if tokens else None,
         samples_per_s=None if tokens else per_s,
-        mfu=_mfu(plan, traced, cluster, step.value),
+        mfu=_mfu(plan, traced, cluster, step),
         peak_memory_bytes=max(memory.peak_bytes for memory in memories),
         usd_per_million_tokens=usd if tokens else None,
         usd_per_million_samples=None if tokens else usd,
@@ -147,14 +149,7 @@ def usd_of(devices: list[str], per_s: Interval, prices: Mapping[str, Sourced]) -
     price of each."""
     if not all(name in prices for name in devices):
         return None
-    low = sum(prices[n].value * max(0.0, 1 - prices[n].uncertainty) for n in devices)
-    value = sum(prices[n].value for n in devices)
-    high = sum(prices[n].value * (1 + prices[n].uncertainty) for n in devices)
-    return Interval(
-        value=value / 3600.0 / per_s.value * 1e6,
-        low=low / 3600.0 / per_s.high * 1e6,
-        high=high / 3600.0 / per_s.low * 1e6,
-    )
+    return usd_per_million(per_s, [(1, prices[name]) for name in devices])
 
 
 def _step(
@@ -203,7 +198,7 @@ def _durations(
         size = crossing_bytes(graph, after.first_block)
         cost = price_collective("send", size, pair, cluster, sharing=plan.tp)
         crossing.append(_of(cost, end))
-    more = _COMM_ENDS[end]
+    more = MESSAGE_ENDS[end]
     return Durations(
         forward_s=tuple(
             sum(getattr(b.forward, end) + more * b.tp_forward_s for b in held) for held in blocks
@@ -361,13 +356,9 @@ def _without_course(memory: RankMemory, device: int) -> RankMemory:
     )
 
 
-def _mfu(plan: MixedPlan, traced: Traced, cluster: Cluster, step_s: float) -> float:
+def _mfu(plan: MixedPlan, traced: Traced, cluster: Cluster, step: Interval) -> float:
     whole = traced.at(plan.micro_batch, 1)
     count = plan.workload.global_batch // plan.micro_batch
     dtype = plan.workload.compute_dtype
-    twin = {"float16": "bfloat16", "bfloat16": "float16"}.get(dtype, dtype)
-    peak = 0.0
-    for _, index in plan.used():
-        rates = cluster.device_at(index).peak_flop_per_s
-        peak += (rates[dtype] if dtype in rates else rates[twin]).value
-    return (whole.forward_flop + whole.backward_flop) * count / (step_s * peak)
+    peaks = (cluster.device_at(index).peak_or_twins(dtype).value for _, index in plan.used())
+    return mfu((whole.forward_flop + whole.backward_flop) * count, step, sum(peaks)).value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.prediction import Interval
@@ -16,12 +18,21 @@ def usd_per_million_tokens(
     """
     if price_usd_per_hour is None or tokens_per_s.value <= 0:
         return None
-    per_s = num_devices * price_usd_per_hour.value / 3600.0
-    spread = price_usd_per_hour.uncertainty
+    return usd_per_million(tokens_per_s, [(num_devices, price_usd_per_hour)])
+
+
+def usd_per_million(per_s: Interval, devices: Sequence[tuple[int, Sourced]]) -> Interval:
+    """US dollars per million of what is counted `per_s`.
+
+    devices  how many at which price per hour
+    """
+    low = sum(count * usd.value * max(0.0, 1 - usd.uncertainty) for count, usd in devices)
+    value = sum(count * usd.value for count, usd in devices)
+    high = sum(count * usd.value * (1 + usd.uncertainty) for count, usd in devices)
     return Interval(
-        value=per_s / tokens_per_s.value * 1e6,
-        low=per_s * max(0.0, 1 - spread) / tokens_per_s.high * 1e6,
-        high=per_s * (1 + spread) / tokens_per_s.low * 1e6,
+        value=value / 3600.0 / per_s.value * 1e6,
+        low=low / 3600.0 / per_s.high * 1e6,
+        high=high / 3600.0 / per_s.low * 1e6,
     )
 
 

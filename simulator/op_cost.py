@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from profiles.hardware.device import AttentionPoint, Device, MatmulPoint
+from profiles.hardware.device import AttentionPoint, Device, MatmulPoint, twin_type
 from profiles.hardware.fit import Curve, fit_curve
 from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
 from profiles.sourced import Sourced
@@ -71,7 +71,6 @@ _COPIES: tuple[str, ...] = (
     "zero",
 )
 _COPIES += ("contiguous", "pad", "repeat", "roll", "stack", "where", "new_", "ones", "slice")
-_TWINS = {"float16": "bfloat16", "bfloat16": "float16"}  # one rate on every device that lists both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +197,7 @@ class OpPricer:
     def matmul_utilisation(self, shape: MatmulShape, dtype: str) -> Utilisation | None:
         """From this device's own points, of another data type where there are none of this."""
         axes = (shape.batch, shape.m, shape.n, shape.k)
-        own = self._matmul.get(dtype) or self._matmul.get(_TWINS.get(dtype, dtype))
+        own = self._matmul.get(dtype) or self._matmul.get(twin_type(dtype))
         if own is not None:
             return own.at(axes)
         for other in sorted(self._matmul):
@@ -232,7 +231,7 @@ class OpPricer:
         none) runs at the slowest rate that there is.
         """
         peaks = self.device.peak_flop_per_s
-        for name in (dtype, _TWINS.get(dtype, dtype)):
+        for name in (dtype, twin_type(dtype)):
             if name in peaks:
                 return peaks[name].value
         return min(peak.value for peak in peaks.values())

@@ -14,6 +14,7 @@ from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
+from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.plan import Plan
 from simulator.plan_memory import plan_memory
@@ -64,9 +65,7 @@ def predict(
     inside blocks, idle time in the pipeline split into what would remain if sends took no time
     (bubble) and the rest (pipeline communication), and the tail.
     Errors of one kind go together, so the ends of the interval are the step with every cost at
-    its own end. MFU is the flop of forward and backward without recomputation over step time and
-    the sum of the devices' dense peaks in the workload's precision (PaLM, arXiv 2204.02311,
-    appendix B).
+    its own end.
 
     Raises MismatchError for a plan that does not cover the model or needs more devices than there
     are, InputError where a device has no rate for the precision.
@@ -150,12 +149,8 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
     for rank in range(plan.pp):
         device = cluster.device_at(plan.rank(rank))
         try:
-            device.peak(plan.workload.compute_dtype)
+            device.peak_or_twins(plan.workload.compute_dtype)
         except InputError as error:
-            if plan.workload.precision in ("bf16", "fp16"):
-                twins = {"bfloat16", "float16"} & set(device.peak_flop_per_s)
-                if twins:
-                    continue
             raise InputError(f"{error} (--precision {plan.workload.precision})") from error
 
 
@@ -265,16 +260,8 @@ def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interv
     whole = traced.at(plan.micro_batch, 1)
     flop = (whole.forward_flop + whole.backward_flop) * plan.num_microbatches * plan.dp
     dtype = plan.workload.compute_dtype
-    peak = 0.0
-    for index in range(plan.world_size):
-        rates = cluster.device_at(index).peak_flop_per_s
-        twin = {"float16": "bfloat16", "bfloat16": "float16"}.get(dtype, dtype)
-        peak += (rates[dtype] if dtype in rates else rates[twin]).value
-    return Interval(
-        value=flop / (step.value * peak),
-        low=flop / (step.high * peak),
-        high=flop / (max(step.low, 1e-12) * peak),
-    )
+    peaks = (cluster.device_at(i).peak_or_twins(dtype).value for i in range(plan.world_size))
+    return mfu(flop, step, sum(peaks))
 
 
 def _stage_predictions(

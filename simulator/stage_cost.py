@@ -13,6 +13,9 @@ from simulator.plan import Plan
 from simulator.prediction import Interval
 from simulator.stack import Stack
 
+# Ends of the 90 % interval of communication inside blocks, as factors (assumed).
+MESSAGE_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
@@ -130,9 +133,9 @@ def missing_overhead(blocks: list[BlockCost], vpp: int) -> ActionOverhead:
 
 
 def _total(parts: list[Interval], more_s: float) -> Interval:
-    """Sum of the parts and of communication, whose interval is +-30 % (comm_cost)."""
+    """Sum of the parts and of communication."""
     return Interval(
         value=sum(p.value for p in parts) + more_s,
-        low=sum(p.low for p in parts) + 0.7 * more_s,
-        high=sum(p.high for p in parts) + 1.3 * more_s,
+        low=sum(p.low for p in parts) + MESSAGE_ENDS["low"] * more_s,
+        high=sum(p.high for p in parts) + MESSAGE_ENDS["high"] * more_s,
     )

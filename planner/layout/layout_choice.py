@@ -13,6 +13,7 @@ from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from simulator.failures import delivered, reliability
+from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
@@ -32,7 +33,8 @@ def choice_of(
     step = _step(layout, coefficients or shipped_coefficients())
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
-    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
+    flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
+    used = mfu(flop, step, run.num_devices * peak)
     usd = usd_per_million_tokens(per_s, run.num_devices, price(cluster))
     kwh = kwh_per_million_tokens(per_s, cluster)
     lasting = reliability(run.model.parameters, run.num_devices)
@@ -41,12 +43,12 @@ def choice_of(
         prediction=LayoutPrediction(
             step_time_s=step,
             parts=layout.parts,
-            mfu=mfu.value,
+            mfu=used.value,
             peak_memory_bytes=layout.memory.needed_bytes,
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
-            mfu_range=mfu,
+            mfu_range=used,
             peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
             reliability=lasting,
             usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),

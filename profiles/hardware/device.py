@@ -21,6 +21,15 @@ PRECISION_TYPES = {
 }
 
 
+# One rate on every device that lists both.
+_TWINS = {"float16": "bfloat16", "bfloat16": "float16"}
+
+
+def twin_type(dtype: str) -> str:
+    """bfloat16 for float16 and the other way round; every other type itself."""
+    return _TWINS.get(dtype, dtype)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulPoint:
     """A measured matmul: `batch` products [m, k] x [k, n] took `time_s` (median)."""
@@ -200,3 +209,9 @@ class Device:
                 f"{', '.join(sorted(self.peak_flop_per_s))}"
             )
         return self.peak_flop_per_s[dtype]
+
+    def peak_or_twins(self, dtype: str) -> Sourced:
+        """`peak` for a torch type, or that of its twin where the device lists only that one."""
+        twin = twin_type(dtype)
+        listed = dtype in self.peak_flop_per_s or twin not in self.peak_flop_per_s
+        return self.peak(dtype if listed else twin)

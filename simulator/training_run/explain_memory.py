@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count
 from simulator.in_flight import most_in_flight
-from simulator.training_run.activation_footprint import activation_bytes
-from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
+from simulator.training_run.footprint import (
+    GIB,
+    RankFootprint,
+    footprint,
+    kept_layers,
+    layer_bytes,
+)
 from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.stage_share import rank_conditions, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
@@ -58,7 +63,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     """
     stack = memory_of(run)
     found = footprint(run)
-    rank = _shown_rank(found, stack)
+    rank = found.ranks[found.shown_rank]
     lines = [*_static(run, rank), *_kept(run, stack, rank)]
     if stack.shows != "allocated":
         lines.append(
@@ -111,16 +116,6 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     )
 
 
-def _shown_rank(found: Footprint, stack: FrameworkMemory) -> RankFootprint:
-    # What the device shows is the fullest rank's, whichever rank prints.
-    if stack.shows == "device":
-        return max(found.ranks, key=lambda rank: rank.reserved_bytes)
-    shown = found.ranks[:1] if stack.peak_rank == "first" else found.ranks
-    if stack.shows == "allocated":
-        return max(shown, key=lambda rank: rank.allocated_bytes)
-    return max(shown, key=lambda rank: rank.reserved_bytes)
-
-
 def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     static = rank.static
     count = static.num_parameters
@@ -139,27 +134,21 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
 
 
 def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list[MemoryLine]:
-    layer = activation_bytes(run.recompute, stack, TensorSizes(run))
+    layers = layer_bytes(run, stack, TensorSizes(run))
     mine = [s for s in stage_split(run) if s.rank == rank.rank]
-    dense = sum(share.dense_layers for share in mine)
-    experts = sum(share.expert_layers for share in mine)
-    each = [
-        f"{count:g} {kind} x {format_bytes(size)}"
-        for kind, count, size in (
-            ("layers", dense, layer.dense_layer),
-            ("expert layers", experts, layer.expert_layer),
-        )
-        if count
-    ]
+    kept = kept_layers(run, layers, mine)
+    each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in kept)
     chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
+    away = run.activation_offload
+    offloaded = f"; {away:.0%} of them in host memory but two layers' buffers" if away else ""
     flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank.rank]
     return [
         MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
         MemoryLine(
             name="activations",
             memory_bytes=rank.activations,
-            numbers=f"({' + '.join(each) or '0'}) x {flight:g} in flight{chunks}; recompute "
-            f"{run.recompute}",
+            numbers=f"({each or '0'}) x {flight:g} in flight{chunks}; recompute {run.recompute}"
+            f"{offloaded}",
         ),
         MemoryLine(name=rank.moment, memory_bytes=rank.moment_bytes, numbers="there at the peak"),
     ]

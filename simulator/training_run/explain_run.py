@@ -5,10 +5,8 @@ Values only; `shardwright/reports/run_explanation.py` prints them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.attention_surface import load_attention_surface
@@ -22,17 +20,16 @@ from simulator.training_run.coefficients import (
     assign,
 )
 from simulator.training_run.explain_memory import MemoryExplanation, explain_memory
-from simulator.training_run.explain_step import step_lines
+from simulator.training_run.explain_step import StepLine, step_lines
 from simulator.training_run.features import features
 from simulator.training_run.framework import load_framework
 from simulator.training_run.interval import (
-    UNSEEN,
     Band,
     memory_interval,
-    memory_regimes_of,
+    memory_regime,
     shipped_intervals,
     step_interval,
-    step_regimes_of,
+    step_regime,
     widened,
 )
 from simulator.training_run.layer_work import matmul_type, wide_type
@@ -44,8 +41,7 @@ from simulator.training_run.recalibrate import (
     calibrated_interval,
     is_calibrated,
 )
-from simulator.training_run.step_line import StepLine
-from simulator.training_run.step_time import StepParts, step_parts
+from simulator.training_run.step_time import step_parts
 from simulator.training_run.training_run import TrainingRun
 
 # A coefficient's weight is the change of the step over that of the coefficient, at this change.
@@ -113,11 +109,8 @@ def explain_run(
     assigned = assign([run])
     file = calibrated(shipped, calibration)
     values = assigned.from_file(file)
-    parts = step_parts(x, assigned.of(values))
-    by_kind = {kind: float(value[0]) for kind, value in assigned.of(values).items()}
-    lines = step_lines(x, by_kind)
-    _must_add_up(lines, parts)
-    total = float(parts.total_s[0])
+    lines = step_lines(x, assigned.of(values))
+    total = float(step_parts(x, assigned.of(values)).total_s[0])
     weights = {}
     for i, name in enumerate(assigned.names):
         nudged = values.copy()
@@ -148,21 +141,13 @@ def explain_run(
         memory=memory,
         memory_interval=None
         if memory is None
-        else _banded(
+        else _used(
             memory_interval(run, memory.shown_bytes),
-            memory_regimes_of(run),
+            memory_regime(run, shipped_intervals().memory),
             shipped_intervals().memory,
         ),
         why_no_memory=why,
     )
-
-
-def _must_add_up(lines: Sequence[StepLine], parts: StepParts) -> None:
-    """Our own fault if not: `explain_step` would no longer say what `step_time` computes."""
-    for name in StepParts.__dataclass_fields__:
-        said = sum(line.time_s for line in lines if line.part == name)
-        found = float(getattr(parts, name)[0])
-        assert abs(said - found) <= 1e-9 * float(parts.total_s[0]), (name, said, found)
 
 
 def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile) -> str:
@@ -174,30 +159,18 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
 
 
 def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
-    names = (*step_regimes_of(run), UNSEEN)
-    found = _banded(step_interval(run, time_s), names, shipped_intervals().step)
+    known = shipped_intervals().step
+    regime = step_regime(run, known)
+    if calibration is not None and is_calibrated(run, calibration):
+        found = _used(calibrated_interval(run, time_s, calibration), regime, known)
+        return replace(found, scale=calibration.interval_scale)
     # What no fitted run had widens it, as in the batch predictions.
-    found = replace(found, interval=widened(found.interval, unfitted_s([run], [time_s])[0]))
-    if calibration is None or not is_calibrated(run, calibration):
-        return found
-    return IntervalUsed(
-        interval=calibrated_interval(run, time_s, calibration),
-        regime=found.regime,
-        rows=found.rows,
-        scale=calibration.interval_scale,
-    )
+    widen = widened(step_interval(run, time_s), unfitted_s([run], [time_s])[0])
+    return _used(widen, regime, known)
 
 
-def _banded(interval: Interval, regimes: Sequence[str], bands: Mapping[str, Band]) -> IntervalUsed:
-    """The regime is the first whose band gives the interval."""
-    for name in regimes:
-        band = bands.get(name)
-        if band is None:
-            continue
-        ends = interval.value * np.asarray([min(1.0, band.low), max(1.0, band.high)])
-        if np.allclose(ends, [interval.low, interval.high], rtol=1e-12, atol=0.0):
-            return IntervalUsed(interval=interval, regime=name, rows=band.rows)
-    raise AssertionError(f"none of the regimes {regimes} has the interval {interval}")
+def _used(interval: Interval, regime: str, bands: Mapping[str, Band]) -> IntervalUsed:
+    return IntervalUsed(interval=interval, regime=regime, rows=bands[regime].rows)
 
 
 def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.training_run.far_level import FarLevel
+from simulator.training_run.message_seconds import PASSES
 from simulator.training_run.rank_group import RankGroup, stage_stride
 from simulator.training_run.training_run import TrainingRun
-
-_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 def far_collective_s(
@@ -29,7 +28,7 @@ def far_collective_s(
     ranks = group.ranks
     if ranks < 2 or size_bytes <= 0:
         return 0.0
-    passes = _PASSES[operation]
+    passes = PASSES[operation]
     slowest = 0.0
     for level in levels:
         inside = group.within(level.part_devices)

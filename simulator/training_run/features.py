@@ -160,8 +160,13 @@ class Features:
     overlaps_experts: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
-        """The features of some of the runs."""
-        return Features(**{f.name: getattr(self, f.name)[index] for f in fields(Features)})
+        """The features of some of the runs; arrays of one number are of all runs alike."""
+        return Features(**{f.name: of_rows(getattr(self, f.name), index) for f in fields(Features)})
+
+
+def of_rows(values: Array, index: NDArray[np.intp] | slice) -> Array:
+    """The values of some of the runs; one number is that of all."""
+    return values if values.size == 1 else values[index]
 
 
 def features(

@@ -7,6 +7,7 @@ allocates, what its allocator reserves, and what the device shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
@@ -58,7 +59,7 @@ class Footprint:
     reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
     needed_bytes     what must be there for the run not to fail
     device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
-    shown_bytes      what the stack's own report prints, of the rank that it prints
+    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`
     refused          why the stack would not run this layout, "" if it would
     """
 
@@ -68,6 +69,7 @@ class Footprint:
     needed_bytes: float
     device_bytes: float
     shown_bytes: float
+    shown_rank: int
     refused: str = ""
 
     @property
@@ -88,7 +90,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     sizes = TensorSizes(run)
     shares = stage_split(run)
     in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)
-    layer = _layer_bytes(run, stack, sizes)
+    layer = layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
         for rank in range(run.pp)
@@ -96,11 +98,11 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     reserved = max(rank.reserved_bytes for rank in ranks)
     device = reserved + get_device(run.device).reserved_bytes.value
     device += stack.device_extra_gib.value * GIB
-    shown = ranks[:1] if stack.peak_rank == "first" else ranks
+    shown = _shown(ranks, stack)
     reported = reported_peak_bytes(run) if runs_program and stack.program else None
     by_kind = {
-        "allocated": max(rank.allocated_bytes for rank in shown),
-        "reserved": max(rank.reserved_bytes for rank in shown),
+        "allocated": shown.allocated_bytes,
+        "reserved": shown.reserved_bytes,
         "device": device,
     }
     return Footprint(
@@ -110,8 +112,18 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
         shown_bytes=by_kind[stack.shows] if reported is None else reported,
+        shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
+
+
+def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory) -> RankFootprint:
+    """The rank that the stack's report is of. The device's memory is the fullest rank's, whichever
+    prints it."""
+    first = stack.peak_rank == "first" and stack.shows != "device"
+    if stack.shows == "allocated":
+        return max(ranks[:1] if first else ranks, key=lambda rank: rank.allocated_bytes)
+    return max(ranks[:1] if first else ranks, key=lambda rank: rank.reserved_bytes)
 
 
 def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
@@ -119,7 +131,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     stack = memory_of(run)
     sizes = TensorSizes(run)
     shares = stage_split(run)
-    layer = _layer_bytes(run, stack, sizes)
+    layer = layer_bytes(run, stack, sizes)
     return _rank_footprint(
         run,
         stack,
@@ -138,7 +150,7 @@ def fits(run: TrainingRun) -> bool:
     return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 
-def _layer_bytes(
+def layer_bytes(
     run: TrainingRun, stack: FrameworkMemory, sizes: TensorSizes
 ) -> tuple[ActivationBytes, ActivationBytes]:
     """Of a layer under the run's recompute kind, and of one that is not run again."""
@@ -147,19 +159,41 @@ def _layer_bytes(
     return layer, layer if whole else activation_bytes("none", stack, sizes)
 
 
-def _kept_bytes(
-    run: TrainingRun, layers: tuple[ActivationBytes, ActivationBytes], share: StageShare
-) -> float:
-    """Of one micro-batch on a virtual stage; its first layers are those that are run again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLayers:
+    """So many layers of a rank that keep as many bytes each of one micro-batch."""
+
+    name: str
+    count: int
+    bytes_each: float
+
+
+def kept_layers(
+    run: TrainingRun,
+    layers: tuple[ActivationBytes, ActivationBytes],
+    shares: Sequence[StageShare],
+) -> tuple[KeptLayers, ...]:
+    """What the layers of a rank's virtual stages keep; a stage's first are those run again.
+
+    layers  under the run's recompute kind, and of layers that are not run again (`layer_bytes`)
+    """
     again, plain = layers
-    count = run.recompute_layers or share.num_layers
-    dense = min(share.dense_layers, count)
-    expert = min(share.expert_layers, count - dense)
-    return (
-        dense * again.dense_layer
-        + expert * again.expert_layer
-        + (share.dense_layers - dense) * plain.dense_layer
-        + (share.expert_layers - expert) * plain.expert_layer
+    dense = expert = 0
+    for share in shares:
+        count = run.recompute_layers or share.num_layers
+        first = min(share.dense_layers, count)
+        dense += first
+        expert += min(share.expert_layers, count - first)
+    others = sum(share.dense_layers for share in shares) - dense
+    other_experts = sum(share.expert_layers for share in shares) - expert
+    found = (
+        ("layers", dense, again.dense_layer),
+        ("expert layers", expert, again.expert_layer),
+        ("layers not recomputed", others, plain.dense_layer),
+        ("expert layers not recomputed", other_experts, plain.expert_layer),
+    )
+    return tuple(
+        KeptLayers(name=name, count=count, bytes_each=each) for name, count, each in found if count
     )
 
 
@@ -202,7 +236,7 @@ def _rank_footprint(
     here = RankFacts(num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine))
     always = sizes.total(stack.always, here)
     layer, _ = layers
-    kept = sum(_kept_bytes(run, layers, share) for share in mine)
+    kept = sum(each.count * each.bytes_each for each in kept_layers(run, layers, mine))
     # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
     activations = _on_device(run, kept * in_flight / len(mine), layers)
     rerun = max(

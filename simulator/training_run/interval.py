@@ -100,10 +100,14 @@ def step_interval(
 ) -> Interval:
     """The interval of a predicted step time, of the shipped bands, or of others where there are
     any."""
-    if not known:
-        known = shipped_intervals().step
+    known = known or shipped_intervals().step
+    return _applied(known[step_regime(run, known)], time_s)
+
+
+def step_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's step time takes."""
     names = step_regimes_of(run) if _pair(run) in known else (UNSEEN, _EVERY)
-    return _applied(known, names, time_s)
+    return _narrowest(names, known)
 
 
 def widened(found: Interval, unfitted_s: float) -> Interval:
@@ -139,13 +143,20 @@ def memory_interval(
     run: TrainingRun, peak_bytes: float, known: Mapping[str, Band] | None = None
 ) -> Interval:
     """The interval of a predicted peak, of the shipped bands, or of others where there are any."""
-    if not known:
-        known = shipped_intervals().memory
-    return _applied(known, memory_regimes_of(run), peak_bytes)
+    known = known or shipped_intervals().memory
+    return _applied(known[memory_regime(run, known)], peak_bytes)
 
 
-def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
-    band = next(bands[name] for name in names if name in bands)
+def memory_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's peak takes."""
+    return _narrowest(memory_regimes_of(run), known)
+
+
+def _narrowest(names: Sequence[str], known: Mapping[str, Band]) -> str:
+    return next(name for name in names if name in known)
+
+
+def _applied(band: Band, value: float) -> Interval:
     return Interval(value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high))
 
 

@@ -18,7 +18,8 @@ from profiles.hardware.collective_curve import ScaledCurves
 from simulator.training_run.rank_group import RankGroup
 from simulator.training_run.torus import torus_share
 
-_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+# How often a ring sends the tensor, less each rank's own share.
+PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def collective(
         if links.torus:
             share = torus_share(group, links.torus)
             links = replace(links, inner_bytes_per_s=links.inner_bytes_per_s * share)
-    passes = _PASSES[operation]
+    passes = PASSES[operation]
     nodes = -(-ranks // per_node)
     moved = passes * size_bytes * (ranks - 1) / ranks
     if operation == "all_to_all":

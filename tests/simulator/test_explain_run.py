@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from simulator.training_run.footprint import footprint
 from simulator.training_run.predict_runs import predict_runs
 from simulator.training_run.recalibrate import Calibration, calibrated_interval
 from simulator.training_run.training_run import TrainingRun
+from tests.simulator.described_runs import GPT_RUN
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"
 
@@ -41,7 +43,7 @@ def parts_of(found: RunExplanation) -> dict[str, float]:
 
 
 def test_lines_add_up_to_the_batch_predictions_part_by_part() -> None:
-    """The oracle is the batch path: another array length, other rows beside each."""
+    """Lines are formulas run on symbols; the batch runs them on arrays of all rows."""
     rows = read_runs(FIGURES, lenient=True)
     checked = 0
     for asked in predict_runs(rows):
@@ -82,6 +84,37 @@ def test_memory_lines_add_up_to_the_footprint() -> None:
         assert found.shown_bytes == peaks.shown_bytes
         checked += 1
     assert checked > 10
+
+
+def test_kept_layers_compute_to_the_activations() -> None:
+    """Printed sizes have three digits: `(2 layers x 1.20 GiB + 10 ...) x 8 in flight`."""
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    some = replace(GPT_RUN, pp=4, num_devices=32, recompute="full", recompute_layers=3)
+    checked = 0
+    for run in (some, replace(GPT_RUN, recompute="selective"), *completed(FIGURES, every=5)):
+        try:
+            lines = explain_memory(run).lines
+        except ShardwrightError:
+            continue
+        for line in lines:
+            if line.name != "activations" or "host memory" in line.numbers:
+                continue
+            layers, _, rest = line.numbers.partition(") x ")
+            kept = sum(
+                int(count) * float(size) * units[unit]
+                for count, size, unit in re.findall(r"(\d+) [a-z ]+ x ([\d.]+) (\w+)", layers)
+            )
+            found = re.match(r"([\d.]+) in flight(?: / (\d+) chunks)?", rest)
+            assert found is not None
+            kept *= float(found[1]) / int(found[2] or 1)
+            assert kept == pytest.approx(line.memory_bytes, rel=0.01), (run.id, line)
+            checked += 1
+    assert checked > 5
+    (activations,) = (x for x in explain_memory(some).lines if x.name == "activations")
+    # 96 layers on 4 stages: 3 of each 24 keep their inputs only, for 4 micro-batches.
+    assert "3 layers x " in activations.numbers
+    assert "21 layers not recomputed x " in activations.numbers
+    assert ") x 4 in flight" in activations.numbers
 
 
 def test_weights_are_shares_of_what_is_proportional() -> None:

@@ -21,7 +21,9 @@ from simulator.training_run.far_level import FarLevel
 from simulator.training_run.far_seconds import far_collective_s, far_cut
 from simulator.training_run.features import features
 from simulator.training_run.rank_group import RankGroup
-from simulator.training_run.step_time import far_cuts, step_parts
+from simulator.training_run.step_term import Earlier
+from simulator.training_run.step_terms import TERMS
+from simulator.training_run.step_time import step_parts
 from simulator.training_run.torus import torus_share
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, of_each, plain
 
@@ -106,7 +108,9 @@ def test_pipelines_over_sites_beside_the_timeline(
         cut_far_latency=np.asarray([send]),
         cut_crossings=np.asarray([parts - 1.0]),
     )
-    found = far_cuts(asked, of_each(plain(cut_exposed=0.0)), np.asarray([1.0]))
+    (term,) = (term for term in TERMS if term.name == "sends between far parts of the machine")
+    earlier = Earlier(trouble=np.zeros(1, dtype=bool), layer=np.zeros(1), busiest=np.asarray([1.0]))
+    found = term.seconds(asked, of_each(plain(cut_exposed=0.0)), earlier)
     assert float(found[0]) == pytest.approx(added, rel=0.10 if chunks == 1 else 0.20)
 
 
@@ -151,7 +155,7 @@ OPTIONS = (
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: "-".join(map(str, option)))
 def test_the_explanation_adds_up(option: dict[str, object]) -> None:
-    """`explain_run` itself checks every part of the step against `step_parts`."""
+    """Lines are made of symbols, `step.interval.value` of arrays."""
     run = replace(GPT_RUN, num_devices=128, dp=2, **option)
     found = explain_run(run, shipped_coefficients())
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from simulator.durations import Durations
 from simulator.schedule import build_schedule
+from simulator.soft_maximum import larger
 from simulator.timeline import simulate
 from simulator.training_run.features import Features, features
-from simulator.training_run.step_time import StepParts, larger, step_parts
+from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import (
     GPT_RUN,

@@ -1,0 +1,224 @@
+"""The table of step terms: sums by hand, printed numbers that compute, a new cost in one place."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner.layout.rules import load_layout_rules
+
+from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.prices import LayoutPrices
+from profiles.published.run import FIGURES
+from profiles.published.run_table import read_runs
+from simulator.formula_symbol import Symbol
+from simulator.training_run import step_terms
+from simulator.training_run.coefficients import assign, shipped_coefficients
+from simulator.training_run.explain_run import explain_run
+from simulator.training_run.explain_step import StepLine, step_lines
+from simulator.training_run.features import Features, features
+from simulator.training_run.predict_runs import predict_runs
+from simulator.training_run.step_term import LAYER, Term
+from simulator.training_run.step_terms import TERMS
+from simulator.training_run.step_time import StepParts, step_parts
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, of_each, plain, training_runs
+
+
+def made(**values: float) -> Features:
+    """Features of one run, 0 where not given."""
+    names = [f.name for f in fields(Features)]
+    assert set(values) <= set(names)
+    values = {"tensor_nodes": 1.0, **values}
+    return Features(**{name: np.asarray([float(values.get(name, 0.0))]) for name in names})
+
+
+# Four stages of five layers on two nodes, eight micro-batches.
+FOUR_STAGES = made(
+    microbatches=8, pp=4, vpp=1, dp=1, devices=4, nodes=2, layers=5, last_layers=5, all_layers=20,
+    matmul_forward=2e-3, matmul_backward=4e-3, tensor_inner=0.5e-3, head_matmul=1e-3,
+    cut_outer=0.1e-3, optimizer_s=3e-3,
+)  # fmt: skip
+COEFFICIENTS = plain(matmul=1.1, inner=2.0, cut_exposed=0.5, optimizer=2.0, spread=0.01)
+
+
+def by_name(x: Features, changes: dict[str, float]) -> dict[str, StepLine]:
+    return {line.name: line for line in step_lines(x, of_each(changes))}
+
+
+def test_lines_by_hand() -> None:
+    """A layer: matmuls 1.1 x (2 + 4) ms, collectives 2 x 0.5 ms in each of 2 passes: 8.6 ms. A
+    stage: 43 ms, the last 1.1 ms more, which sets the pace: 8 x 44.1 = 352.8 ms. The others idle
+    4 x 43 + 1.1 - 44.1 = 129 ms. A send takes 0.1 ms: 2 x 0.1 x (8 x 0.5 + 3) = 1.4 ms. The
+    optimizer 2 x 3 ms. Two nodes are one doubling: 1 % of 489.2 ms."""
+    found = by_name(FOUR_STAGES, COEFFICIENTS)
+    expected = {
+        "matmuls, forward": 5 * 8 * 2.2,
+        "matmuls, backward": 5 * 8 * 4.4,
+        "tensor parallelism's collectives": 5 * 8 * 2.0,
+        "logits and loss": 8 * 1.1,
+        "idle stages": 129.0,
+        "sends between stages": 1.4,
+        "optimizer": 6.0,
+        "the slowest of the nodes": 4.892,
+    }
+    assert {name: line.time_s * 1e3 for name, line in found.items()} == pytest.approx(expected)
+    parts = step_parts(FOUR_STAGES, of_each(COEFFICIENTS))
+    assert float(parts.total_s[0]) == pytest.approx(494.092e-3)
+    assert found["matmuls, forward"].formula == "matmul x kernels alone x layers x micro-batches"
+    assert found["matmuls, forward"].numbers == "1.1 x 2 ms x 5 layers x 8 micro-batches"
+    words = "other stages / chunks; other stages = all stages - busiest stage"
+    assert found["idle stages"].formula == words
+    assert found["idle stages"].numbers == "129 ms / 1; other stages = 173 ms - 44.1 ms"
+
+
+def test_exposed_messages_and_a_slow_host_by_hand() -> None:
+    """One device, one layer of 2 ms, 1 micro-batch; 100 kernels at 40 us are 4 ms of host: the
+    6-norm of 2 and 4 is (64 + 4096)^(1/6) = 4.0104 ms. Gathers of 1 ms under 4.0104 ms show 10 %
+    and (1 + 4160)^(1/6) - 4.0104 = 0.0002 ms."""
+    x = made(
+        microbatches=1, pp=1, vpp=1, dp=1, devices=1, nodes=1, layers=1, last_layers=1,
+        attention_forward=2e-3, kernels_forward=100, gather_inner=1e-3,
+    )  # fmt: skip
+    found = by_name(x, plain(launch_us=40.0, gather_exposed=0.1))
+    assert found["waiting for the host"].time_s == pytest.approx(2.0104e-3, rel=1e-4)
+    assert "host = kernels forward x launch_us" in found["waiting for the host"].formula
+    shown = found["gathering sharded weights (ZeRO-3)"].time_s
+    assert shown == pytest.approx(0.1002e-3, rel=1e-3)
+
+
+def test_recomputation_by_hand() -> None:
+    """Half of the layers: 0.5 x 3 ms more forward, and 2.5 passes of messages instead of 2."""
+    x = made(
+        microbatches=1, pp=1, vpp=1, dp=1, devices=1, nodes=1, layers=1, last_layers=1,
+        matmul_forward=3e-3, recomputed_matmul=0.5, tensor_inner=2e-3,
+    )  # fmt: skip
+    found = by_name(x, plain())
+    assert found["matmuls, recomputed"].time_s == pytest.approx(1.5e-3)
+    assert found["matmuls, recomputed"].numbers == "0.5 x 3 ms x 1 layers x 1 micro-batches"
+    assert found["tensor parallelism's collectives"].time_s == pytest.approx(2.5 * 2e-3)
+
+
+# ---- What is printed computes
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+
+
+def computed(numbers: str) -> float:
+    """The value of a printed line of numbers."""
+    text = numbers.partition(";")[0]
+    text = re.sub(r"([\d.]+(?:e[+-]?\d+)?) (ns|us|ms|min|s|h)\b",
+                  lambda m: str(float(m[1]) * _UNITS[m[2]]), text)  # fmt: skip
+    text = re.sub(r" (layers|micro-batches)\b", "", text).replace(" x ", " * ")
+    known = {"larger": six_norm, "max": max, "min": min, "log2": math.log2}
+    return float(eval(text, known))
+
+
+def six_norm(a: float, b: float) -> float:
+    return (a**6 + b**6) ** (1 / 6)
+
+
+def test_printed_numbers_compute_to_the_seconds_of_their_line() -> None:
+    """Rounded to three digits each; differences, which lose digits, are left to the hand-made."""
+    checked = 0
+    for asked in predict_runs(read_runs(FIGURES, lenient=True))[::3]:
+        if asked.run is None:
+            continue
+        for line in explain_run(asked.run, shipped_coefficients()).lines:
+            if " - " in line.numbers or line.part == "stall_s" or "largest of" in line.formula:
+                continue
+            assert computed(line.numbers) == pytest.approx(line.time_s, rel=0.03), line
+            checked += 1
+    assert checked > 300
+
+
+def test_symbols_keep_brackets_and_drop_what_changes_nothing() -> None:
+    a, b = Symbol(2.0, "a"), Symbol(3.0, "b")
+    nothing, one = Symbol(0.0, "c"), np.ones(1)
+    for found, words, value in (
+        (a * (b + nothing) * one, "a x b", 6.0),
+        (a * (b + 1.0), "a x (b + 1)", 8.0),
+        (a - (b - 1.0), "a - (b - 1)", 0.0),
+        (10.0 - (a + b), "10 - (a + b)", 5.0),
+        (a / (b * 2.0), "a / (b x 2)", 1 / 3),
+        (1e-6 * a * b, "a x b", 6e-6),
+        (np.where(a > b, a, a + b), "a + b", 5.0),
+        (np.maximum(a + b, 0.0), "a + b", 5.0),
+        (np.minimum(np.asarray([4.0]), a), "min(4, a)", 2.0),
+    ):
+        assert found.value == pytest.approx(value)
+        assert found.words == (words if value else "0")
+
+
+# ---- Properties that searches rely on
+
+
+@settings(max_examples=40, deadline=None)
+@given(run=training_runs(), more=st.floats(1e-6, 3.0))
+def test_more_idle_time_never_shortens_a_step(run, more) -> None:
+    """Bounds take the least idle share that is possible."""
+    x = features([run], all_fit=True)
+    assigned = assign([run])
+    c = assigned.of(assigned.from_file(shipped_coefficients()))
+    least = replace(x, idle_share=np.minimum(x.idle_share, 1e-12))
+    longer = replace(x, idle_share=x.idle_share + more * (x.idle_share > 0))
+    totals = [float(step_parts(each, c).total_s[0]) for each in (least, x, longer)]
+    assert totals == sorted(totals)
+
+
+def test_names_and_parts_are_known() -> None:
+    assert len({term.name for term in TERMS}) == len(TERMS)
+    assert {term.part for term in TERMS} == set(StepParts.__dataclass_fields__)
+
+
+# ---- A new cost is one term
+
+
+def llama_prices():
+    base = replace(LLAMA_RUN, num_devices=16, dp=16, stack="megatron-core", global_batch=32)
+    ground = LayoutGround(
+        model=base.model, rules=load_layout_rules("megatron-core"), num_devices=16,
+        node_devices=8, global_batch=32, seq_len=4096,
+    )  # fmt: skip
+    space = LayoutSpace(tp=(1, 2), pp=(1, 4))
+    return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, ground)
+
+
+@pytest.mark.parametrize("per", [None, LAYER], ids=["once a step", "in each layer"])
+def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
+    """A pause for a checkpoint: the optimizer's bytes at a hundredth of the memory's bandwidth,
+    every 50 steps. It shows in the step, in prices and bounds, and in the explanation."""
+    base, prices, layouts = llama_prices()
+    pause = Term(
+        "writing checkpoints",
+        "overhead_s",
+        lambda x, c, earlier: 100.0 * x.optimizer_s / 50.0,
+        per=per,
+    )
+    run = replace(GPT_RUN, outer_link="8x200Gb/s HDR IB per node")
+    before = step_parts(features([run]), of_each(plain()))
+    bounds, exact = prices.step_times(layouts), prices.exact(layouts)
+    monkeypatch.setattr(step_terms, "TERMS", (*TERMS, pause))
+    after = step_parts(features([run]), of_each(plain()))
+    each = 2.0 * float(features([run]).optimizer_s[0])
+    # 32 micro-batches of 12 layers on each of 8 stages; 7 of them idle once for each stage.
+    times = 1 if per is None else 12 * 32
+    assert float((after.overhead_s - before.overhead_s)[0]) == pytest.approx(times * each)
+    idle = 0 if per is None else 7 * 12
+    assert float((after.bubble_s - before.bubble_s)[0]) == pytest.approx(idle * each)
+    dearer = prices.step_times(layouts)
+    assert np.all(dearer > bounds)
+    for index in np.linspace(0, len(layouts) - 1, 20).astype(int).tolist():
+        time_s = float(prices.exact_parts(layouts.run(base, index)).total_s[0])
+        assert dearer[index] <= time_s * (1 + 1e-9)
+        if exact[index]:
+            assert dearer[index] == pytest.approx(time_s, rel=1e-9)
+    (line,) = (
+        line for line in explain_run(run, shipped_coefficients()).lines if line.name == pause.name
+    )
+    assert line.time_s == pytest.approx(times * each)
+    assert line.formula.startswith("100 x bytes / bandwidth / 50")
