@@ -9,6 +9,7 @@ from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.plan_of_layout import plan_of_layouts
+from planner.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalog import device_names
 from profiles.hardware.cluster import Cluster
@@ -43,6 +44,21 @@ def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: st
     if solver != "auto":
         return f"--solver {solver} is a solver of chains of blocks"
     return ""
+
+
+def layout_space_of(space: Space) -> LayoutSpace:
+    """The axes of a search over blocks as those of one over layouts."""
+    schedules = tuple(name for name in space.schedule or () if name != "none")
+    return LayoutSpace(
+        pp=space.pp,
+        dp=space.dp,
+        tp=space.tp,
+        vpp=space.vpp,
+        zero=space.zero,
+        micro_batch=space.micro_batch,
+        schedule=schedules or None,
+        recompute=space.recompute,
+    )
 
 
 def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:

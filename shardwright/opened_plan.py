@@ -11,6 +11,9 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from planner.mixed_answer import MIXED_SCHEMA
 from profiles.document import read_document, read_mapping, write_document
 from profiles.errors import DocumentError
+from profiles.hardware.catalog import get_cluster
+from shardwright.executor_layouts import EXECUTOR, runnable_answer
+from shardwright.places import local_profile
 from simulator.decision import check_decision, layout_decision
 from simulator.measurement import MEASUREMENT_SCHEMA
 from simulator.op_sharding_file import OP_SHARDING_SCHEMA
@@ -41,7 +44,11 @@ class OpenedPlan:
 
     @property
     def planned(self) -> PlanFile:
-        """The answer for our own executor; raises DocumentError for a framework's layout."""
+        """The answer for our own executor: a layout of its own as stages of the model's blocks,
+        which are traced for it; raises DocumentError for another framework's layout."""
+        if isinstance(self.answer, LayoutFile) and self.answer.stack == EXECUTOR:
+            cluster = get_cluster(self.answer.cluster, local=local_profile())
+            return runnable_answer(self.answer, cluster)
         if isinstance(self.answer, LayoutFile):
             raise DocumentError(
                 f"{self.path} is a layout of {self.answer.model} for {self.answer.stack}, which "

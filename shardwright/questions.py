@@ -38,6 +38,7 @@ from profiles.errors import (
     InputError,
     ModelError,
     ShardwrightError,
+    TraceError,
     UnknownNameError,
 )
 from profiles.hardware.catalog import get_cluster
@@ -46,6 +47,12 @@ from profiles.hardware.prices import KINDS, price_of
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.axes import AXES, Axes, axes_of
+from shardwright.executor_layouts import (
+    EXECUTOR,
+    executor_space,
+    layout_space_of,
+    why_block_by_block,
+)
 from shardwright.layout_task import layout_job, layout_task
 from shardwright.named_model import DEFAULT_SEQUENCE, Sample, described, sample_of
 from shardwright.plan_options import (
@@ -203,8 +210,9 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
     """
     cluster = get_cluster(question.cluster, local=local)
     price = price_for(cluster, question.price)
-    if question.layouts is not None:
-        job = layout_job(layout_task(_layout_question(question, question.layouts, cluster)))
+    layouts = question.layouts or _executor_layouts(question, cluster)
+    if layouts is not None:
+        job = layout_job(layout_task(_layout_question(question, layouts, cluster)))
     else:
         job = job_of(
             task_of(
@@ -218,6 +226,20 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
         )
     key = content_hash({"job": job.key, "question": question, "price": price})
     return Posed(question=question, key=key, job=job, price=price)
+
+
+def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
+    """A question for our own executor as one of layouts; None where it is searched block by
+    block, as a single question would be (commands/plan.py)."""
+    work = question.workload
+    if why_block_by_block(cluster, optimizer=work.optimizer, solver=question.solver):
+        return None
+    try:
+        figures = described(question.model, work.sequence_length).figures
+    except (InputError, TraceError):
+        return None
+    space = executor_space(layout_space_of(question.space), figures)
+    return LayoutAsk(stack=EXECUTOR, precision=work.precision, space=space)
 
 
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:

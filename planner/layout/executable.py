@@ -16,7 +16,7 @@ from simulator.workload import Workload
 
 _KINDS = {
     "none": Recompute.NONE,
-    "selective": Recompute.ATTENTION,
+    "attention": Recompute.ATTENTION,
     "full": Recompute.FULL,
 }
 _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
