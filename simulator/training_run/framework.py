@@ -153,6 +153,11 @@ class FrameworkRules:
             for value in given:
                 check_name(what, value, known, f"{self.name}: rules")
 
+    def runs(self, degrees: Mapping[str, int], zero_stage: int) -> bool:
+        """Whether it has every axis that is above 1, and the ZeRO stage."""
+        split = {axis for axis, degree in degrees.items() if degree > 1}
+        return split <= set(self.axes) and zero_stage in self.zero_stages_at(degrees["pp"])
+
     def zero_stages_at(self, pp: int) -> tuple[int, ...]:
         """The ZeRO stages that it offers with pp pipeline ranks."""
         return self.zero_stages + (self.zero_stages_without_pipeline if pp == 1 else ())
@@ -184,8 +189,8 @@ class Framework:
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient
     overlaps_host   transfers to and from host memory go on beside computing
-    own_executor   exchanges gradients and parameters as our executor does (step_messages.py): without
-               a pipeline sharded ones in every backward, beside one whole ones after the last
+    own_executor   exchanges gradients and parameters as ours does (step_messages.py): without a
+               pipeline sharded ones in every backward, beside one whole ones after the last
     splits_sends   tensor-parallel ranks send a share each between stages and gather it there,
                with or without sequence parallelism
     blocking_messages   the host waits for every message between stages: sizes travel ahead and are
@@ -244,6 +249,15 @@ class Framework:
         check_name("recompute kind", self.selective, tuple(RECOMPUTE_KINDS), self.name)
         for stage in (*self.rules.zero_stages_at(1), self.usual_zero_stage):
             self.memory_at(stage)
+
+    def recompute_meant(self, kind: str) -> str:
+        """The kind that a word means: `selective` and `attention` are what it does of that sort.
+
+        >>> load_framework("torchtitan").recompute_meant("selective")
+        'alternate'
+        """
+        own = kind in self.rules.recompute or kind not in ("selective", "attention")
+        return kind if own else self.selective
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
         """What it keeps at a ZeRO stage; raises InputError where its file does not say."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.model.transformer import Transformer
 from simulator.schedule import schedule_kind
@@ -27,7 +27,7 @@ class StageShare:
 
 
 def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
-    """The virtual stages of a run in the order of the model.
+    """The virtual stages of a run in the order of the model, of all copies that its ranks hold.
 
     split  `cost` cuts as nanotron does (src/nanotron/models/base.py, build_model); `even` gives
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
@@ -51,7 +51,9 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
             )
         )
         begins += layers
-    return tuple(shares)
+    # A second copy of the model runs the other way (DualPipe).
+    mirrored = [replace(share, rank=run.pp - 1 - share.rank) for share in shares]
+    return tuple(shares + mirrored * (kind.copies - 1))
 
 
 def _dense_before(model: Transformer, layers: int) -> int:

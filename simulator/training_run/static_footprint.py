@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulator.schedule import schedule_kind
 from simulator.training_run.framework import FrameworkMemory, load_framework
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
@@ -38,7 +39,7 @@ def static_bytes(
     """
     tp = run.tp if load_framework(run.stack).splits_vocabulary else 1
     dense, experts = _rank_parameters(run, shares, vocabulary / tp)
-    ranks = run.sharing_ranks
+    ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
     expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
     if run.expert_parallel == 1:
         # Experts are then divided by tp as the other matrices are.

@@ -23,11 +23,11 @@ from simulator.training_run.training_run import TrainingRun
 def data_messages(run: TrainingRun, stack: Framework, links: Links) -> tuple[Messages, Messages]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step.
 
-    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and 3
-    shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3 for
-    the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage 3
-    gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step. Its
-    ZeRO 1 sums whole gradients and hands out what each rank updated.
+    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and
+    3 shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3
+    for the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage
+    3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
+    Its ZeRO 1 sums whole gradients and hands out what each rank updated.
     """
     group, stride = data_group(run), run.tp
     if group.ranks < 2 or run.lora:
