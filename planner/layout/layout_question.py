@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
@@ -37,6 +37,11 @@ class LayoutQuestion:
     precision: str
     space: LayoutSpace
     options: AskedOptions = field(default_factory=AskedOptions)
+
+    def __post_init__(self) -> None:
+        if self.space.recompute is not None:
+            meant = tuple(map(load_framework(self.stack).recompute_meant, self.space.recompute))
+            object.__setattr__(self, "space", replace(self.space, recompute=meant))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,7 +257,7 @@ def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
     if name in LOW_PRECISIONS and name not in rules.precisions:
         raise InputError(
             f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
-            f"(profiles/data/layout_rules/{rules.name}.toml)"
+            f"(rules of its framework file)"
         )
 
 
@@ -278,7 +278,7 @@ def _orders(
         if order not in rules.orders:
             raise InputError(
                 f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
-                f"(profiles/data/layout_rules/{rules.name}.toml)"
+                f"(rules of its framework file)"
             )
     return asked or rules.orders[:1]
 

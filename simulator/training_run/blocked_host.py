@@ -5,7 +5,6 @@ Facts for `message_stalls.py`, which says what they cost; all 0 of other framewo
 
 from __future__ import annotations
 
-from profiles.errors import UnknownNameError
 from profiles.hardware.catalog import get_device
 from simulator.training_run.footprint import footprint
 from simulator.training_run.framework import Framework
@@ -40,7 +39,4 @@ def blocked_host(
 
 
 def _is_over_memory(run: TrainingRun) -> bool:
-    try:
-        return footprint(run).needed_bytes > get_device(run.device).usable_bytes
-    except UnknownNameError:  # no memory file describes its stack
-        return False
+    return footprint(run).needed_bytes > get_device(run.device).usable_bytes

@@ -59,7 +59,7 @@ class MemoryExplanation:
 def explain_memory(run: TrainingRun) -> MemoryExplanation:
     """The parts of what the stack's own report would print.
 
-    Raises UnknownNameError or InputError where no memory file describes the run's stack.
+    Raises InputError where the framework's file does not describe the ZeRO stage.
     """
     stack = memory_of(run)
     found = footprint(run)
@@ -109,7 +109,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         shown_bytes=found.shown_bytes,
         lines=tuple(line for line in lines if line.memory_bytes),
         tensors=_tensors(run, stack, rank),
-        stack=stack.name,
+        stack=run.stack,
         source=stack.source,
         date=stack.date,
         refused=found.refused,

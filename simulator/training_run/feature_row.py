@@ -8,7 +8,7 @@ from simulator.training_run.blocked_host import blocked_host
 from simulator.training_run.framework import Framework
 from simulator.training_run.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.idle_share import idle_share
-from simulator.training_run.layer_work import LayerWork, padded_vocabulary
+from simulator.training_run.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.message_row import message_row
 from simulator.training_run.rank_parameters import (
     layer_parameters,
@@ -114,7 +114,7 @@ def feature_row(
     row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
-    table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
+    table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row) if timelines else 0.0
     held = sum(rank_parameters(run, stack))

@@ -84,7 +84,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     runs_program  `shown_bytes` is that of the stack's program, where there is one: some 30 ms;
                   else it is counted, and all else is the same
 
-    Raises UnknownNameError where no memory file describes the run's stack.
+    Raises InputError where the framework's file does not describe the run's ZeRO stage.
     """
     stack = memory_of(run)
     sizes = TensorSizes(run)

@@ -60,7 +60,6 @@ class FrameworkMemory:
     offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, what stays on the device of
                        weights and gradients where the optimizer is in host memory
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
-    whole_gradients_in_pipelines   gradients are not sharded beside a pipeline, at any ZeRO stage
     stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, the head counts)
     peak_rank, shows   what the framework's own report prints: of the fullest rank (`any`) or of the
                        `first`; what is `allocated`, `reserved`, or what the `device` shows
@@ -99,7 +98,6 @@ class FrameworkMemory:
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
     program: str = ""
-    whole_gradients_in_pipelines: bool = False
 
     def __post_init__(self) -> None:
         check_name("program", self.program, _PROGRAMS, self.name)
@@ -155,6 +153,11 @@ class FrameworkRules:
             for value in given:
                 check_name(what, value, known, f"{self.name}: rules")
 
+    def runs(self, degrees: Mapping[str, int], zero_stage: int) -> bool:
+        """Whether it has every axis that is above 1, and the ZeRO stage."""
+        split = {axis for axis, degree in degrees.items() if degree > 1}
+        return split <= set(self.axes) and zero_stage in self.zero_stages_at(degrees["pp"])
+
     def zero_stages_at(self, pp: int) -> tuple[int, ...]:
         """The ZeRO stages that it offers with pp pipeline ranks."""
         return self.zero_stages + (self.zero_stages_without_pipeline if pp == 1 else ())
@@ -169,6 +172,7 @@ class Framework:
     attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
                uses nothing newer than Ampere's) or `unfused` (scores in memory)
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
+    splits_vocabulary   tables of embeddings, head and logits are split over tp
     norm_passes, activation_passes   how often the elementwise work of a layer reads or writes a
                token's activations, forward, in units of the hidden size (norms, residuals,
                dropout) and of the feed-forward's inner width; backward does the same again
@@ -185,6 +189,8 @@ class Framework:
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient
     overlaps_host   transfers to and from host memory go on beside computing
+    own_executor   exchanges gradients and parameters as ours does (step_messages.py): without a
+               pipeline sharded ones in every backward, beside one whole ones after the last
     splits_sends   tensor-parallel ranks send a share each between stages and gather it there,
                with or without sequence parallelism
     blocking_messages   the host waits for every message between stages: sizes travel ahead and are
@@ -222,6 +228,8 @@ class Framework:
     memory: tuple[FrameworkMemory, ...]
     rules: FrameworkRules
     coefficients_of: str = ""
+    splits_vocabulary: bool = True
+    own_executor: bool = False
     splits_sends: bool = False
     blocking_messages: bool = False
     overlaps_host: bool = False
@@ -241,6 +249,15 @@ class Framework:
         check_name("recompute kind", self.selective, tuple(RECOMPUTE_KINDS), self.name)
         for stage in (*self.rules.zero_stages_at(1), self.usual_zero_stage):
             self.memory_at(stage)
+
+    def recompute_meant(self, kind: str) -> str:
+        """The kind that a word means: `selective` and `attention` are what it does of that sort.
+
+        >>> load_framework("torchtitan").recompute_meant("selective")
+        'alternate'
+        """
+        own = kind in self.rules.recompute or kind not in ("selective", "attention")
+        return kind if own else self.selective
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
         """What it keeps at a ZeRO stage; raises InputError where its file does not say."""

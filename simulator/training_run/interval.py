@@ -18,6 +18,7 @@ from pathlib import Path
 
 from profiles.document import read_document
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_owner import software_of
 from simulator.training_run.coefficients import COEFFICIENTS_FILE
 from simulator.training_run.framework import load_framework, memory_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
@@ -65,7 +66,7 @@ def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
 
 def regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes that a run belongs to, the narrowest first."""
-    nodes, software = run.num_nodes, run.stack
+    nodes, software = run.num_nodes, _software(run)
     size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
     return (
         f"{software}, {run.device}, {size}",
@@ -78,7 +79,14 @@ def regimes_of(run: TrainingRun) -> tuple[str, ...]:
 
 
 def _pair(run: TrainingRun) -> str:
-    return f"{run.stack}, {run.device}"
+    return f"{_software(run)}, {run.device}"
+
+
+def _software(run: TrainingRun) -> str:
+    """The framework, or the one whose coefficients it takes where that has such layouts too."""
+    own, lender = load_framework(run.stack), load_framework(software_of(run))
+    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel}
+    return lender.name if lender.rules.runs(degrees, run.zero_stage) else own.name
 
 
 def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
@@ -119,7 +127,7 @@ def widened(found: Interval, unfitted_s: float) -> Interval:
 
 def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes of a run's memory, the narrowest first: what was not predicted of a peak goes
-    with what the stack keeps (its memory file, the precision, adapters), with collectives that
+    with what the stack keeps (its name, the precision, adapters), with collectives that
     hold tensors back (tensor parallelism and its reach) and with what is in flight.
 
     Raises what memory_of raises.

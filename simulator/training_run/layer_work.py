@@ -137,6 +137,12 @@ def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
     return padded(run.model, stack.vocabulary_multiple, run.tp)
 
 
+def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
+    """The rows of a table, or logits of a token, that a rank holds."""
+    whole = padded_vocabulary(run, stack)
+    return whole / run.tp if stack.splits_vocabulary else float(whole)
+
+
 def layer_work(
     run: TrainingRun, stack: Framework, *, experts: bool, imbalance: float = 1.0
 ) -> LayerWork:
@@ -211,7 +217,7 @@ def layer_work(
 
 def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
     """The logits and their loss."""
-    vocabulary = padded_vocabulary(run, stack) / run.tp
+    vocabulary = vocabulary_share(run, stack)
     logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
     moved = stack.loss_bytes * run.tokens * vocabulary
     return LayerWork(

@@ -18,7 +18,8 @@ def stage_layers(run: TrainingRun) -> tuple[float, float]:
     further tokens are among them. The same twice where there is one rank."""
     held = [0] * run.pp
     head = 0
-    for share in stage_split(run):
+    # Copies run a part of the micro-batches each: per micro-batch one of them counts.
+    for share in stage_split(run)[: run.pp * max(1, run.vpp)]:
         held[share.rank] += share.num_layers
         if share.has_head:
             head = share.rank

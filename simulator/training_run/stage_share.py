@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import ShardwrightError
 from profiles.model.transformer import Transformer
@@ -38,7 +38,8 @@ class StageShare:
 
 
 def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
-    """The virtual stages of a run in the order of the model, cut as its framework does."""
+    """The virtual stages of a run in the order of the model, cut as its framework does, of all
+    copies that its ranks hold (DualPipe: two)."""
     try:
         split = memory_of(run).stage_split
     except ShardwrightError:  # No file describes the framework's memory.
@@ -48,6 +49,7 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
 
 def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
     """The virtual stages under a rule.
+
 
     split  `cost` cuts as nanotron does (src/nanotron/models/base.py, build_model); `even` gives
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
@@ -96,7 +98,9 @@ def _split(
             )
         )
         begins += layers
-    return tuple(shares)
+    # A second copy of the model runs the other way (DualPipe).
+    mirrored = [replace(share, rank=pp - 1 - share.rank) for share in shares]
+    return tuple(shares + mirrored * (kind.copies - 1))
 
 
 def _dense_before(model: Transformer, layers: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.training_run.framework import FrameworkMemory
+from simulator.schedule import schedule_kind
+from simulator.training_run.framework import FrameworkMemory, load_framework
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
@@ -36,14 +37,15 @@ def static_bytes(
     cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
     Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
-    dense, experts = _rank_parameters(run, shares, vocabulary)
-    ranks = run.sharing_ranks
+    tp = run.tp if load_framework(run.stack).splits_vocabulary else 1
+    dense, experts = _rank_parameters(run, shares, vocabulary / tp)
+    ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
     expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
     if run.expert_parallel == 1:
         # Experts are then divided by tp as the other matrices are.
         expert_ranks = ranks
     stage = run.zero_stage
-    whole_sums = stack.whole_gradients_in_pipelines and run.pp > 1
+    whole_sums = load_framework(run.stack).own_executor and run.pp > 1
 
     def held(bytes_each: float, parameters: tuple[float, float], *, sharded: bool) -> float:
         if not sharded:
@@ -100,7 +102,7 @@ def _gradient_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
 
 
 def _rank_parameters(
-    run: TrainingRun, shares: Sequence[StageShare], vocabulary: int
+    run: TrainingRun, shares: Sequence[StageShare], table_rows: float
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
     model, tp = run.model, run.tp
@@ -114,11 +116,11 @@ def _rank_parameters(
         split = run.expert_parallel if run.expert_parallel > 1 else tp
         experts += share.expert_layers * model.num_experts * model.expert_parameters / split
         if share.has_embedding:
-            dense += model.hidden_size * (vocabulary / tp + model.learned_positions)
+            dense += model.hidden_size * (table_rows + model.learned_positions)
         if share.has_head:
             dense += model.hidden_size * (2 if model.biases else 1)
             if not (model.tied_embeddings and share.has_embedding):
-                dense += model.hidden_size * vocabulary / tp
+                dense += model.hidden_size * table_rows
     predicting = sum(share.predicting_layers for share in shares)
     if predicting:
         # The projection of hidden state and embedding together, their two norms, and a copy of the
@@ -129,9 +131,9 @@ def _rank_parameters(
             share.has_embedding or (share.has_head and model.tied_embeddings) for share in shares
         )
         if not has_table:
-            dense += model.hidden_size * vocabulary / tp
+            dense += model.hidden_size * table_rows
     if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
-        dense -= model.hidden_size * vocabulary / tp
+        dense -= model.hidden_size * table_rows
     return dense, experts
 
 
