@@ -18,7 +18,7 @@ from simulator.workload import Workload
 from tests.planner.layout.asked import question, solved
 
 MODEL, BATCH, SEQUENCE = "tiny-llama-demo", 32, 1024
-STACK = "torchtitan-compiled"
+STACK = "torch"
 
 
 @pytest.fixture(scope="module")
