@@ -27,6 +27,10 @@ split by itself), `sum_gradient` (a whole parameter whose gradients are summed o
 _SCHEMA = "shardwright/tensor-parallel-rules@1"
 
 
+class UnevenSizeError(ValueError):
+    """A number of heads or features that the ranks cannot share evenly."""
+
+
 def rules_of(module: Any, config: Any) -> tuple[Rule, ...]:
     """The rules that suit a transformers model, () where none are known or a name is not there."""
     prefix = getattr(module, "base_model_prefix", "")
@@ -123,7 +127,9 @@ def divide_attributes(module: Any, rules: tuple[Rule, ...], tp: int) -> None:
                 continue
             value = getattr(child, attribute)
             if value % tp:
-                raise ValueError(f"tp={tp} does not divide {path}.{attribute}, which is {value}")
+                raise UnevenSizeError(
+                    f"tp={tp} does not divide {path}.{attribute}, which is {value}"
+                )
             setattr(child, attribute, value // tp)
 
 

@@ -8,7 +8,7 @@ and what remains is run on all ranks against the whole block, gradients included
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -41,6 +41,8 @@ _DERIVED_FOR = 2
 _SEED = 11
 _REASONS = 2
 _SMALL_MODEL = 2**26
+_LEAST_SHARE = 0.1
+"""Of the blocks' work: below, ranks would mostly repeat each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,18 @@ class Derived:
             for block in self.blocks if tp > 1 else ():
                 block.check(tp)
         except NotSplit as error:
-            return f"tp={tp} does not work: {error}"
+            why = str(error)
+            return why if why.startswith("tp=") else f"tp={tp} does not work: {why}"
         return ""
 
 
 @dataclass(slots=True)
 class DerivedBlock:
-    """The split of one distinct block, paths in the block; `called` are its layers that ran."""
+    """The split of one distinct block, paths in the block.
+
+    summed  parameters whose gradients the ranks sum;  called  linear layers that ran
+    work_flop, split_flop   of a forward of the block, and of the layers that are split
+    """
 
     call: Call
     block: SmallBlock | None = None
@@ -77,6 +84,8 @@ class DerivedBlock:
     sizes: dict[str, LocalSizes] = field(default_factory=dict)
     summed: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
+    work_flop: float = 0.0
+    split_flop: float = 0.0
     why_whole: list[str] = field(default_factory=list)
 
     def check(self, tp: int) -> frozenset[str]:
@@ -96,12 +105,18 @@ def derive_rules(built: BuiltModel) -> Derived:
         calls, stands_for = block_calls(built)
         blocks = [_derived(call) for call in calls]
         size = sum(p.numel() for p in built.module.parameters())
-        if not any(block.roles for block in blocks) and size <= _SMALL_MODEL:
+        if not any(b.roles or b.why_whole for b in blocks) and size <= _SMALL_MODEL:
             stands_for = {}
             blocks.append(_derived(whole_model_call(built)))
     except TraceError as error:
         return Derived((), (str(error),))
     reasons = tuple(dict.fromkeys(why for block in blocks for why in block.why_whole))
+    repeats = Counter(stands_for.values())
+    work = sum(block.work_flop * (1 + repeats[block.call.path]) for block in blocks)
+    split = sum(block.split_flop * (1 + repeats[block.call.path]) for block in blocks)
+    if split and split < _LEAST_SHARE * work:
+        share = f"the linear layers that can be split do {split / work:.0%} of its blocks' work"
+        return Derived((), (share, *reasons))
     return Derived(_rules(built.module, blocks, stands_for), reasons, tuple(blocks))
 
 
@@ -155,7 +170,7 @@ def _search(
     for group in groups:
         by_key[group.key].append(group)
     left = dict.fromkeys(by_key, 0)
-    reasons: dict[frozenset[str], str] = {}
+    reasons: dict[frozenset[str], tuple[int, str]] = {}
     found = DerivedBlock(block.call)
 
     def roles_of(keys: Iterable[frozenset[str]]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -181,12 +196,16 @@ def _search(
             key = next((k for k in left if error.layer in roles_of([k])), next(iter(left)))
             if len(left) > 1 and not error.layer:
                 key = _at_fault(list(left), tried)
-            reasons.setdefault(key, _reason(error, block.call.path))
+            calls = error.calls or len(watch.events)
+            if calls >= reasons.get(key, (0, ""))[0]:
+                reasons[key] = calls, _reason(error, block.call.path)
             left[key] += 1
             if left[key] >= len(by_key[key][0].choices()):
                 del left[key]
+    found.work_flop = sum(event.work_flop for event in watch.events)
+    found.split_flop = sum(e.work_flop for e in watch.events if e.layer in found.roles)
     found.called = frozenset(event.layer for event in watch.events)
-    found.why_whole += [reasons[key] for key in by_key if key not in left]
+    found.why_whole += [reasons[key][1] for key in by_key if key not in left]
     return found
 
 

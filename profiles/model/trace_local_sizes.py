@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from profiles.model.tensor_parallel_rules import LocalSizes, Rule, local_sizes_of
+from profiles.model.tensor_parallel_rules import (
+    LocalSizes,
+    Rule,
+    UnevenSizeError,
+    local_sizes_of,
+)
 
 
 def use_local_sizes(model: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
@@ -72,8 +77,9 @@ class _Divided(TorchFunctionMode):
             if positions is not None:
                 try:
                     args, kwargs = divided(args, kwargs or {}, positions, self._tp)
-                except ValueError as error:
-                    raise ValueError(f"{error}, a size in `{name}` of {self._path}") from error
+                except UnevenSizeError as error:
+                    place = self._path or "the model"
+                    raise UnevenSizeError(f"{error}, a size in `{name}` of {place}") from error
         return func(*args, **(kwargs or {}))
 
 
@@ -95,8 +101,8 @@ def integers(args: Any, kwargs: Any) -> list[int]:
 
 
 def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tuple[Any, Any]:
-    """The arguments with the whole numbers at these positions divided by tp; raises ValueError
-    where that is uneven."""
+    """The arguments with the whole numbers at these positions divided by tp; raises
+    UnevenSizeError     where that is uneven."""
     position = -1
 
     def divide(value: int) -> int:
@@ -105,7 +111,7 @@ def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tupl
         if position not in positions:
             return value
         if value % tp:
-            raise ValueError(f"tp={tp} does not divide {value}")
+            raise UnevenSizeError(f"tp={tp} does not divide {value}")
         return value // tp
 
     made: tuple[Any, Any] = _mapped((args, kwargs), divide)

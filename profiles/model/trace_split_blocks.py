@@ -8,6 +8,7 @@ so that a block of any width runs in milliseconds.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,12 +47,16 @@ _MOST_ELEMENTS = 2**27
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A block as the model calls it, on meta tensors."""
+    """A block as the model calls it, on meta tensors.
+
+    unused  positions of output tensors that reach no loss (attention weights that nobody reads)
+    """
 
     path: str
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    unused: frozenset[int] = frozenset()
 
 
 def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
@@ -95,11 +100,16 @@ def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> 
 def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
     found: dict[str, Call] = {}
     recipes: dict[str, Output] = {}
+    outputs: dict[str, list[Tensor]] = {}
 
-    def note(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def note(path: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             found.setdefault(path, Call(path, module, args, kwargs))
             recipes.setdefault(path, Output(args, kwargs, output))
+            # Other tensors than those inside the block: what uses them is behind it.
+            output = tree_map_only(Tensor, lambda x: x.view_as(x), output)
+            outputs.setdefault(path, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
+            return output
 
         return hook
 
@@ -126,10 +136,24 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         try:
-            built.loss_fn(built.call(built.module, *built.args), built.targets)
+            loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
         except Exception as error:
             raise TraceError(f"it does not run on shapes alone: {what_failed(error)}") from error
-    return [found[path] for path in paths if path in found]
+        unused = {path: _unused(loss, made) for path, made in outputs.items()}
+    return [replace(found[path], unused=unused[path]) for path in paths if path in found]
+
+
+def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
+    flowing = {i: x for i, x in enumerate(outputs) if x.requires_grad}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gradients = torch.autograd.grad(
+                loss, list(flowing.values()), retain_graph=True, allow_unused=True
+            )
+    except RuntimeError:
+        return frozenset()
+    return frozenset(i for i, g in zip(flowing, gradients, strict=True) if g is None)
 
 
 def _shortened(built: BuiltModel) -> BuiltModel:
@@ -193,6 +217,7 @@ class SmallBlock:
             inputs=[x for x in inputs.values() if x.requires_grad],
             thin={path: weight.leaves() for path, weight in self.thin.items()},
             parameters={n: p for n, p in module.named_parameters() if not p.is_meta},
+            unused=self.call.unused,
         )
 
 
@@ -210,11 +235,13 @@ class FreshBlock:
     inputs: list[Tensor]
     thin: dict[str, ThinWeight]
     parameters: dict[str, Tensor]
+    unused: frozenset[int]
 
     def run(self) -> list[Tensor]:
-        """Call it; the tensors of its output."""
+        """Call it; the tensors of its output that are used."""
         output = self.module(*self.args, **self.kwargs)
-        return [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        return [x for i, x in enumerate(made) if i not in self.unused]
 
 
 def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:

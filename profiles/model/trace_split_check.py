@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiles.model.tensor_parallel_rules import Rule
+from profiles.model.tensor_parallel_rules import Rule, UnevenSizeError
 from profiles.model.trace_local_sizes import use_local_sizes
 from profiles.model.trace_split_blocks import FreshBlock, SmallBlock, ThinWeight
 from profiles.model.trace_split_order import share_of
@@ -21,6 +21,9 @@ from profiles.model.trace_split_trial import NotSplit, Roles
 from profiles.model.trace_split_watch import Watch, product, tensors
 
 TOLERANCE = 1e-5
+_SMALL_GRADIENT = 1e-2
+"""Of the whole gradient's norm: what is below is compared with this, since one that is zero but for
+rounding (the bias of an attention's keys) has no size of its own."""
 _LONGEST_WAIT_S = 60.0
 
 
@@ -53,7 +56,7 @@ def check_split(
         if wanted is None and all(g is None for g in found):
             continue
         like = wanted if wanted is not None else next(g for g in found if g is not None)
-        least = 1e-5 * norm**0.5
+        least = _SMALL_GRADIENT * norm**0.5
         wanted = torch.zeros_like(like) if wanted is None else wanted
         given = [torch.zeros_like(like) if g is None else g for g in found]
         alike = all(_error(g, wanted, least) <= TOLERANCE for g in given)
@@ -104,6 +107,8 @@ def _together(block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: int)
     if failed or len(made) < tp:
         error = failed[min(failed)] if failed else RuntimeError("its ranks do not meet")
         line = next(iter(str(error).splitlines()), type(error).__name__)
+        if isinstance(error, UnevenSizeError):
+            raise NotSplit(f"{line} in {block.call.path}", "")
         raise NotSplit(f"{block.call.path} fails when it is split: {line}", "")
     return [made[rank] for rank in range(tp)]
 

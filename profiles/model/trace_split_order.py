@@ -9,16 +9,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from profiles.model.tensor_parallel_rules import Rule, matches, split_of
+from profiles.model.tensor_parallel_rules import (
+    Rule,
+    UnevenSizeError,
+    matches,
+    split_of,
+)
 
 
 def part_sizes(size: int, parts: tuple[int, ...], tp: int) -> list[int]:
-    """Features of each part; raises ValueError where they or their shares are uneven."""
+    """Features of each part; raises UnevenSizeError where they or their shares are uneven."""
     unit, rest = divmod(size, sum(parts))
     sizes = [unit * part for part in parts]
     if rest or any(n % tp for n in sizes):
         of = f" {len(parts)} parts of" if len(parts) > 1 else ""
-        raise ValueError(f"tp={tp} does not divide{of} {size}")
+        raise UnevenSizeError(f"tp={tp} does not divide{of} {size}")
     return sizes
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiles.model.tensor_parallel_rules import LocalSizes
+from profiles.model.tensor_parallel_rules import LocalSizes, UnevenSizeError
 from profiles.model.trace_local_sizes import divided, integers
 from profiles.model.trace_split_blocks import SmallBlock, ThinWeight
 from profiles.model.trace_split_order import share_of
@@ -26,11 +26,13 @@ _MOST_NUMBERS = 8
 
 
 class NotSplit(Exception):
-    """Why a split does not work, and a layer of the group of layers that it is about."""
+    """Why a split does not work, a layer of the group of layers that it is about ("" where that is
+    not known), and how many calls worked."""
 
     def __init__(self, reason: str, layer: str) -> None:
         super().__init__(reason)
         self.layer = layer
+        self.calls = 0
 
 
 def local_sizes(
@@ -39,8 +41,12 @@ def local_sizes(
     """The sizes that the block's modules name of the whole, by module; raises NotSplit."""
     fresh = block.fresh()
     trial = _Trial(fresh, events, roles, tp)
-    with torch.no_grad(), trial:
-        found = fresh.run()
+    try:
+        with torch.no_grad(), trial:
+            found = fresh.run()
+    except NotSplit as error:
+        error.calls = trial.position
+        raise
     for x, whole in zip(found, outputs, strict=True):
         if trial.layer_of(x) or not _same(x, whole):
             layer = trial.layer_of(x) or next(iter(roles))
@@ -55,7 +61,7 @@ class _Trial(Watch):
         super().__init__(block)
         self.sizes: dict[str, LocalSizes] = {}
         self._events, self._roles, self._tp, self._rank = events, roles, tp, tp - 1
-        self._position = 0
+        self.position = 0
         self._parts = sorted({parts for _, parts in roles.values()}, key=len)
         self._split: dict[int, tuple[Tensor, str]] = {}
 
@@ -65,10 +71,10 @@ class _Trial(Watch):
 
     def _next(self, name: str) -> Event:
         """What the whole block calls here."""
-        here = self._position
+        here = self.position
         if here == len(self._events) or self._events[here].name != name:
             raise NotSplit(f"other functions run on a share ({name})", next(iter(self._roles)))
-        self._position += 1
+        self.position += 1
         return self._events[here]
 
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
@@ -93,7 +99,7 @@ class _Trial(Watch):
     def _share(self, x: Tensor, parts: tuple[int, ...], path: str) -> Tensor:
         try:
             return share_of(x, parts, self._tp, self._rank, -1)
-        except ValueError as error:
+        except UnevenSizeError as error:
             raise NotSplit(f"{path}: {error} features", path) from error
 
     def called(
@@ -107,10 +113,12 @@ class _Trial(Watch):
             if made:
                 event = self._next(name)
                 if [x.shape for x in made] != [x.shape for x in event.values]:
-                    raise NotSplit(f"{path}: {name} makes another shape", next(iter(self._roles)))
+                    raise NotSplit(
+                        f"`{name}` of {path} makes another shape", next(iter(self._roles))
+                    )
             return out
         failure = ""
-        here = self._position
+        here = self.position
         for positions in self._choices(name, args, kwargs):
             own, named = divided(args, kwargs, positions, self._tp)
             try:
@@ -121,7 +129,7 @@ class _Trial(Watch):
             made = made_by(name, args, out)
             if not made:
                 return out
-            self._position = here
+            self.position = here
             event = self._next(name)
             shares = [self._kept(x, y, name) for x, y in zip(made, event.values, strict=False)]
             if len(made) == len(event.values) and None not in shares:
@@ -133,7 +141,8 @@ class _Trial(Watch):
                     self.sizes.setdefault(path, {})[name, number] = positions
                 return out
             failure = failure or "gives something else than on all of them"
-        raise NotSplit(f"{path}: {name} on a share of {source}'s features {failure}", source)
+        place = f" of {path}" if path else ""
+        raise NotSplit(f"`{name}`{place} on a share of {source}'s features {failure}", source)
 
     def _choices(self, name: str, args: Any, kwargs: Any) -> Iterator[tuple[int, ...]]:
         """Sizes to divide, none first; calls that change a tensor are made once."""
@@ -161,7 +170,7 @@ class _Trial(Watch):
         for parts in self._parts or [(1,)]:
             try:
                 share = share_of(whole, parts, self._tp, self._rank, dims[0])
-            except ValueError:
+            except UnevenSizeError:
                 continue
             if _same(x, share):
                 return True

@@ -25,6 +25,9 @@ Layer = Callable[[str, ThinWeight, Tensor], Tensor]
 """What runs in the place of a linear layer: of its path, its weight and its input."""
 
 
+_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
+
+
 @dataclass(slots=True)
 class Event:
     """A call of the whole block; `layer` is the path of a linear layer, else "".
@@ -41,6 +44,16 @@ class Event:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+
+    @property
+    def work_flop(self) -> float:
+        """Of products with weights and of matrices; 0 for what else there is."""
+        if self.layer or self.name in _PRODUCTS:
+            return 2.0 * self.values[0].numel() * self.inputs[0].shape[-1]
+        if self.name.startswith("conv") and len(self.inputs) > 1:
+            weight = self.inputs[1]
+            return 2.0 * self.values[0].numel() * weight.numel() / weight.shape[0]
+        return 0.0
 
 
 class Watch(TorchFunctionMode):
@@ -83,8 +96,13 @@ class Watch(TorchFunctionMode):
         name = function_name(func)
         number = counts[name]
         counts[name] += 1
+        kwargs = dict(kwargs or {})
+        if name.rstrip("_").endswith("dropout"):  # another draw in every run
+            return args[0] if args else kwargs["input"]
+        if kwargs.get("dropout_p"):
+            kwargs["dropout_p"] = 0.0
         with self.paused():
-            return self.called(func, name, path, number, args, kwargs or {})
+            return self.called(func, name, path, number, args, kwargs)
 
     def _layer(self, path: str, weight: ThinWeight) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from profiles.errors import TraceError
 from profiles.model.build import BuiltModel
 from profiles.model.loaders import HEAD_COUNTS
 from profiles.model.tensor_parallel_rules import (
+    UnevenSizeError,
     divide_attributes,
     is_transposed,
     matches,
@@ -76,7 +77,7 @@ def shard(built: BuiltModel, tp: int) -> Sharding:
                 _shard_layer(path, module, side, parts, tp, dims)
     try:
         divide_attributes(built.module, built.tensor_parallel, tp)
-    except ValueError as error:
+    except UnevenSizeError as error:
         raise TraceError(str(error)) from error
     use_local_sizes(built.module, built.tensor_parallel, tp)
     return Sharding(tp=tp, rules=rules, dims=dims)
@@ -91,7 +92,7 @@ def _shard_layer(
     size = weight.shape[dim]
     try:
         part_sizes(size, parts, tp)
-    except ValueError as error:
+    except UnevenSizeError as error:
         raise TraceError(f"{path}.weight, dimension {dim}: {error}") from error
     shape = list(weight.shape)
     shape[dim] //= tp

@@ -246,3 +246,60 @@ def convolutions() -> Any:
 
 def excited() -> Any:
     return nn.Sequential(Excited(), Excited(), Excited()), (torch.randn(2, 8, 16, 16),)
+
+
+class Asked(nn.Module):
+    """Attention by einsum, with a dropout that is a number in the code, and a norm over all heads
+    before the projection, which no rank can take alone."""
+
+    def __init__(self, normed: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.inner = nn.LayerNorm(WIDTH) if normed else nn.Identity()
+        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64)
+        self.down = nn.Linear(64, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        q, k, v = (
+            part(h).reshape(*x.shape[:2], HEADS, -1) for part in (self.query, self.key, self.value)
+        )
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / (WIDTH // HEADS) ** 0.5
+        scores = F.dropout(scores.softmax(-1), 0.1, self.training)
+        y = torch.einsum("bhqk,bkhd->bqhd", scores, v).reshape(x.shape)
+        x = x + self.out(self.inner(y))
+        return x + self.down(F.relu(self.up(x)).square())
+
+
+def asked() -> Any:
+    return _language(Language([Asked(False) for _ in range(LAYERS)]))
+
+
+def asked_with_norm() -> Any:
+    return _language(Language([Asked(True) for _ in range(LAYERS)]))
+
+
+class Biased(nn.Module):
+    """Attention whose scores get a bias of every head, which no rank has a share of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(HEADS, LENGTH, LENGTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        scores = qkv[0] @ qkv[1].transpose(-1, -2) + self.bias[:, :length, :length]
+        y = scores.softmax(-1) @ qkv[2]
+        return x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+
+def biased() -> Any:
+    return _language(Language([Biased() for _ in range(LAYERS)]))
+
+
+def perceptron() -> Any:
+    """No list of blocks."""
+    layers = [nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)]
+    return nn.Sequential(*layers), (torch.randn(4, 16),)
