@@ -239,6 +239,7 @@ def _written_out(
     capped = any(
         o.name == "tanh" and o.module == op.module and o.written_bytes >= size for o in ops
     )
+    reaches = [o.mask_reach for o in ops if o.module == op.module and o.mask_reach is not None]
     return AttentionCall(
         batch=micro_batch,
         heads=heads,
@@ -247,8 +248,9 @@ def _written_out(
         kv_len=keys,
         head_size=scores.k,
         value_size=values.n,
-        causal=None,
+        causal=True if reaches else None,
         fused=False,
         work_flop=op.work_flop + then.work_flop,
+        window=min((reach for reach in reaches if reach < keys), default=0),
         capped=capped,
     )

@@ -112,6 +112,7 @@ class Op:
     work_flop    floating-point operations, one multiply-add = 2; causal attention counts half
     read_bytes, written_bytes   every distinct input and output storage range once
     dtype        of the arithmetic (that of the first floating-point input)
+    mask_reach   of an op that masks scores: keys that a query then meets at most, where known
     """
 
     name: str
@@ -124,6 +125,7 @@ class Op:
     written_bytes: int
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
+    mask_reach: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ def _common(
     if inside:
         listed = ", ".join(f"{p.name} [{p.k} x {p.n}]" for p in inside[:3])
         raise InputError(f"weights that neither take nor give the hidden size {hidden}: {listed}")
-    for kv_heads in _kv_heads(products, call):
+    for kv_heads in _kv_heads(products, hidden, call):
         width = out + call.heads * call.head_size + kv_heads * (call.head_size + call.value_size)
         try:
             inner, ways = _feed_forward(products, hidden, total - width * hidden, out)
@@ -147,17 +147,23 @@ def _common(
     )
 
 
-def _kv_heads(products: tuple[WeightProduct, ...], call: AttentionCall) -> Iterator[int]:
+def _kv_heads(
+    products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall
+) -> Iterator[int]:
     """Candidates, best first: the call may have been given keys that were repeated for it."""
-    widths = [p.n for p in products]
+    widths = [p.n for p in products if p.k == hidden]
     size, heads = call.head_size, call.heads
     told = []
     for kv in (n for n in range(1, call.kv_heads + 1) if call.kv_heads % n == 0):
-        separate = widths.count(kv * size) >= (2 if kv < heads else 3)
-        fused = (heads + 2 * kv) * size in widths or (kv < heads and 2 * kv * size in widths)
-        if separate or fused:
+        # Queries and, where it is square, the output projection are as wide as keys of all heads.
+        need = 2 if kv < heads else 3 + int(heads * size == hidden)
+        separate = widths.count(kv * size) >= need
+        # A pair of that width is a feed-forward's gate and its other way in.
+        fused = widths.count((heads + 2 * kv) * size) % 2 == 1
+        halves = kv < heads and 2 * kv * size in widths
+        if separate or fused or halves:
             told.append(kv)
-    yield from sorted(told, reverse=True)
+    yield from reversed(told)
     yield from (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0 and n not in told)
 
 
