@@ -247,10 +247,10 @@ def _why_none(space: Space, ground: Ground) -> str:
     )
     if refused:
         return f"--precision {ground.precision} cannot be run: {refused}"
+    kinds = map(schedule_kind, runnable_schedules())
+    needs = "; ".join(f"{kind.name} needs {kind.needs}" for kind in kinds if kind.needs)
     return (
-        f"no plan obeys {pins}: 1f1b, gpipe and interleaved need pp of 2 or more; interleaved "
-        f"needs vpp of 2 or more, pp x vpp up to the model's {ground.num_blocks} blocks, and "
-        f"micro-batches that are a multiple of pp; zbv, v-half, v-min and dualpipev have vpp 2, "
-        f"dualpipev 2 x pp micro-batches or more; other schedules need vpp 1; zero 1 to 3 need "
-        f"dp of 2 or more. Free --schedule, --vpp, --zero, --pp or --micro-batch."
+        f"no plan obeys {pins}: schedules need pp of 2 or more and pp x vpp up to the model's "
+        f"{ground.num_blocks} blocks; {needs}; other schedules need vpp 1; zero 1 to 3 need dp of "
+        f"2 or more. Free --schedule, --vpp, --zero, --pp or --micro-batch."
     )

@@ -14,6 +14,7 @@ from planner.layout.layout_search import Progress
 from planner.sweep import Job
 from profiles.document import content_hash, encode
 from profiles.hardware.catalog import device_names, get_cluster
+from simulator.training_run.framework import load_framework
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ def layout_task(question: LayoutQuestion, *, explain: bool = False) -> LayoutTas
 
 def layout_key(task: LayoutTask) -> str:
     """What identifies the task's answer."""
-    return content_hash({"layout": task})
+    return content_hash({"layout": task, "framework": load_framework(task.question.stack)})
 
 
 def layout_job(task: LayoutTask) -> Job:

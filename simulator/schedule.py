@@ -281,6 +281,19 @@ class ScheduleKind:
             return f"{self.name} needs even numbers of ranks and of micro-batches: {has}"
         return ""
 
+    @property
+    def needs(self) -> str:
+        """What it needs beside a pipeline, in words; "" where every pipeline will do."""
+        chunks = {0: "vpp of 2 or more", 1: ""}.get(self.stages_per_rank)
+        least = f"{self.microbatches_per_rank} x pp micro-batches or more"
+        parts = (
+            f"vpp {self.stages_per_rank}" if chunks is None else chunks,
+            least if self.microbatches_per_rank else "",
+            "micro-batches in multiples of pp" if self.whole_rounds else "",
+            "even pp and micro-batches" if self.even else "",
+        )
+        return ", ".join(part for part in parts if part)
+
     def takes_stages(self, stages_per_rank: int) -> bool:
         """Whether ranks may hold so many stages each."""
         wanted = self.stages_per_rank

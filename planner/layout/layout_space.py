@@ -235,9 +235,11 @@ def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
             f"and ep divide {model.num_experts or 'no'} experts. Free one of these flags, "
             f"or change --on or --global-batch."
         )
+    kinds = map(schedule_kind, space.schedule or rules.schedules)
+    schedules = ", ".join(kind.name + (f" ({kind.needs})" if kind.needs else "") for kind in kinds)
     return (
         f"{pins}: {len(meshes)} meshes are left, but none with these micro-batches, schedules, "
-        f"ZeRO stages and recompute kinds. {rules.name} runs {', '.join(rules.schedules)} "
-        f"(interleaved with micro-batches in whole rounds of pp), ZeRO {rules.zero_stages} and "
-        f"recompute {', '.join(rules.recompute)}; a micro-batch must divide the share of a replica."
+        f"ZeRO stages and recompute kinds. {rules.name} runs {schedules}, ZeRO {rules.zero_stages} "
+        f"and recompute {', '.join(rules.recompute)}; a micro-batch must divide the share of a "
+        f"replica."
     )

@@ -15,7 +15,12 @@ _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_
 
 @register(
     ScheduleKind(
-        name="zbv", placement=Placement.V, stages_per_rank=2, splits_backward=True, words=("zb-v",)
+        name="zbv",
+        placement=Placement.V,
+        stages_per_rank=2,
+        splits_backward=True,
+        words=("zb-v",),
+        held=lambda p, m, v: tuple((min(m, 2 * p - 1 - r), min(m, r + 1)) for r in range(p)),
     )
 )
 def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:

@@ -52,7 +52,7 @@ def test_a_pinned_tp_may_leave_the_node():
 def test_interleaved_needs_whole_rounds():
     # dp 2 x micro-batch 8 leaves one micro-batch: no round of pp = 2 stages.
     space = Space(schedule=("interleaved",), pp=(2,), tp=(2,), micro_batch=(8,))
-    with pytest.raises(InputError, match="interleaved need pp of 2 or more"):
+    with pytest.raises(InputError, match="interleaved needs vpp of 2 or more"):
         legal_cells(space, GROUND)
 
 
