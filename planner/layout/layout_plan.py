@@ -11,12 +11,11 @@ from planner.layout.layout_infeasible import infeasibility
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.layout_search import Progress
 from planner.layout.layout_sensitivity import sensitivities
+from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-
-OPTIMAL_GAP = 1e-9
 
 
 def plan_layout(
@@ -55,9 +54,7 @@ def plan_layout(
     chosen = outcome.layouts[0] if outcome.layouts else None
     best = chosen.step_time_s if chosen else None
     gap = max(0.0, (best - outcome.bound_s) / best) if best else None
-    status = "infeasible"
-    if chosen:
-        status = "optimal" if gap is not None and gap <= OPTIMAL_GAP else "feasible"
+    status = "infeasible" if gap is None else status_of(gap)
     answer = LayoutFile(
         status=status,
         model=question.name,

@@ -7,7 +7,7 @@ import pytest
 
 from planner.layout.layout_question import ground_of
 from planner.layout.layout_space import legal_layouts
-from planner.layout.memory_floor import needed_floor_bytes
+from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, RunOption, run_options
@@ -72,7 +72,7 @@ def test_arrays_equal_the_single_run(name):
     _, base, layouts = laid_out(name)
     prices = LayoutPrices(base, shipped_coefficients())
     times, exact = prices.step_times(layouts), prices.exact(layouts)
-    floors = needed_floor_bytes(base, layouts)
+    floors = MemoryFloors(base).needed(layouts)
     chosen = np.random.default_rng(1).choice(len(layouts), min(30, len(layouts)), replace=False)
     seen = set()
     for index in chosen.tolist():
