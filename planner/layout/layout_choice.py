@@ -16,7 +16,13 @@ from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.interval import memory_interval, step_interval, widened
+from simulator.training_run.interval import (
+    memory_interval,
+    out_of_memory_probability,
+    step_interval,
+    widened,
+)
+from simulator.training_run.recalibrate import Calibration, calibrated_interval
 
 
 def choice_of(
@@ -25,15 +31,16 @@ def choice_of(
     cluster: Cluster,
     price: Callable[[Cluster], Sourced | None],
     coefficients: CoefficientFile | None = None,
+    calibration: Calibration | None = None,
 ) -> LayoutChoice:
     """The layout with what it costs; `coefficients` are those that it was priced with, the shipped
-    ones if None."""
+    ones if None, and `calibration` what changed them."""
     run = layout.run
-    step = _step(layout, coefficients or shipped_coefficients())
+    step = _step(layout, coefficients or shipped_coefficients(), calibration)
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
     mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
-    usd = usd_per_million_tokens(per_s, run.num_devices, price(cluster))
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, price(cluster))
     kwh = kwh_per_million_tokens(per_s, cluster)
     lasting = reliability(run.model.parameters, run.num_devices)
     return LayoutChoice(
@@ -43,6 +50,9 @@ def choice_of(
             parts=layout.parts,
             mfu=mfu.value,
             peak_memory_bytes=layout.memory.needed_bytes,
+            out_of_memory_probability=out_of_memory_probability(
+                run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
+            ),
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
@@ -53,13 +63,20 @@ def choice_of(
             kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
+        idle_devices=cluster.num_devices - run.num_devices,
     )
 
 
-def _step(layout: PricedLayout, coefficients: CoefficientFile) -> Interval:
+def _step(
+    layout: PricedLayout, coefficients: CoefficientFile, calibration: Calibration | None
+) -> Interval:
     """The band of runs alike, and half of what none of them did either way."""
     run, time_s = layout.run, layout.step_time_s
-    found = step_interval(run, time_s)
+    found = (
+        step_interval(run, time_s)
+        if calibration is None
+        else calibrated_interval(run, time_s, calibration)
+    )
     published = run.as_published()
     if published == run:
         return found

@@ -18,6 +18,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.recalibrate import Calibration
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -30,6 +31,7 @@ class LayoutQuestion:
     precision     of the matmuls, where `options` names none
     options       what may be chosen beside the axes
     fit_risk      probability of running out of memory that a layout may have
+    calibration   coefficients learnt from own runs, in the place of the shipped ones
     """
 
     name: str
@@ -42,6 +44,7 @@ class LayoutQuestion:
     space: LayoutSpace
     options: AskedOptions = field(default_factory=AskedOptions)
     fit_risk: float = DEFAULT_FIT_RISK
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fit_risk < 1.0:

@@ -156,7 +156,7 @@ class _Search:
                 self._open(wave)
         except (KeyboardInterrupt, TimeoutError):
             self.complete = False
-        if not self.meshes or (self.complete and not self.considered):
+        if self.complete and not (self.meshes and self.considered):
             raise InputError(why_none(self.space, self.ground))
         if self.complete and self.found:
             self._look_further(runners_up, extra)
@@ -226,8 +226,6 @@ class _Search:
             partial_recompute=self.ground.rules.partial_recompute,
         )
         self.too_big += left.too_big
-        if not self.found and not len(left.layouts):
-            self._note_lightest(layouts)
         order, bounds = left.order, left.bounds
         refiner = Refiner(self.prices, left.layouts, self.limit)
         position = 0
@@ -240,6 +238,8 @@ class _Search:
                 gap = (self.best_s - bound) / self.best_s if self.found else math.inf
                 self.progress(bound, self.best_s, gap, self.clock() - self.start)
         self.open.append((left, position))
+        if not self.found:
+            self._note_lightest(layouts)
 
     def _refine(self, refiner: Refiner, left: Candidates, index: int) -> None:
         self.refined += 1
@@ -267,6 +267,8 @@ class _Search:
 
     def _note_lightest(self, layouts: Layouts) -> None:
         """Keeps the layouts with the lowest floors of memory."""
+        sharded = np.max(layouts.zero_stage, initial=0)
+        layouts = layouts.rows(np.flatnonzero(layouts.zero_stage == sharded))
         floors = self.floors.needed(layouts)
         for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
             run = layouts.run(self.prices.base, index)
