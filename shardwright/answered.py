@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -111,8 +112,9 @@ def _noticing_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def how_it_came_about(found: Answered | LayoutAnswered) -> str:
-    """What a reader of the answer must know of its making; empty where it was solved in full."""
+def how_it_came_about(found: Answered | LayoutAnswered, limit_s: float = math.inf) -> str:
+    """What a reader of the answer must know of its making; empty where it was solved in full within
+    its limit."""
     if found.cached:
         took = found.answer.search_time_s
         before = f", in {format_time(took)}" if took else ""  # a sweep's answers hold no times
@@ -120,4 +122,11 @@ def how_it_came_about(found: Answered | LayoutAnswered) -> str:
     if isinstance(found, Answered) and found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
+    if found.answer.status == "feasible" and found.answer.search_time_s >= 0.95 * limit_s:
+        gap = format_percent(found.answer.gap or 0.0)
+        more = format_time(4 * limit_s).replace(" ", "")
+        return (
+            f"Ended:  by the limit of {format_time(limit_s)}, at most {gap} above the best there "
+            f"is; --time-limit {more} searches longer"
+        )
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
 from planner.layout.layout_price import tokens_per_s
@@ -12,6 +12,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
+from profiles.units import format_time
 from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
@@ -121,9 +122,14 @@ def part_words(name: str) -> str:
 
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     """`2.1 % slower: bubble +1.3 s`."""
-    mine, first = dict(layout.parts), dict(best.parts)
+    return slower_by(
+        dict(layout.parts), dict(best.parts), layout.step_time_s / best.step_time_s - 1
+    )
+
+
+def slower_by(mine: Mapping[str, float], first: Mapping[str, float], slower: float) -> str:
+    """The share by which a step is slower, and the part that differs most; seconds by part."""
     name = max(mine, key=lambda part: mine[part] - first[part])
-    slower = layout.step_time_s / best.step_time_s - 1
     if slower < 5e-4 or mine[name] <= first[name]:
         return f"{slower:.1%} slower"
-    return f"{slower:.1%} slower: {part_words(name)} +{mine[name] - first[name]:.2f} s"
+    return f"{slower:.1%} slower: {part_words(name)} +{format_time(mine[name] - first[name])}"

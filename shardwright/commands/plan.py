@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from planner.answer_cache import AnswerCache
-from profiles.document import encode, to_json, write_document
+from planner.tolerances import DEFAULT_TIME_LIMIT_S
+from profiles.document import to_json, write_document
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.units import format_time, parse_quantity
 from shardwright import api
+from shardwright.answer_json import answer_json
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.asked import import_from_here, sequence_of, space_of
 from shardwright.commands.output import note, show
@@ -26,23 +28,6 @@ from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile
 from simulator.workload import Workload
 
-# Always present in `plan --json`, null where there is no value.
-PLAN_KEYS = (
-    "status",
-    "bound",
-    "gap",
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "mfu",
-    "peak_memory_bytes",
-    "usd_per_million_tokens",
-    "search_time_s",
-    "cells_considered",
-    "plan",
-    "alternatives",
-)
-
 
 def plan(
     model: str,
@@ -54,6 +39,8 @@ def plan(
     options: dict[str, str | None],
     stack: str | None,
     pareto: str | None,
+    fit_risk: str | None,
+    calibration: Path | None,
     precision: str,
     optimizer: str,
     solver: str,
@@ -70,7 +57,7 @@ def plan(
     """`shardwright plan`."""
     if stack is not None:
         # Here, since only this branch needs the described models.
-        from shardwright.commands.plan_layout import plan_for_stack
+        from shardwright.commands.plan_layout import LayoutFlags, plan_for_stack
 
         plan_for_stack(
             model,
@@ -82,16 +69,23 @@ def plan(
             axes=axes,
             options=options,
             precision=precision,
-            cache=AnswerCache(folder=answer_cache()) if cache else None,
-            output=output,
-            json_output=json_output,
-            explain=explain,
-            time_limit=time_limit,
+            fit_risk=fit_risk,
+            calibration=calibration,
             local=local or local_profile(),
-            quiet=quiet,
-            price=price,
+            flags=LayoutFlags(
+                explain=explain,
+                time_limit=time_limit,
+                price=price,
+                cache=AnswerCache(folder=answer_cache()) if cache else None,
+                output=output,
+                json_output=json_output,
+                quiet=quiet,
+            ),
         )
         return
+    if fit_risk is not None or calibration is not None:
+        given = "--fit-risk" if fit_risk is not None else "--calibration"
+        raise InputError(f"{given} needs --stack: it is of layouts of described models")
     need_stack(options, precision)
     if pareto is not None:
         raise InputError("--pareto needs --stack: fronts are of layouts of described models")
@@ -108,7 +102,9 @@ def plan(
     work = Workload(
         global_batch=global_batch, sequence_length=length, precision=precision, optimizer=optimizer
     )
-    limit = parse_quantity(time_limit, "time", where="--time-limit") if time_limit else None
+    limit = DEFAULT_TIME_LIMIT_S
+    if time_limit:
+        limit = parse_quantity(time_limit, "time", where="--time-limit")
     if not cluster.homogeneous:
         # Here, since only this branch needs replicas that differ.
         from shardwright.commands.plan_mixed import plan_on_mixed
@@ -146,10 +142,10 @@ def plan(
     if output is not None:
         write_document(output, answer, schema=PLAN_SCHEMA, provenance=provenance(cluster))
     if json_output:
-        sys.stdout.write(to_json(plan_json(answer)))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(terminal.plan_report(answer))
-        if said := how_it_came_about(found):
+        if said := how_it_came_about(found, limit):
             show(said)
         if explain and answer.plan is not None:
             show(terminal.prediction_report(answer, explain=True))
@@ -167,7 +163,7 @@ def search(
     work: Workload,
     space: Any,
     solver: str,
-    limit: float | None,
+    limit: float,
     seed: int,
     *,
     quiet: bool,
@@ -195,12 +191,6 @@ def search(
     if live:
         sys.stderr.write("\r\x1b[K")
     return answer
-
-
-def plan_json(answer: PlanFile) -> dict[str, Any]:
-    """The plan file as plain values, with every promised key."""
-    data = dict.fromkeys(PLAN_KEYS) | encode(answer)
-    return {"schema": PLAN_SCHEMA, **data}
 
 
 def provenance(cluster: Cluster) -> dict[str, Any]:

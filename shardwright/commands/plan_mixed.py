@@ -13,10 +13,11 @@ from planner.mixed_parts import only
 from planner.mixed_plan_search import plan_mixed
 from planner.space import Space
 from planner.traced import Traced
-from profiles.document import encode, to_json, write_document
+from profiles.document import to_json, write_document
 from profiles.errors import InfeasibleError
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
+from shardwright.answer_json import answer_json
 from shardwright.commands.output import note, show
 from shardwright.questions import price_for
 from shardwright.report.mixed_report import mixed_report
@@ -61,7 +62,7 @@ def plan_on_mixed(
     if output is not None:
         _write(output, answer, provenance)
     if json_output:
-        sys.stdout.write(to_json({"schema": MIXED_SCHEMA, **encode(answer)}))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(mixed_report(answer))
         if explain and answer.ordinary is not None and answer.ordinary.plan is not None:

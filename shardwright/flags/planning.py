@@ -72,7 +72,14 @@ def plan(
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="plan for megatron-core, nanotron, ... from the model's figures"),
+        typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
+    ] = None,
+    fit_risk: Annotated[
+        str | None,
+        typer.Option("--fit-risk", help="with --stack: probability of running out of memory [10%]"),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --stack: a file of profile --from")
     ] = None,
     pareto: Annotated[
         Pareto | None, typer.Option(help="with --stack: the front of step time and this")
@@ -109,7 +116,7 @@ def plan(
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
     json_output: Json = False,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
-    time_limit: Annotated[str | None, typer.Option("--time-limit", help="30s, 2min")] = None,
+    time_limit: Annotated[str | None, typer.Option("--time-limit", help="30s, 2min [60s]")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     price: Annotated[
         str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
@@ -179,7 +186,13 @@ def plan(
             local=local,
             json_output=json_output,
             quiet=quiet,
-            refused={"--pareto": pareto, "--time-limit": time_limit, "--explain": explain},
+            refused={
+                "--pareto": pareto,
+                "--time-limit": time_limit,
+                "--explain": explain,
+                "--fit-risk": fit_risk,
+                "--calibration": calibration,
+            },
         )
         return
     if sort != "step":
@@ -198,6 +211,8 @@ def plan(
         options=options,
         stack=stack,
         pareto=pareto.value if pareto else None,
+        fit_risk=fit_risk,
+        calibration=calibration,
         precision=precision,
         optimizer=optimizer.value,
         solver=solver.value,

@@ -1,4 +1,4 @@
-"""More to choose from is never slower: devices, memory, faster links, freed pins, a longer limit."""
+"""More to choose from is never slower: devices, memory, freed pins, a longer limit."""
 
 from dataclasses import replace
 
