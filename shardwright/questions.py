@@ -30,7 +30,6 @@ from itertools import product
 from pathlib import Path
 
 from planner.layout.layout_question import LayoutAsk, LayoutQuestion
-from planner.layout.rules import load_layout_rules
 from planner.space import Space
 from planner.sweep import Posed, Question
 from profiles.document import content_hash, read_document
@@ -55,6 +54,7 @@ from shardwright.commands.plan_options import (
 )
 from shardwright.layout_task import layout_job, layout_task
 from shardwright.solve_task import job_of, task_of
+from simulator.training_run.framework import load_framework
 from simulator.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
@@ -160,7 +160,7 @@ def questions_of(grid: Grid) -> tuple[Question, ...]:
 
 
 def _layouts_of(grid: Grid, pins: Mapping[str, str]) -> LayoutAsk:
-    load_layout_rules(grid.stack)
+    load_framework(grid.stack)
     return LayoutAsk(
         stack=grid.stack,
         precision=first_precision(grid.precision),

@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, replace
 
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
-from planner.layout.rules import load_layout_rules
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.host import has_host
 from profiles.units import format_bytes
+from simulator.training_run.framework import load_framework
 
 _NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
 _MOST_TIMES = 1024
@@ -37,7 +37,7 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
 def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     """Host memory, where the framework can use it and the host is known: states, then half and all
     of the saved activations too."""
-    offers = load_layout_rules(question.stack).offers
+    offers = load_framework(question.stack).rules.offers
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
     offloaded = question

@@ -52,7 +52,9 @@ def space_of(axes: Mapping[str, str | None]) -> Any:
         if text is not None:
             given[axis] = parse_axis(text, "--" + axis.replace("_", "-"))
     if axes.get("recompute") is not None:
-        names = tuple(part.strip() for part in str(axes["recompute"]).split(","))
+        # `selective` is what frameworks call it.
+        words = str(axes["recompute"]).replace("selective", "attention").split(",")
+        names = tuple(part.strip() for part in words)
         for name in names:
             if name not in list(Recompute):
                 raise UnknownNameError("recompute kind", name, list(Recompute), where="--recompute")
