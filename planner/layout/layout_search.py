@@ -267,8 +267,8 @@ class _Search:
 
     def _note_lightest(self, layouts: Layouts) -> None:
         """Keeps the layouts with the lowest floors of memory."""
-        sharded = np.max(layouts.zero_stage, initial=0)
-        layouts = layouts.rows(np.flatnonzero(layouts.zero_stage == sharded))
+        sharded = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
+        layouts = layouts.rows(np.flatnonzero(sharded | (layouts.dp * layouts.cp == 1)))
         floors = self.floors.needed(layouts)
         for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
             run = layouts.run(self.prices.base, index)
