@@ -7,42 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from planner.answer_cache import AnswerCache
-from profiles.document import encode, to_json
-from profiles.errors import InfeasibleError, InputError, TraceError
+from profiles.document import to_json
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
+from shardwright.answer_json import answer_json
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.output import SearchProgress, note, show
-from shardwright.executor_layouts import EXECUTOR, why_block_by_block
-from shardwright.named_model import described, import_from_here, sample_of
+from shardwright.named_model import import_from_here, sample_of
 from shardwright.places import answer_cache
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
 from shardwright.reports import terminal
 from shardwright.solve_task import task_of
-from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile, write_plan_file
 from simulator.workload import Workload
-
-# Always present in `plan --json`, null where there is no value.
-PLAN_KEYS = (
-    "status",
-    "bound",
-    "gap",
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "mfu",
-    "peak_memory_bytes",
-    "usd_per_million_tokens",
-    "usd_per_million_samples",
-    "search_time_s",
-    "cells_considered",
-    "plan",
-    "alternatives",
-    "assumptions",
-)
 
 
 def plan(request: PlanRequest, output: AnswerOutput) -> None:
@@ -53,17 +33,11 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
 
         plan_for_stack(request, output)
         return
-    why = _why_block_by_block(request)
-    if not why:
-        from shardwright.commands.plan_layout import plan_for_stack
-
-        plan_for_stack(replace(request, stack=EXECUTOR), output)
-        return
+    if request.fit_risk is not None or request.calibration is not None:
+        given = "--fit-risk" if request.fit_risk is not None else "--calibration"
+        raise InputError(f"{given} needs --stack: it is of layouts of described models")
     if request.pareto:
-        raise InputError(
-            f"--pareto: fronts are of layouts, and this is planned block by block, since {why}; "
-            "name a framework (--stack)"
-        )
+        raise InputError("--pareto needs --stack: fronts are of layouts of described models")
     request.axes.space()
     if request.cluster.homogeneous:
         plan_traced(request, output)
@@ -72,19 +46,6 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
     from shardwright.commands.plan_mixed import plan_on_mixed
 
     plan_on_mixed(request, output)
-
-
-def _why_block_by_block(request: PlanRequest) -> str:
-    """Why the question is not one of layouts, or ""."""
-    why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
-    if why:
-        return why
-    sample = sample_of(request.model, request.seq)
-    try:
-        described(request.model, sample.sequence_length)
-    except (InputError, TraceError) as error:
-        return str(error)
-    return ""
 
 
 def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
@@ -135,7 +96,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     if output.json:
-        sys.stdout.write(to_json(plan_json(answer)))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(terminal.plan_report(answer))
         if said := how_it_came_about(found, request.time_limit_s):
@@ -149,12 +110,6 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
         raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
-
-
-def plan_json(answer: PlanFile) -> dict[str, Any]:
-    """The plan file as plain values, with every promised key."""
-    data = dict.fromkeys(PLAN_KEYS) | encode(answer)
-    return {"schema": PLAN_SCHEMA, **data}
 
 
 def provenance(cluster: Cluster | None = None) -> dict[str, Any]:

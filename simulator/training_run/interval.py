@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 
 from profiles.document import read_document
 from simulator.prediction import Interval
@@ -162,6 +163,32 @@ def memory_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
 
 def _narrowest(names: Sequence[str], known: Mapping[str, Band]) -> str:
     return next(name for name in names if name in known)
+
+
+def memory_margin(run: TrainingRun, risk: float) -> float:
+    """The ratio of a run's peak to its prediction that is exceeded with probability `risk`.
+
+    Ratios are taken as log-normal, with the band's two ends as their 5 % and 95 % quantiles.
+    """
+    return math.exp(_ratios(run).inv_cdf(1.0 - risk))
+
+
+def out_of_memory_probability(run: TrainingRun, peak_bytes: float, capacity_bytes: float) -> float:
+    """The probability that a run of this predicted peak needs more than `capacity_bytes`."""
+    return 1.0 - _ratios(run).cdf(math.log(capacity_bytes / peak_bytes))
+
+
+def _ratios(run: TrainingRun) -> NormalDist:
+    """The logarithm of measured over predicted peaks of runs like this."""
+    return _ratios_in(memory_regimes_of(run))
+
+
+@functools.cache
+def _ratios_in(regimes: tuple[str, ...]) -> NormalDist:
+    known = shipped_intervals().memory
+    band = known[_narrowest(regimes, known)]
+    low, high = math.log(band.low), math.log(band.high)
+    return NormalDist((low + high) / 2, (high - low) / (2 * NormalDist().inv_cdf(1.0 - _TAIL)))
 
 
 def _applied(band: Band, value: float) -> Interval:
