@@ -120,11 +120,12 @@ def how_it_came_about(found: Answered | LayoutAnswered, time_limit_s: float | No
     if isinstance(found, Answered) and found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
-    limited = time_limit_s is not None and found.answer.search_time_s >= 0.9 * time_limit_s
-    if found.answer.status == "feasible" and limited:
+    limited = time_limit_s is not None and found.answer.search_time_s >= 0.95 * time_limit_s
+    if found.answer.status == "feasible" and limited and time_limit_s is not None:
         gap = format_percent(found.answer.gap or 0.0)
+        more = format_time(4 * time_limit_s).replace(" ", "")
         return (
-            f"Ended:  by the time limit of {format_time(time_limit_s or 0.0)}; at most {gap} above "
-            "the best there is (--time-limit 10min searches on)"
+            f"Ended:  by the limit of {format_time(time_limit_s)}, at most {gap} above the best "
+            f"there is; --time-limit {more} searches longer"
         )
     return ""

@@ -21,6 +21,8 @@ class LayoutPrediction:
     mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
             arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
     peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    out_of_memory_probability   that a device needs more than it has, by the peaks of published runs
+                        of the framework (interval.out_of_memory_probability)
     mfu_range, peak_memory_range   the same with their intervals
     reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
                         token that is kept
@@ -30,6 +32,7 @@ class LayoutPrediction:
     parts: tuple[tuple[str, float], ...]
     mfu: float
     peak_memory_bytes: float
+    out_of_memory_probability: float | None = None
     usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
     tokens_per_s: Interval
@@ -42,11 +45,13 @@ class LayoutPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChoice:
-    """A layout with its prediction; why_not_first is "" for the chosen one."""
+    """A layout with its prediction; why_not_first is "" for the chosen one. `idle_devices` of the
+    cluster do nothing: the price and the energy count them, MFU does not."""
 
     run: TrainingRun
     prediction: LayoutPrediction
     why_not_first: str = ""
+    idle_devices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,16 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearbyBatch:
+    """The best layout of another number of sequences per step."""
+
+    global_batch: int
+    step_time_s: float
+    tokens_per_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFile:
     """The answer.
 
@@ -90,6 +105,7 @@ class LayoutFile:
     bound        no layout of the space is predicted faster than this many seconds
     considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
                  refined  one by one
+    nearby_batches   the nearest batches that more devices divide, where that trains faster
     """
 
     status: str
@@ -108,6 +124,7 @@ class LayoutFile:
     alternatives: tuple[LayoutChoice, ...] = ()
     infeasibility: LayoutInfeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
+    nearby_batches: tuple[NearbyBatch, ...] = ()
     assumptions: tuple[str, ...] = ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
 from planner.layout.layout_price import tokens_per_s
@@ -12,11 +12,18 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
+from profiles.units import format_time
 from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.interval import memory_interval, step_interval, widened
+from simulator.training_run.interval import (
+    memory_interval,
+    out_of_memory_probability,
+    step_interval,
+    widened,
+)
+from simulator.training_run.recalibrate import Calibration, calibrated_interval
 
 
 def choice_of(
@@ -25,15 +32,16 @@ def choice_of(
     cluster: Cluster,
     price: Callable[[Cluster], Sourced | None],
     coefficients: CoefficientFile | None = None,
+    calibration: Calibration | None = None,
 ) -> LayoutChoice:
     """The layout with what it costs; `coefficients` are those that it was priced with, the shipped
-    ones if None."""
+    ones if None, and `calibration` what changed them."""
     run = layout.run
-    step = _step(layout, coefficients or shipped_coefficients())
+    step = _step(layout, coefficients or shipped_coefficients(), calibration)
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
     mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
-    usd = usd_per_million_tokens(per_s, run.num_devices, price(cluster))
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, price(cluster))
     kwh = kwh_per_million_tokens(per_s, cluster)
     lasting = reliability(run.model.parameters, run.num_devices)
     return LayoutChoice(
@@ -43,6 +51,9 @@ def choice_of(
             parts=layout.parts,
             mfu=mfu.value,
             peak_memory_bytes=layout.memory.needed_bytes,
+            out_of_memory_probability=out_of_memory_probability(
+                run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
+            ),
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
@@ -53,13 +64,20 @@ def choice_of(
             kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
+        idle_devices=cluster.num_devices - run.num_devices,
     )
 
 
-def _step(layout: PricedLayout, coefficients: CoefficientFile) -> Interval:
+def _step(
+    layout: PricedLayout, coefficients: CoefficientFile, calibration: Calibration | None
+) -> Interval:
     """The band of runs alike, and half of what none of them did either way."""
     run, time_s = layout.run, layout.step_time_s
-    found = step_interval(run, time_s)
+    found = (
+        step_interval(run, time_s)
+        if calibration is None
+        else calibrated_interval(run, time_s, calibration)
+    )
     published = run.as_published()
     if published == run:
         return found
@@ -104,9 +122,14 @@ def part_words(name: str) -> str:
 
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     """`2.1 % slower: bubble +1.3 s`."""
-    mine, first = dict(layout.parts), dict(best.parts)
+    return slower_by(
+        dict(layout.parts), dict(best.parts), layout.step_time_s / best.step_time_s - 1
+    )
+
+
+def slower_by(mine: Mapping[str, float], first: Mapping[str, float], slower: float) -> str:
+    """The share by which a step is slower, and the part that differs most; seconds by part."""
     name = max(mine, key=lambda part: mine[part] - first[part])
-    slower = layout.step_time_s / best.step_time_s - 1
     if slower < 5e-4 or mine[name] <= first[name]:
         return f"{slower:.1%} slower"
-    return f"{slower:.1%} slower: {part_words(name)} +{mine[name] - first[name]:.2f} s"
+    return f"{slower:.1%} slower: {part_words(name)} +{format_time(mine[name] - first[name])}"

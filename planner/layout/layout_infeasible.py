@@ -22,18 +22,24 @@ def infeasibility(
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
     clock: Callable[[], float],
+    end_s: float,
 ) -> LayoutInfeasibility:
-    """The three cheapest changes that make it fit, each solved."""
+    """The three cheapest changes that make it fit, each solved; `end_s` of the clock ends it."""
     found: list[LayoutRelaxation] = []
     kinds: set[str] = set()
     for candidate in layout_candidates(question, rebuild, device_names):
-        if len(found) == _RELAXATIONS:
+        if len(found) == _RELAXATIONS or clock() >= end_s:
             break
         if candidate.kind in kinds:
             continue
         try:
             outcome, _ = solve_layouts(
-                candidate.question, coefficients, [], clock=clock, runners_up=0
+                candidate.question,
+                coefficients,
+                [],
+                clock=clock,
+                runners_up=0,
+                time_limit_s=end_s - clock(),
             )
         except InputError:
             continue

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_infeasible import infeasibility
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_search import Progress
+from planner.layout.layout_search import PricedLayout, Progress
 from planner.layout.layout_sensitivity import sensitivities
+from planner.layout.nearby_batches import nearby_batches
+from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-
-OPTIMAL_GAP = 1e-9
+from simulator.training_run.recalibrate import calibrated
 
 
 def plan_layout(
@@ -42,22 +44,27 @@ def plan_layout(
     holds no legal layout or a limit ended the search before any was found.
     """
     start = clock()
-    known = coefficients or shipped_coefficients()
+    end = math.inf if time_limit_s is None else start + time_limit_s
+    known = calibrated(coefficients or shipped_coefficients(), question.calibration)
     said: list[str] = []
     outcome, base = solve_layouts(
         question, known, said, clock=clock, time_limit_s=time_limit_s, progress=progress
     )
     if not outcome.layouts and not outcome.complete:
         raise InputError(
-            f"--time-limit ended the search before any layout of {question.name} was found; "
-            "give it more time or pin some axes"
+            f"the time limit ended the search before any layout of {question.name} was found; "
+            "give it more with --time-limit or pin some axes"
         )
     chosen = outcome.layouts[0] if outcome.layouts else None
     best = chosen.step_time_s if chosen else None
     gap = max(0.0, (best - outcome.bound_s) / best) if best else None
-    status = "infeasible"
-    if chosen:
-        status = "optimal" if gap is not None and gap <= OPTIMAL_GAP else "feasible"
+
+    def shown(layout: PricedLayout, first: PricedLayout | None) -> LayoutChoice:
+        return choice_of(
+            layout, first, question.cluster, price, known, calibration=question.calibration
+        )
+
+    status = "infeasible" if gap is None else status_of(gap)
     answer = LayoutFile(
         status=status,
         model=question.name,
@@ -71,17 +78,31 @@ def plan_layout(
         too_big=outcome.too_big,
         pruned=outcome.pruned,
         refined=outcome.refined,
-        chosen=choice_of(chosen, None, question.cluster, price, known) if chosen else None,
-        alternatives=tuple(
-            choice_of(other, chosen, question.cluster, price, known)
-            for other in outcome.layouts[1:]
-        ),
+        chosen=shown(chosen, None) if chosen else None,
+        alternatives=tuple(shown(other, chosen) for other in outcome.layouts[1:]),
         infeasibility=None
         if outcome.near_miss is None
-        else infeasibility(question, outcome.near_miss, known, rebuild, device_names, clock),
-        sensitivities=sensitivities(question, base, known, rebuild, clock)
+        else infeasibility(question, outcome.near_miss, known, rebuild, device_names, clock, end),
+        sensitivities=sensitivities(question, base, known, rebuild, clock, end)
         if explain and chosen
         else (),
-        assumptions=(f"all {question.cluster.num_devices} devices are used (--on)", *said),
+        nearby_batches=nearby_batches(question, chosen, known, clock, end) if chosen else (),
+        assumptions=(
+            *(_devices(question, chosen) if chosen else ()),
+            f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
+            "(--fit-risk)",
+            *said,
+        ),
     )
     return replace(answer, search_time_s=clock() - start)
+
+
+def _devices(question: LayoutQuestion, chosen: PricedLayout) -> tuple[str, ...]:
+    """Which devices are used, in words."""
+    have, used = question.cluster.num_devices, chosen.run.num_devices
+    if used == have:
+        return (f"all {have} devices are used (--on)",)
+    return (
+        f"{used} of {have} devices are used, {have - used} stay idle: no layout of more is faster; "
+        "the price counts all (--on, --dp and --pp ask for other numbers)",
+    )

@@ -35,7 +35,7 @@ def with_layout_price(answer: LayoutFile, price: Sourced | None) -> LayoutFile:
 def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
     run, prediction = choice.run, choice.prediction
     per_s = tokens_per_s(run, prediction.step_time_s)
-    cost = usd_per_million_tokens(per_s, run.num_devices, price)
+    cost = usd_per_million_tokens(per_s, run.num_devices + choice.idle_devices, price)
     priced = replace(
         prediction,
         usd_per_million_tokens=cost,

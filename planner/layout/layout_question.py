@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.layout_space import LayoutGround, LayoutSpace
+from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, run_options, unoffered
+from planner.tolerances import DEFAULT_FIT_RISK
+from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.recalibrate import Calibration
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -26,6 +30,8 @@ class LayoutQuestion:
     stack         the framework that will run it
     precision     of the matmuls, where `options` names none
     options       what may be chosen beside the axes
+    fit_risk      probability of running out of memory that a layout may have
+    calibration   coefficients learnt from own runs, in the place of the shipped ones
     """
 
     name: str
@@ -37,6 +43,15 @@ class LayoutQuestion:
     precision: str
     space: LayoutSpace
     options: AskedOptions = field(default_factory=AskedOptions)
+    fit_risk: float = DEFAULT_FIT_RISK
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.fit_risk < 1.0:
+            raise InputError(
+                f"--fit-risk {self.fit_risk:g}: the probability of running out of memory must be "
+                "above 0 and below 1; write 10%, or 0.1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +87,11 @@ def solve_layouts(
     base = altered(base)
     outcome = search_layouts(
         LayoutPrices(base, coefficients, network),
-        legal_layouts(question.space, ground),
-        partial_recompute=ground.rules.partial_recompute,
-        capacity_bytes=capacity * get_device(base.device).usable_bytes,
+        question.space,
+        ground,
+        limit=MemoryLimit(
+            capacity_bytes=capacity * get_device(base.device).usable_bytes, risk=question.fit_risk
+        ),
         runners_up=runners_up,
         clock=clock,
         time_limit_s=time_limit_s,
@@ -103,6 +120,9 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,
+        # Words for a network are of whole nodes, and a torus is used as a whole.
+        may_narrow=not base.outer_link and not base.torus,
+        may_idle=not base.torus,
         options=run_options(question.options, base, rules, get_device(base.device)),
     )
     said += unoffered(question.options, rules)

@@ -1,27 +1,40 @@
 """`search_layouts`: the best layout of all, proven, and the best of other families.
 
-1. every legal layout gets a lower bound on its step time (for most it is the time) and a floor of
-   its memory, as arrays;
-2. those whose floor exceeds the device fall;
+1. every legal mesh gets a lower bound (mesh_bound.py); meshes are opened in the order of their
+   bounds, a few at a time, those that use nearly all devices first;
+2. the layouts of an open mesh get a lower bound on their step time (for most it is the time) and a
+   floor of their memory, as arrays; those whose floor exceeds what they may need fall;
 3. the rest are refined in the order of their bounds: memory by footprint, time with the schedule's
    own timeline; it ends when no bound is left below the best.
 
-What it returns is optimal under the cost model: every layout was priced, and none that was not
-refined can be faster. Equal times go to less memory, then to the first in the space's order.
+What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
+times go to less memory, then to the first in the space's order.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout.layout_space import (
+    LayoutGround,
+    LayoutSpace,
+    Meshes,
+    layouts_of,
+    meshes_of,
+    why_none,
+)
 from planner.layout.layouts import RECOMPUTE, Layouts
-from planner.layout.memory_floor import fewest_recomputed_layers, needed_floor_bytes
+from planner.layout.memory_floor import MemoryFloors
+from planner.layout.memory_limit import MemoryLimit
+from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
+from profiles.errors import InputError
 from simulator.training_run.footprint import Footprint, footprint
 from simulator.training_run.host_offload import host_memory_short
 from simulator.training_run.stage_layers import stage_layers
@@ -31,6 +44,10 @@ from simulator.training_run.training_run import TrainingRun
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first), gap and seconds so far."""
 _OFTEN = 64
+# Meshes are opened so many at a time, and twice as many the next time.
+_FIRST_WAVE = 256
+# Meshes that use this share of the devices are looked at before all others.
+_NEARLY_ALL = 7 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +80,9 @@ class LayoutOutcome:
 
     layouts     the best first, one of each family (mesh and schedule)
     bound_s     no layout of the space is faster; infinite where none fits
-    considered  layouts priced;  too_big  fell by their floor of memory alone
-    refined     looked at one by one;  pruned  cannot be faster than the best
+    considered  layouts priced or pruned;  too_big  fell by their floor of memory alone
+    refined     looked at one by one;  pruned  cannot be faster than the best, a mesh that was not
+                opened counted as one layout of each ZeRO stage and recompute kind
     complete    False where a limit or an interrupt ended the search
     near_miss   only where nothing fits
     """
@@ -81,77 +99,201 @@ class LayoutOutcome:
 
 def search_layouts(
     prices: LayoutPrices,
-    layouts: Layouts,
+    space: LayoutSpace,
+    ground: LayoutGround,
     *,
-    capacity_bytes: float,
-    partial_recompute: bool = False,
+    limit: MemoryLimit,
     runners_up: int = 3,
-    extra_refinements: int = 400,
+    extra_refinements: int = 100,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> LayoutOutcome:
-    """The best layouts that need no more than `capacity_bytes`.
+    """The best layouts of a space within a limit of memory.
 
-    partial_recompute   full recomputation may be of some layers of each stage: as few as fit
     runners_up, extra_refinements   after the proof, so many layouts more at most are refined until
                   so many of other families are known
-    clock         seconds; read between refinements only
+    clock         seconds; read between refinements and waves only
+
+    Raises InputError where the space holds no legal layout.
     """
-    start = clock()
-    left = candidates_of(
-        prices, layouts, capacity_bytes=capacity_bytes, partial_recompute=partial_recompute
-    )
-    light, bounds, exact, order = left.layouts, left.bounds, left.exact, left.order
-    refiner = Refiner(prices, light, capacity_bytes)
-    found: dict[tuple[object, ...], PricedLayout] = {}
-    best, refined, complete = np.inf, 0, True
-    position = 0
-    try:
-        while position < order.size and bounds[order[position]] < best:
-            if time_limit_s is not None and clock() - start > time_limit_s:
-                complete = False
-                break
-            index = int(order[position])
-            position += 1
-            refined += 1
-            layout = refiner.refine(index, float(bounds[index]), exact=bool(exact[index]))
-            if layout is not None:
-                _keep(found, layout)
-                best = min(best, layout.step_time_s)
-            if progress is not None and refined % _OFTEN == 1:
-                bound = float(min(best, _next(bounds, order, position)))
-                gap = (best - bound) / best if np.isfinite(best) else np.inf
-                progress(bound, best, gap, clock() - start)
-    except KeyboardInterrupt:
-        complete = False
-    bound = float(min(best, _next(bounds, order, position)))
-    pruned = int(order.size) - position
-    if complete and np.isfinite(best):
-        seen = _look_further(
-            refiner, bounds, exact, order[position:], found, runners_up, extra_refinements
+    return _Search(
+        prices, space, ground, limit, clock=clock, time_limit_s=time_limit_s, progress=progress
+    ).outcome(runners_up, extra_refinements)
+
+
+class _Search:
+    """One search: what is open, what was found."""
+
+    def __init__(
+        self,
+        prices: LayoutPrices,
+        space: LayoutSpace,
+        ground: LayoutGround,
+        limit: MemoryLimit,
+        *,
+        clock: Callable[[], float],
+        time_limit_s: float | None,
+        progress: Progress | None,
+    ) -> None:
+        self.prices, self.space, self.ground, self.limit = prices, space, ground, limit
+        self.bounds = MeshBounds(prices, space, ground)
+        self.floors = MemoryFloors(prices.base)
+        self.clock, self.progress = clock, progress
+        self.start = clock()
+        self.end = math.inf if time_limit_s is None else self.start + time_limit_s
+        self.found: dict[tuple[object, ...], PricedLayout] = {}
+        self.open: list[tuple[Candidates, int]] = []
+        self.lightest: list[tuple[float, int, TrainingRun]] = []
+        self.best_s = math.inf
+        self.left_s = math.inf
+        self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
+        self.complete = True
+
+    def outcome(self, runners_up: int, extra: int) -> LayoutOutcome:
+        try:
+            for wave in self._waves():
+                self._open(wave)
+        except (KeyboardInterrupt, TimeoutError):
+            self.complete = False
+        if self.complete and not (self.meshes and self.considered):
+            raise InputError(why_none(self.space, self.ground))
+        if self.complete and self.found:
+            self._look_further(runners_up, extra)
+        ranked = sorted(self.found.values(), key=_rank)
+        known = bool(ranked) or not self.complete
+        return LayoutOutcome(
+            layouts=tuple(ranked[: runners_up + 1]),
+            bound_s=min(self.best_s, self.left_s) if known else math.inf,
+            considered=self.considered,
+            too_big=self.too_big,
+            refined=self.refined,
+            pruned=self.considered - self.too_big - self.refined,
+            complete=self.complete,
+            near_miss=self._nearest() if self.complete and not ranked else None,
         )
-        refined += seen
-        pruned -= seen
-    ranked = sorted(found.values(), key=_rank)
-    return LayoutOutcome(
-        layouts=tuple(ranked[: runners_up + 1]),
-        bound_s=bound if ranked or not complete else np.inf,
-        considered=len(layouts),
-        too_big=len(layouts) - len(light),
-        refined=refined,
-        pruned=pruned,
-        complete=complete,
-        near_miss=None if ranked else _nearest(prices.base, layouts, capacity_bytes),
-    )
+
+    def _waves(self) -> Iterator[Meshes]:
+        """Meshes that may be faster than the best, the lowest bounds first."""
+        most = _NEARLY_ALL * self.ground.num_devices
+        per_mesh = max(1, len(self.ground.rules.zero_stages) * len(self.ground.rules.recompute))
+        kept: list[float] = []
+
+        def nearly_all(meshes: Meshes) -> NDArray[np.bool_]:
+            self.meshes += len(meshes)
+            return np.asarray(meshes.devices > most)
+
+        def others(meshes: Meshes) -> NDArray[np.bool_]:
+            rest = meshes.devices <= most
+            worth = rest & (self.bounds.coarse(meshes) < self.best_s)
+            self.considered += per_mesh * int(np.count_nonzero(rest & ~worth))
+            return np.asarray(worth)
+
+        for worth in (nearly_all, others):
+            self._must_have_time()
+            meshes = meshes_of(self.space, self.ground, worth)
+            if worth is others and kept and not len(meshes):
+                return
+            kept.append(len(meshes))
+            bounds = self.bounds.of(meshes)
+            order = np.argsort(bounds, kind="stable")
+            size, done = _FIRST_WAVE, 0
+            while done < order.size and bounds[order[done]] < self.best_s:
+                self.left_s = float(bounds[order[done]])
+                self._must_have_time()
+                wave = order[done : done + size]
+                wave = wave[bounds[wave] < self.best_s]
+                done += wave.size
+                size *= 2
+                # Until it is searched, what is in the wave may be as fast as its bound.
+                yield meshes.rows(wave)
+            self.considered += per_mesh * (order.size - done)
+            self.left_s = math.inf
+
+    def _must_have_time(self) -> None:
+        if self.clock() > self.end:
+            raise TimeoutError
+
+    def _open(self, meshes: Meshes) -> None:
+        """Prices the layouts of meshes and refines those that may be the best."""
+        layouts = layouts_of(self.space, self.ground, meshes)
+        self.considered += len(layouts)
+        left = candidates_of(
+            self.prices,
+            layouts,
+            self.limit,
+            self.floors,
+            partial_recompute=self.ground.rules.partial_recompute,
+        )
+        self.too_big += left.too_big
+        order, bounds = left.order, left.bounds
+        refiner = Refiner(self.prices, left.layouts, self.limit)
+        position = 0
+        while position < order.size and bounds[order[position]] < self.best_s:
+            self._must_have_time()
+            self._refine(refiner, left, int(order[position]))
+            position += 1
+            if self.progress is not None and self.refined % _OFTEN == 1:
+                bound = min(self.best_s, self.left_s)
+                gap = (self.best_s - bound) / self.best_s if self.found else math.inf
+                self.progress(bound, self.best_s, gap, self.clock() - self.start)
+        self.open.append((left, position))
+        if not self.found:
+            self._note_lightest(layouts)
+
+    def _refine(self, refiner: Refiner, left: Candidates, index: int) -> None:
+        self.refined += 1
+        layout = refiner.refine(index, float(left.bounds[index]), exact=bool(left.exact[index]))
+        if layout is not None:
+            _keep(self.found, layout)
+            self.best_s = min(self.best_s, layout.step_time_s)
+
+    def _look_further(self, runners_up: int, most: int) -> None:
+        """Refines the best of other families among the open meshes."""
+        rest = heapq.merge(
+            *(
+                [(float(left.bounds[i]), number, int(i)) for i in left.order[position:]]
+                for number, (left, position) in enumerate(self.open)
+            )
+        )
+        for seen, (bound, number, index) in enumerate(rest):
+            times = sorted(layout.step_time_s for layout in self.found.values())
+            if seen >= most or (len(times) > runners_up and times[runners_up] <= bound):
+                return
+            left = self.open[number][0]
+            if self.clock() > self.end:
+                return
+            self._refine(Refiner(self.prices, left.layouts, self.limit), left, index)
+
+    def _note_lightest(self, layouts: Layouts) -> None:
+        """Keeps the layouts with the lowest floors of memory."""
+        sharded = np.max(layouts.zero_stage, initial=0)
+        layouts = layouts.rows(np.flatnonzero(layouts.zero_stage == sharded))
+        floors = self.floors.needed(layouts)
+        for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
+            run = layouts.run(self.prices.base, index)
+            self.lightest.append((float(floors[index]), len(self.lightest), run))
+        self.lightest = sorted(self.lightest)[:_OFTEN]
+
+    def _nearest(self) -> NearMiss | None:
+        """Of the layouts with the lowest floors, the one that lacks least."""
+        misses = [(footprint(run, runs_program=False), run) for _, _, run in self.lightest]
+        allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
+        if not allowed:
+            return None
+        memory, run = min(allowed, key=lambda pair: pair[0].needed_bytes)
+        fits = not memory.refused and memory.needed_bytes <= self.limit.of(run)
+        host = host_memory_short(run) if fits else ""
+        return NearMiss(run=run, memory=memory, capacity_bytes=self.limit.of(run), host=host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The layouts whose floor of memory is within the device, in their order.
+    """The layouts whose floor of memory is within their limit, in their order.
 
     bounds, floors  [layouts] seconds and bytes at least;  exact  where the bound is the time
-    order           their indices, the least bound first
+    order           their indices, the lowest bound first
+    too_big         how many others there were
     """
 
     layouts: Layouts
@@ -159,42 +301,57 @@ class Candidates:
     floors: NDArray[np.float64]
     exact: NDArray[np.bool_]
     order: NDArray[np.intp]
+    too_big: int
 
 
 def candidates_of(
-    prices: LayoutPrices, layouts: Layouts, *, capacity_bytes: float, partial_recompute: bool
+    prices: LayoutPrices,
+    layouts: Layouts,
+    limit: MemoryLimit,
+    floors: MemoryFloors,
+    *,
+    partial_recompute: bool,
 ) -> Candidates:
-    """What is left of the layouts when those that surely lack memory are gone, with its bounds."""
-    floors = needed_floor_bytes(prices.base, layouts)
-    within = np.flatnonzero(floors <= capacity_bytes)
+    """What is left of the layouts when those that surely lack memory are gone, with its bounds.
+
+    partial_recompute   full recomputation may be of some layers of each stage: as few as fit
+    """
+    limits = limit.of_layouts(prices.base, layouts)
+    within, least = floors.within(layouts, limits)
     light = layouts.rows(within)
     if partial_recompute:
-        light = _with_fewest_recomputed(prices.base, light, capacity_bytes)
+        light = _with_fewest_recomputed(floors, light, limits[within])
     bounds = prices.step_times(light)
     return Candidates(
         layouts=light,
         bounds=bounds,
-        floors=floors[within],
+        floors=least,
         exact=prices.exact(light),
         order=np.argsort(bounds, kind="stable"),
+        too_big=len(layouts) - len(light),
     )
 
 
 class Refiner:
     """Layouts one by one: their footprint, and their time with the schedule's timeline."""
 
-    def __init__(self, prices: LayoutPrices, layouts: Layouts, capacity_bytes: float) -> None:
-        self.prices, self.layouts, self.capacity_bytes = prices, layouts, capacity_bytes
+    def __init__(self, prices: LayoutPrices, layouts: Layouts, limit: MemoryLimit) -> None:
+        self.prices, self.layouts, self.limit = prices, layouts, limit
 
     def refine(self, index: int, bound_s: float, *, exact: bool) -> PricedLayout | None:
         """None where it does not fit, or the framework refuses it; of full recomputation the
         fewest layers of each stage that fit."""
         run = asked = self.layouts.run(self.prices.base, index)
+        limit = self.limit.of(run)
+
+        def too_big(memory: Footprint) -> bool:
+            return bool(memory.refused) or memory.needed_bytes > limit
+
         memory = footprint(run, runs_program=False)
-        while self._too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
+        while too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
             memory = footprint(run, runs_program=False)
-        if self._too_big(memory) or host_memory_short(run):
+        if too_big(memory) or host_memory_short(run):
             return None
         exact = exact and run is asked
         parts = self.prices.exact_parts(run)
@@ -209,16 +366,15 @@ class Refiner:
             memory=memory,
         )
 
-    def _too_big(self, memory: Footprint) -> bool:
-        return bool(memory.refused) or memory.needed_bytes > self.capacity_bytes
-
 
 def _chunk_layers(run: TrainingRun) -> int:
     """Layers of the fullest virtual stage."""
     return math.ceil(stage_layers(run)[0] / run.vpp)
 
 
-def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> Layouts:
+def _with_fewest_recomputed(
+    floors: MemoryFloors, layouts: Layouts, limits: NDArray[np.float64]
+) -> Layouts:
     """The layouts; those of full recomputation with as few layers as their floor of memory allows.
     Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
     # What is kept decides what goes to the host: with activations there, all layers are alike.
@@ -227,7 +383,7 @@ def _with_fewest_recomputed(base: TrainingRun, layouts: Layouts, capacity_bytes:
     if not full.size:
         return layouts
     layers = layouts.recompute_layers.copy()
-    layers[full] = fewest_recomputed_layers(base, layouts.rows(full), capacity_bytes)
+    layers[full] = floors.fewest_recomputed(layouts.rows(full), limits[full])
     return replace(layouts, recompute_layers=layers)
 
 
@@ -245,45 +401,3 @@ def _keep(found: dict[tuple[object, ...], PricedLayout], layout: PricedLayout) -
     kind = family(layout.run)
     if kind not in found or _rank(layout) < _rank(found[kind]):
         found[kind] = layout
-
-
-def _next(bounds: NDArray[np.float64], order: NDArray[np.intp], position: int) -> float:
-    return float(bounds[order[position]]) if position < order.size else np.inf
-
-
-def _look_further(
-    refiner: Refiner,
-    bounds: NDArray[np.float64],
-    exact: NDArray[np.bool_],
-    order: NDArray[np.intp],
-    found: dict[tuple[object, ...], PricedLayout],
-    runners_up: int,
-    most: int,
-) -> int:
-    """Refines the best of other families; how many were looked at."""
-    seen = 0
-    for index in order.tolist():
-        times = sorted(layout.step_time_s for layout in found.values())
-        if seen >= most or (len(times) > runners_up and times[runners_up] <= bounds[index]):
-            break
-        seen += 1
-        layout = refiner.refine(index, float(bounds[index]), exact=bool(exact[index]))
-        if layout is not None:
-            _keep(found, layout)
-    return seen
-
-
-def _nearest(base: TrainingRun, layouts: Layouts, capacity_bytes: float) -> NearMiss | None:
-    """Of the layouts with the least floors, the one that needs least."""
-    tried = np.argsort(needed_floor_bytes(base, layouts), kind="stable")[:_OFTEN]
-    misses = [
-        (footprint(run, runs_program=False), run)
-        for run in (layouts.run(base, int(i)) for i in tried)
-    ]
-    allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
-    if not allowed:
-        return None
-    memory, run = min(allowed, key=lambda pair: pair[0].needed_bytes)
-    fits = not memory.refused and memory.needed_bytes <= capacity_bytes
-    host = host_memory_short(run) if fits else ""
-    return NearMiss(run=run, memory=memory, capacity_bytes=capacity_bytes, host=host)

@@ -24,13 +24,24 @@ def sensitivities(
     coefficients: CoefficientFile,
     rebuild: Callable[[str], Cluster],
     clock: Callable[[], float],
+    end_s: float,
 ) -> tuple[Sensitivity, ...]:
-    """The best step under one change each."""
+    """The best step under one change each; `end_s` of the clock ends it."""
     found: list[Sensitivity] = []
 
     def tried(change: str, asked: LayoutQuestion, **more: object) -> None:
+        if clock() >= end_s:
+            return
         try:
-            outcome, _ = solve_layouts(asked, coefficients, [], clock=clock, runners_up=0, **more)  # type: ignore[arg-type] # options of _solve
+            outcome, _ = solve_layouts(
+                asked,
+                coefficients,
+                [],
+                clock=clock,
+                runners_up=0,
+                time_limit_s=end_s - clock(),
+                **more,  # type: ignore[arg-type] # options of solve_layouts
+            )
         except InputError:
             return
         if outcome.layouts:

@@ -4,27 +4,27 @@ An axis that is None is free, one value pins it, several restrict it. What is le
 framework accepts: tp divides the attention heads, pp x vpp stages hold a layer each, experts divide
 evenly, each replica has whole micro-batches, and interleaved schedules whole rounds of the pipeline
 (Megatron-Core, schedules.py). Layers need not divide by pp (the rule of `stage_layers`).
+
+A mesh may leave devices idle. No rule depends on how many devices there are, so that the layouts of
+a cluster are among those of a larger one: more devices are never slower.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.divisors import divisors
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, joined
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, Counts, Layouts
 from planner.layout.rules import LayoutRules
 from planner.layout.run_option import RunOption
 from planner.pinned_axes import check_axes, flag_of, pins_of
 from profiles.errors import InputError
 from profiles.model.transformer import Transformer
 
-# Context parallelism halves each rank's sequence into two chunks so that causal work is even
-# (Megatron-Core, context parallelism); fewer tokens than this per chunk are not offered freely.
-_FEWEST_CHUNK_TOKENS = 128
 _TWO_CHUNKS = frozenset({"zbv", "v-half", "v-min", "dualpipev"})
 
 
@@ -63,7 +63,9 @@ class LayoutSpace:
 class LayoutGround:
     """What the space is laid over.
 
-    node_devices   devices of the innermost domain: a free tp stays within it
+    node_devices   devices of the innermost domain: a free tp stays within one or fills several
+    may_narrow     whether a layout may use fewer devices of every node
+    may_idle       whether a layout may leave devices idle
     options        what a layout may choose beside its axes
     """
 
@@ -73,105 +75,211 @@ class LayoutGround:
     node_devices: int
     global_batch: int
     seq_len: int
+    may_narrow: bool = True
+    may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
 
 
-def legal_layouts(space: LayoutSpace, ground: LayoutGround) -> Layouts:
-    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
-    parts = [
-        part
-        for mesh in _meshes(space, ground)
-        for part in (_of_mesh(space, ground, mesh),)
-        if part is not None
-    ]
-    if not parts:
-        raise InputError(_why_none(space, ground))
-    return joined(parts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meshes:
+    """[meshes] each: the degrees, the devices used of a node, and the micro-batch."""
+
+    tp: Counts
+    cp: Counts
+    ep: Counts
+    pp: Counts
+    dp: Counts
+    node: Counts
+    micro_batch: Counts
+
+    def __len__(self) -> int:
+        return int(self.tp.size)
+
+    def rows(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Meshes:
+        """Some of the meshes."""
+        return Meshes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    @property
+    def devices(self) -> Counts:
+        """[meshes] devices in use."""
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
 
 
-Mesh = tuple[int, int, int, int, int]
-
-
-def _meshes(space: LayoutSpace, ground: LayoutGround) -> Iterator[Mesh]:
-    """(tp, cp, pp, dp, ep)"""
-    model, devices = ground.model, ground.num_devices
-    for tp in _degrees(space, ground, "tp"):
-        if model.num_heads % tp or devices % tp:
-            continue
-        if space.tp is None and ground.node_devices % tp:
-            continue
-        for cp in _degrees(space, ground, "cp"):
-            if devices % (tp * cp) or ground.seq_len % (2 * cp if cp > 1 else 1):
-                continue
-            if space.cp is None and cp > 1 and ground.seq_len < 2 * cp * _FEWEST_CHUNK_TOKENS:
-                continue
-            for pp in _degrees(space, ground, "pp"):
-                if devices % (tp * cp * pp) or pp > model.num_layers:
+def meshes_of(
+    space: LayoutSpace,
+    ground: LayoutGround,
+    worth: Callable[[Meshes], NDArray[np.bool_]] | None = None,
+) -> Meshes:
+    """Every legal mesh with each of its micro-batches, in a fixed order; of those only the ones
+    that `worth` keeps."""
+    batch = ground.global_batch
+    shares = np.asarray(
+        [
+            (dp, size)
+            for dp in divisors(batch)
+            if dp <= ground.num_devices and _permitted(space, ground, "dp", dp)
+            for size in divisors(batch // dp)
+            if space.allows("micro_batch", size)
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    stages = np.asarray(list(stage_counts(space, ground)), dtype=np.int64)
+    found = []
+    for tp, node, most in _tensor_degrees(space, ground):
+        for cp in _context_degrees(space, ground):
+            devices = tp * cp * shares[:, 0, None] * stages[None, :]
+            share, stage = np.nonzero(devices <= most if ground.may_idle else devices == most)
+            for ep in _expert_degrees(space, ground):
+                dp = shares[share, 0]
+                spread = (tp * cp * dp) % ep == 0
+                if not spread.any():
                     continue
-                dp = devices // (tp * cp * pp)
-                if ground.global_batch % dp or not _permitted(space, ground, "dp", dp):
-                    continue
-                for ep in _degrees(space, ground, "ep"):
-                    if ep == 1 or (model.num_experts % ep == 0 and tp * cp * dp % ep == 0):
-                        yield tp, cp, pp, dp, ep
+                of = np.full(np.count_nonzero(spread), 1)
+                meshes = Meshes(
+                    tp=of * tp,
+                    cp=of * cp,
+                    ep=of * ep,
+                    pp=stages[stage[spread]],
+                    dp=dp[spread],
+                    node=of * node,
+                    micro_batch=shares[share[spread], 1],
+                )
+                found.append(meshes if worth is None else meshes.rows(worth(meshes)))
+    return Meshes(
+        **{
+            f.name: np.concatenate(
+                [np.zeros(0, dtype=np.int64), *(getattr(part, f.name) for part in found)]
+            )
+            for f in fields(Meshes)
+        }
+    )
 
 
-def _degrees(space: LayoutSpace, ground: LayoutGround, axis: str) -> tuple[int, ...]:
-    most = {
-        "tp": ground.model.num_heads,
-        "cp": ground.num_devices,
-        "pp": ground.num_devices,
-        "ep": max(1, ground.model.num_experts),
-    }[axis]
-    of = ground.model.num_experts if axis == "ep" and ground.model.num_experts else 0
-    free = divisors(of or (ground.num_devices if axis != "ep" else 1))
-    return tuple(d for d in free if d <= most and _permitted(space, ground, axis, d))
+def stage_counts(space: LayoutSpace, ground: LayoutGround) -> Iterator[int]:
+    """Numbers of pipeline ranks. Of those between which layers do not divide, and whose fullest and
+    last rank hold the same, only the least: the others take more devices and idle longer."""
+    layers, ahead = ground.model.num_layers, ground.model.predicted_ahead
+    seen = set()
+    for pp in range(1, min(layers, ground.num_devices) + 1):
+        shape = (-(-layers // pp), layers // pp)
+        even = layers % pp == 0 or (layers + 2) % pp == 0
+        wanted = space.pp is not None or ahead or even or shape not in seen
+        seen.add(shape)
+        if wanted and _permitted(space, ground, "pp", pp):
+            yield pp
+
+
+def _tensor_degrees(space: LayoutSpace, ground: LayoutGround) -> Iterator[tuple[int, int, int]]:
+    """(tp, devices used of a node, devices in all). A group of tp lies within a node, whose other
+    devices stay idle where it does not divide it, or fills whole nodes; a pinned one may straddle
+    nodes."""
+    node, devices = ground.node_devices, ground.num_devices
+    for tp in divisors(ground.model.num_heads):
+        if tp > devices or not _permitted(space, ground, "tp", tp):
+            continue
+        left = node % tp if tp < node else 0
+        if left and ground.may_narrow and ground.may_idle:
+            yield tp, node - left, devices // node * (node - left)
+        elif space.tp is not None or not (left or (tp > node and tp % node)):
+            yield tp, node, devices
+
+
+def _context_degrees(space: LayoutSpace, ground: LayoutGround) -> Iterator[int]:
+    """Context parallelism halves each rank's sequence into two chunks so that causal work is even
+    (Megatron-Core, context parallelism)."""
+    halves = divisors(ground.seq_len // 2) if ground.seq_len % 2 == 0 else ()
+    for cp in sorted({1, *halves}):
+        if cp <= ground.num_devices and _permitted(space, ground, "cp", cp):
+            yield cp
+
+
+def _expert_degrees(space: LayoutSpace, ground: LayoutGround) -> Iterator[int]:
+    for ep in divisors(max(1, ground.model.num_experts)):
+        if ep <= ground.num_devices and _permitted(space, ground, "ep", ep):
+            yield ep
 
 
 def _permitted(space: LayoutSpace, ground: LayoutGround, axis: str, value: int) -> bool:
     return space.allows(axis, value) and (value == 1 or axis in ground.rules.axes)
 
 
-def _of_mesh(space: LayoutSpace, ground: LayoutGround, mesh: Mesh) -> Layouts | None:
-    tp, cp, pp, dp, ep = mesh
-    per_replica = ground.global_batch // dp
-    sizes = [b for b in divisors(per_replica) if space.allows("micro_batch", b)]
-    zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
-    kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
-    chosen = [
-        number
-        for number, option in enumerate(ground.options)
-        if option.sensible(pp=pp, dp=dp, cp=cp)
-    ]
-    rows = [
-        (b, schedule, vpp, zero, kind, option)
-        for b in sizes
-        for schedule, vpp in _pipelines(space, ground, pp, per_replica // b)
-        for zero, kind in itertools.product(zeros, kinds)
-        for option in chosen
-        if ground.options[option].allowed(
-            pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules
+def legal_layouts(space: LayoutSpace, ground: LayoutGround) -> Layouts:
+    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
+    found = layouts_of(space, ground, meshes_of(space, ground))
+    if not len(found):
+        raise InputError(why_none(space, ground))
+    return found
+
+
+def layouts_of(space: LayoutSpace, ground: LayoutGround, meshes: Meshes) -> Layouts:
+    """The legal layouts of some meshes, mesh by mesh."""
+    plain = ground.options == (RunOption(),)
+    counts = ground.global_batch // (meshes.dp * meshes.micro_batch)
+    # Meshes that are alike in these have the same schedules, ZeRO stages, recompute kinds, options.
+    keys = np.stack(
+        [
+            meshes.pp,
+            counts % meshes.pp == 0,
+            meshes.dp * meshes.cp > 1,
+            *(() if plain else (meshes.dp, meshes.cp)),
+        ],
+        axis=1,
+    )
+    _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    tables = [
+        _choices(
+            space,
+            ground,
+            pp=int(meshes.pp[i]),
+            dp=int(meshes.dp[i]),
+            cp=int(meshes.cp[i]),
+            whole_rounds=bool(counts[i] % meshes.pp[i] == 0),
         )
+        for i in first.tolist()
     ]
-    if not rows:
-        return None
-    table = np.asarray(rows, dtype=np.int64).T
-    count = table.shape[1]
+    where = where.ravel()
+    sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
+    of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)
+    rows = (
+        np.concatenate([tables[kind] for kind in where.tolist()])
+        if len(meshes)
+        else np.zeros((0, 5), dtype=np.int64)
+    )
+    mesh = meshes.rows(of)
     return Layouts(
-        tp=np.full(count, tp),
-        cp=np.full(count, cp),
-        ep=np.full(count, ep),
-        pp=np.full(count, pp),
-        dp=np.full(count, dp),
-        vpp=table[2],
-        zero_stage=table[3],
-        micro_batch=table[0],
-        schedule=table[1],
-        recompute=table[4],
-        recompute_layers=np.zeros(count, dtype=np.int64),
-        option=table[5],
+        tp=mesh.tp,
+        cp=mesh.cp,
+        ep=mesh.ep,
+        pp=mesh.pp,
+        dp=mesh.dp,
+        node=mesh.node,
+        micro_batch=mesh.micro_batch,
+        schedule=rows[:, 0],
+        vpp=rows[:, 1],
+        zero_stage=rows[:, 2],
+        recompute=rows[:, 3],
+        recompute_layers=np.zeros(len(rows), dtype=np.int64),
+        option=rows[:, 4],
         options=ground.options,
     )
+
+
+def _choices(
+    space: LayoutSpace, ground: LayoutGround, *, pp: int, dp: int, cp: int, whole_rounds: bool
+) -> NDArray[np.int64]:
+    """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
+    zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
+    kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
+    rows = [
+        (schedule, vpp, zero, kind, number)
+        for schedule, vpp in pipelines(space, ground, pp, whole_rounds=whole_rounds)
+        for zero in zeros
+        for kind in kinds
+        for number, option in enumerate(ground.options)
+        if option.sensible(pp=pp, dp=dp, cp=cp)
+        and option.allowed(pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules)
+    ]
+    return np.asarray(rows, dtype=np.int64).reshape(-1, 5)
 
 
 def _zero_stages(rules: LayoutRules, replicas: int) -> tuple[int, ...]:
@@ -179,10 +287,10 @@ def _zero_stages(rules: LayoutRules, replicas: int) -> tuple[int, ...]:
     return rules.zero_stages if replicas > 1 else rules.zero_stages[:1]
 
 
-def _pipelines(
-    space: LayoutSpace, ground: LayoutGround, pp: int, microbatches: int
+def pipelines(
+    space: LayoutSpace, ground: LayoutGround, pp: int, *, whole_rounds: bool
 ) -> list[tuple[int, int]]:
-    """(schedule's index, stages per rank)."""
+    """(schedule's index, stages per rank); whole_rounds: pp divides the micro-batches."""
     if pp == 1:
         return [(0, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
     asked = space.schedule or ground.rules.schedules
@@ -191,7 +299,7 @@ def _pipelines(
     for name in asked:
         number = SCHEDULES.index(name)
         if name == "interleaved":
-            if microbatches % pp or "vpp" not in ground.rules.axes:
+            if not whole_rounds or "vpp" not in ground.rules.axes:
                 continue
             found += [
                 (number, vpp)
@@ -207,7 +315,7 @@ def _pipelines(
     return found
 
 
-def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
+def why_none(space: LayoutSpace, ground: LayoutGround) -> str:
     """The contradiction in one sentence."""
     pins = " with ".join(space.pins()) or "without pins"
     rules, model = ground.rules, ground.model
@@ -223,20 +331,17 @@ def _why_none(space: LayoutSpace, ground: LayoutGround) -> str:
         return f"--tp {heads[0]} does not divide the model's {model.num_heads} attention heads"
     if space.pp and min(space.pp) > model.num_layers:
         return f"--pp {min(space.pp)} is more than the model's {model.num_layers} layers"
-    meshes = list(_meshes(space, ground))
+    meshes = len(meshes_of(replace(space, micro_batch=None), ground))
     if not meshes:
-        products = (
-            f"tp x cp x pp x dp must be {ground.num_devices} (--on), dp must divide "
-            f"--global-batch {ground.global_batch}"
-        )
         return (
             f"{pins}: no mesh of {ground.num_devices} devices is left for {rules.name}: "
-            f"{products}, tp the {model.num_heads} heads, pp be at most {model.num_layers}, "
-            f"and ep divide {model.num_experts or 'no'} experts. Free one of these flags, "
-            f"or change --on or --global-batch."
+            f"tp x cp x pp x dp may be {ground.num_devices} at most (--on), dp must divide "
+            f"--global-batch {ground.global_batch}, tp the {model.num_heads} heads, pp be at most "
+            f"{model.num_layers}, and ep divide {model.num_experts or 'no'} experts. Free one of "
+            f"these flags, or change --on or --global-batch."
         )
     return (
-        f"{pins}: {len(meshes)} meshes are left, but none with these micro-batches, schedules, "
+        f"{pins}: {meshes} meshes are left, but none with these micro-batches, schedules, "
         f"ZeRO stages and recompute kinds. {rules.name} runs {', '.join(rules.schedules)} "
         f"(interleaved with micro-batches in whole rounds of pp), ZeRO {rules.zero_stages} and "
         f"recompute {', '.join(rules.recompute)}; a micro-batch must divide the share of a replica."

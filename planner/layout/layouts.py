@@ -31,13 +31,15 @@ RECOMPUTE = ("none", "selective", "mlp", "minimal", "alternate", "full")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, `option` indexes
-    `options`, and `recompute_layers` is that of TrainingRun."""
+    `options`, `node` is the devices in use of every node, and `recompute_layers` that of
+    TrainingRun."""
 
     tp: Counts
     cp: Counts
     ep: Counts
     pp: Counts
     dp: Counts
+    node: Counts
     vpp: Counts
     zero_stage: Counts
     micro_batch: Counts
@@ -71,6 +73,7 @@ class Layouts:
         run = replace(
             base,
             num_devices=ranks,
+            node_devices=int(self.node[index]),
             tp=tp,
             cp=int(self.cp[index]),
             expert_parallel=int(self.ep[index]),

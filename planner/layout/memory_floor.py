@@ -18,61 +18,89 @@ from simulator.training_run.footprint import rank_footprint
 from simulator.training_run.training_run import TrainingRun
 
 _KEEP_LESS = tuple(SCHEDULES.index(name) for name in ("v-half", "v-min", "zbv", "dualpipev"))
-_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
+Array = NDArray[np.float64]
+
+_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage", "option")
+_MESH = ("tp", "cp", "ep", "pp", "dp", "node", "micro_batch")
 
 
-def needed_floor_bytes(base: TrainingRun, layouts: Layouts) -> NDArray[np.float64]:
-    """[layouts] bytes; a layout needs at least so many on some device."""
-    if not len(layouts):
-        return np.zeros(0)
-    lasting, passing = _floors(base, layouts, layouts.recompute)
-    partial = np.flatnonzero(layouts.recompute_layers)
-    if partial.size:
-        some = layouts.rows(partial)
-        _, kept = _floors(base, some, np.full(len(some), RECOMPUTE.index("none")))
-        again = np.minimum(1.0, some.recompute_layers * some.vpp / _fewest_layers(base, some))
-        passing[partial] = kept + again * (passing[partial] - kept)
-    return np.asarray(lasting + passing)
+class MemoryFloors:
+    """Floors of one question's layouts, each made once."""
+
+    def __init__(self, base: TrainingRun) -> None:
+        self._base = base
+        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
+
+    def needed(self, layouts: Layouts) -> Array:
+        """[layouts] bytes; a layout needs at least so many on some device."""
+        if not len(layouts):
+            return np.zeros(0)
+        lasting, passing = self._floors(layouts, layouts.recompute)
+        partial = np.flatnonzero(layouts.recompute_layers)
+        if partial.size:
+            some = layouts.rows(partial)
+            _, kept = self._floors(some, _none(some))
+            again = np.minimum(1.0, some.recompute_layers * some.vpp / self._layers(some))
+            passing[partial] = kept + again * (passing[partial] - kept)
+        return np.asarray(lasting + passing)
+
+    def within(self, layouts: Layouts, limits: Array) -> tuple[NDArray[np.intp], Array]:
+        """The layouts that may stay within their limits, and their floors. The most sharded one of
+        full recomputation is looked at first: where it needs too much, the others do."""
+        lightest = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
+        lightest &= layouts.recompute == RECOMPUTE.index("full")
+        keys = np.column_stack([layouts.key(*_MESH, "option"), limits, _keeps_less(layouts)])
+        _, of = np.unique(keys, axis=0, return_inverse=True)
+        of = of.ravel()
+        first = np.flatnonzero(lightest)
+        hopeless = np.zeros(np.max(of, initial=-1) + 1, dtype=bool)
+        hopeless[of[first]] = self.needed(layouts.rows(first)) > limits[first]
+        left = np.flatnonzero(~hopeless[of])
+        floors = self.needed(layouts.rows(left))
+        fit = floors <= limits[left]
+        return left[fit], floors[fit]
+
+    def fewest_recomputed(self, layouts: Layouts, limits: Array) -> NDArray[np.int64]:
+        """[layouts] of full recomputation: layers of each virtual stage that must be run again at
+        least, 1 or more, so that the floor is within its limit."""
+        lasting, full = self._floors(layouts, layouts.recompute)
+        _, none = self._floors(layouts, _none(layouts))
+        over = lasting + none - limits
+        saved = np.maximum(none - full, 1.0)
+        share = np.clip(over / saved, 0.0, 1.0)
+        layers = np.floor(share * self._layers(layouts) / layouts.vpp * (1 - 1e-12))
+        return np.asarray(np.maximum(1, layers), dtype=np.int64)
+
+    def _layers(self, layouts: Layouts) -> NDArray[np.int64]:
+        """Layers of the first rank, or fewer: the embedding may count as one (stage_layers)."""
+        return np.asarray(np.maximum(1, self._base.model.num_layers // layouts.pp - 1))
+
+    def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
+        """[layouts] each: bytes of the first rank that last, and at least those that pass."""
+        less = _keeps_less(layouts)
+        keys = np.column_stack([layouts.key(*_AXES), recompute, less])
+        kinds, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        floors = np.zeros((len(kinds), 2))
+        for number, (kind, i) in enumerate(zip(kinds.tolist(), first.tolist(), strict=True)):
+            key = tuple(kind)
+            if key not in self._known:
+                run = layouts.run(self._base, i)
+                self._known[key] = _floor(run, RECOMPUTE[int(recompute[i])], bool(less[i]))
+            floors[number] = self._known[key]
+        lasting, per_sequence = floors[where.ravel()].T
+        # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
+        count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
+        most = self._base.global_batch // layouts.dp
+        share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
+        return lasting, np.asarray(per_sequence * layouts.micro_batch * share)
 
 
-def fewest_recomputed_layers(
-    base: TrainingRun, layouts: Layouts, capacity_bytes: float
-) -> NDArray[np.int64]:
-    """[layouts] of full recomputation: layers of each virtual stage that must be run again at
-    least, 1 or more, so that the floor is within the capacity."""
-    lasting, full = _floors(base, layouts, layouts.recompute)
-    _, none = _floors(base, layouts, np.full(len(layouts), RECOMPUTE.index("none")))
-    over = lasting + none - capacity_bytes
-    saved = np.maximum(none - full, 1.0)
-    share = np.clip(over / saved, 0.0, 1.0)
-    layers = np.floor(share * _fewest_layers(base, layouts) / layouts.vpp * (1 - 1e-12))
-    return np.asarray(np.maximum(1, layers), dtype=np.int64)
+def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:
+    return np.asarray(np.isin(layouts.schedule, _KEEP_LESS) & (layouts.pp > 1))
 
 
-def _fewest_layers(base: TrainingRun, layouts: Layouts) -> NDArray[np.int64]:
-    """Layers of the first rank, or fewer: the embedding may count as one (stage_layers)."""
-    return np.asarray(np.maximum(1, base.model.num_layers // layouts.pp - 1))
-
-
-def _floors(
-    base: TrainingRun, layouts: Layouts, recompute: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[layouts] each: bytes of the first rank that last, and at least those that pass."""
-    less = np.isin(layouts.schedule, _KEEP_LESS) & (layouts.pp > 1)
-    keys = np.column_stack([layouts.key(*_AXES), recompute, less])
-    _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    floors = np.asarray(
-        [
-            _floor(layouts.run(base, i), RECOMPUTE[int(recompute[i])], bool(less[i]))
-            for i in first.tolist()
-        ]
-    )
-    lasting, per_sequence = floors[where.ravel()].T
-    # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
-    count = base.global_batch // (layouts.dp * layouts.micro_batch)
-    most = base.global_batch // layouts.dp
-    share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
-    return lasting, np.asarray(per_sequence * layouts.micro_batch * share)
+def _none(layouts: Layouts) -> NDArray[np.int64]:
+    return np.full(len(layouts), RECOMPUTE.index("none"))
 
 
 def _floor(run: TrainingRun, recompute: str, keeps_less: bool) -> tuple[float, float]:

@@ -16,6 +16,8 @@ import numpy as np
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
 from planner.layout.layout_search import PricedLayout, Refiner, candidates_of
 from planner.layout.layout_space import legal_layouts
+from planner.layout.memory_floor import MemoryFloors
+from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
@@ -33,15 +35,16 @@ def memory_front(
     Peaks are of the fullest device, with the room that the allocator needs.
     """
     base, ground = ground_of(question, [])
-    capacity = get_device(base.device).usable_bytes
+    limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
     prices = LayoutPrices(base, coefficients)
     found = candidates_of(
         prices,
         legal_layouts(question.space, ground),
-        capacity_bytes=capacity,
+        limit,
+        MemoryFloors(base),
         partial_recompute=False,
     )
-    refiner = Refiner(prices, found.layouts, capacity)
+    refiner = Refiner(prices, found.layouts, limit)
     priced: list[PricedLayout] = []
     least = np.inf
     # In the order of bounds: what is no smaller than a faster one need not be looked at. A bound

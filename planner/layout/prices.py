@@ -11,6 +11,7 @@ a lower bound, so the times of such layouts are lower bounds too (`exact` says w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
@@ -25,8 +26,8 @@ from simulator.training_run.training_run import TrainingRun
 Array = NDArray[np.float64]
 
 # Features by what they depend on; all others depend on the axes of _LAYER_AXES alone.
-_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
-_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
+_LAYER_AXES = ("tp", "cp", "ep", "node", "micro_batch", "recompute")
+_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage")
 _OF_MESH = (
     "devices",
     "nodes",
@@ -74,6 +75,10 @@ class LayoutPrices:
         self._network = base.outer_link if network is None else network
         self._coefficients = coefficients
 
+    def at(self, base: TrainingRun) -> LayoutPrices:
+        """The same prices of layouts of another run."""
+        return LayoutPrices(base, self._coefficients, self._network)
+
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
         return np.asarray(
@@ -84,13 +89,23 @@ class LayoutPrices:
 
     def step_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds; never above the step time."""
+        return self._of_parts(layouts, lambda parts: parts.total_s)
+
+    def busy_times(self, layouts: Layouts) -> Array:
+        """[layouts] seconds of a step in which the busiest stage computes, or exchanges what it
+        needs for that over tensor and context parallelism."""
+        return self._of_parts(
+            layouts, lambda parts: parts.compute_s + parts.tensor_s + parts.context_s
+        )
+
+    def _of_parts(self, layouts: Layouts, of: Callable[[StepParts], Array]) -> Array:
         if not len(layouts):
             return np.zeros(0)
         layer = _Gathered(self.base, layouts, self._layer_keys(layouts))
         mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts))
         coefficients = self._coefficients_of(layouts)
         found = [
-            self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)).total_s
+            of(self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)))
             for i in range(0, len(layouts), _CHUNK)
         ]
         return np.concatenate(found)
@@ -109,8 +124,7 @@ class LayoutPrices:
             # The order of axes and far levels make messages depend on the whole mesh.
             return np.column_stack([keys, layouts.key("pp", "dp", "option")])
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
-        node = self.base.node_devices
-        crosses = (ranks // layouts.pp >= node) | (ranks > node)
+        crosses = (ranks // layouts.pp >= layouts.node) | (ranks > layouts.node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
         spread = layouts.ep <= layouts.dp * layouts.cp
         return np.column_stack([keys, cut, spread])

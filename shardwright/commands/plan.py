@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from planner.answer_cache import AnswerCache
-from profiles.document import encode, to_json
+from profiles.document import to_json
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
+from shardwright.answer_json import answer_json
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.named_model import import_from_here, sample_of
@@ -20,28 +21,8 @@ from shardwright.plan_request import AnswerOutput, PlanRequest, default_precisio
 from shardwright.questions import price_for
 from shardwright.reports import terminal
 from shardwright.solve_task import task_of
-from simulator.plan import PLAN_SCHEMA
 from simulator.plan_file import PlanFile, write_plan_file
 from simulator.workload import Workload
-
-# Always present in `plan --json`, null where there is no value.
-PLAN_KEYS = (
-    "status",
-    "bound",
-    "gap",
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "mfu",
-    "peak_memory_bytes",
-    "usd_per_million_tokens",
-    "usd_per_million_samples",
-    "search_time_s",
-    "cells_considered",
-    "plan",
-    "alternatives",
-    "assumptions",
-)
 
 
 def plan(request: PlanRequest, output: AnswerOutput) -> None:
@@ -52,6 +33,9 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
 
         plan_for_stack(request, output)
         return
+    if request.fit_risk is not None or request.calibration is not None:
+        given = "--fit-risk" if request.fit_risk is not None else "--calibration"
+        raise InputError(f"{given} needs --stack: it is of layouts of described models")
     if request.pareto:
         raise InputError("--pareto needs --stack: fronts are of layouts of described models")
     request.axes.space()
@@ -112,7 +96,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     if output.json:
-        sys.stdout.write(to_json(plan_json(answer)))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(terminal.plan_report(answer))
         if said := how_it_came_about(found, request.time_limit_s):
@@ -126,12 +110,6 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
         raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
-
-
-def plan_json(answer: PlanFile) -> dict[str, Any]:
-    """The plan file as plain values, with every promised key."""
-    data = dict.fromkeys(PLAN_KEYS) | encode(answer)
-    return {"schema": PLAN_SCHEMA, **data}
 
 
 def provenance(cluster: Cluster | None = None) -> dict[str, Any]:

@@ -1,24 +1,27 @@
-"""`shardwright plan --stack`: the best layout of a described model for a named framework."""
+"""`shardwright plan --stack`: the best layout of a described model, for one framework or more."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import replace
-
-from rich.console import RenderableType
+from pathlib import Path
 
 from planner.answer_cache import AnswerCache
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.pareto import device_front, memory_front
-from profiles.document import encode, to_json
-from profiles.errors import InfeasibleError
+from planner.layout.rules import layout_stacks
+from planner.tolerances import DEFAULT_FIT_RISK
+from profiles.document import to_json, write_text
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.sourced import Sourced
-from shardwright.answered import how_it_came_about, layout_answered
+from profiles.units import format_time
+from shardwright.answer_json import answer_json, frameworks_json, front_json
+from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answered
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
 from shardwright.layout_task import layout_task, solve_layout_task
@@ -28,45 +31,47 @@ from shardwright.places import answer_cache
 from shardwright.plan_options import first_precision
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
-from shardwright.reports.layout_report import front_report, layout_report
+from shardwright.reports.layout_report import (
+    frameworks_report,
+    front_report,
+    largest_difference,
+    layout_report,
+)
 from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.recalibrate import Calibration, calibrated
+
+DEFAULT_STACK = "torch"
+"""The framework of a question that names none: our own executor."""
+ANY_STACK = "any"
+# Seconds that finding out what the best framework would bring may take beside an answer.
+_BESIDE_S = 20.0
 
 
 def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
     question, assumed = layout_question(request)
     if request.pareto:
-        show(_front(question, request.pareto, request.price))
+        _front(question, request, output)
         return
-    task = layout_task(question, explain=output.explain)
-
-    def solve() -> LayoutFile:
-        with SearchProgress(quiet=output.quiet or output.json) as progress:
-            return solve_layout_task(
-                task, clock=time.monotonic, time_limit_s=request.time_limit_s, progress=progress
-            )
-
-    found = layout_answered(
-        task,
-        solve,
-        price=price_for(question.cluster, request.price),
-        cache=AnswerCache(folder=answer_cache()) if output.cache else None,
-    )
+    names = stacks_of(request.stack)
+    if len(names) > 1:
+        _several(question, names, request, output)
+        return
+    found = _answered(question, request, output, request.time_limit_s)
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
-    if output.file is not None:
-        write_layout(output.file, answer, provenance=provenance(request.cluster))
+    _write(output, answer)
     if output.json:
-        sys.stdout.write(to_json({"schema": LAYOUT_SCHEMA, **encode(answer)}))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(layout_report(answer))
-        if said := how_it_came_about(found, request.time_limit_s):
-            show(said)
+        if told := how_it_came_about(found, request.time_limit_s):
+            show(told)
+        if not request.stack and (told := _best_of_others(question, answer, request, output)):
+            show(told)
         if output.file is not None and answer.chosen is not None:
             note(f"written: {output.file}. Next: shardwright predict {output.file} --explain")
     if answer.chosen is None:
-        raise InfeasibleError(
-            f"no layout of {request.model} fits on {request.on} with {request.stack}"
-        )
+        raise InfeasibleError(f"no layout of {request.model} fits on {request.on} with {names[0]}")
 
 
 def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
@@ -79,34 +84,165 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
         name=request.model,
         model=figures_of(request.model),
         cluster=request.cluster,
-        stack=request.stack,
+        stack=stacks_of(request.stack)[0],
         global_batch=request.global_batch,
         seq_len=sample.sequence_length,
         precision=precision,
         space=request.axes.layout_space(),
         options=request.options,
+        fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
+        calibration=None if request.calibration is None else _calibration(request.calibration),
     )
     return question, (*sample.assumptions, *told)
 
 
-def _front(question: LayoutQuestion, against: str, price: str) -> RenderableType:
-    coefficients = shipped_coefficients()
+def stacks_of(text: str) -> tuple[str, ...]:
+    """The frameworks of a flag; every one for `any`. Raises InputError where it names none."""
+    if not text:
+        return (DEFAULT_STACK,)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
+    return layout_stacks() if ANY_STACK in names else names
+
+
+def _calibration(path: Path) -> Calibration:
+    # Here, since only this flag needs what reads tables of runs.
+    from shardwright.commands.calibrate import loaded_calibration
+
+    return loaded_calibration(path)
+
+
+def _answered(
+    question: LayoutQuestion, request: PlanRequest, output: AnswerOutput, limit_s: float
+) -> LayoutAnswered:
+    task = layout_task(question, explain=output.explain)
+
+    def solve() -> LayoutFile:
+        with SearchProgress(quiet=output.quiet or output.json) as progress:
+            return solve_layout_task(
+                task, clock=time.monotonic, time_limit_s=limit_s, progress=progress
+            )
+
+    return layout_answered(
+        task,
+        solve,
+        price=price_for(question.cluster, request.price),
+        cache=AnswerCache(folder=answer_cache()) if output.cache else None,
+    )
+
+
+def _by_framework(
+    question: LayoutQuestion,
+    names: tuple[str, ...],
+    request: PlanRequest,
+    output: AnswerOutput,
+    limit_s: float,
+) -> tuple[list[LayoutFile], dict[str, str]]:
+    """The answers with a layout, fastest first, and why the other frameworks have none."""
+    answers: list[LayoutFile] = []
+    refused: dict[str, str] = {}
+    end = time.monotonic() + limit_s
+    for number, name in enumerate(names):
+        # What is left is shared by the frameworks that are left.
+        share = max(0.0, end - time.monotonic()) / (len(names) - number)
+        try:
+            answer = _answered(replace(question, stack=name), request, output, share).answer
+        except InputError as error:
+            refused[name] = str(error)
+            continue
+        if answer.chosen is None:
+            why = answer.infeasibility
+            refused[name] = "nothing fits" + (f"; nearest: {why.nearest}" if why else "")
+        else:
+            answers.append(answer)
+    answers.sort(key=_step_s)
+    return answers, refused
+
+
+def _step_s(answer: LayoutFile) -> float:
+    return answer.chosen.prediction.step_time_s.value if answer.chosen else float("inf")
+
+
+def _several(
+    question: LayoutQuestion, names: tuple[str, ...], request: PlanRequest, output: AnswerOutput
+) -> None:
+    """One table of frameworks; the file is the fastest one's."""
+    answers, refused = _by_framework(question, names, request, output, request.time_limit_s)
+    if output.json:
+        best = answers[0].chosen if answers else None
+        why = {
+            each.stack: largest_difference(each.chosen, best)
+            for each in answers[1:]
+            if each.chosen is not None and best is not None
+        }
+        sys.stdout.write(to_json(frameworks_json(answers, refused, why)))
+    elif answers:
+        show(frameworks_report(answers, refused))
+    if not answers:
+        said = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise InfeasibleError(
+            f"no layout of {question.name} fits on {question.cluster.name}: {said}"
+        )
+    _write(output, answers[0])
+    if output.file is not None and not output.json:
+        note(f"written: {output.file} ({answers[0].stack})")
+
+
+def _best_of_others(
+    question: LayoutQuestion, answer: LayoutFile, request: PlanRequest, output: AnswerOutput
+) -> str:
+    """One line of what the best framework would bring; empty where it is this one."""
+    names = tuple(name for name in layout_stacks() if name != answer.stack)
+    beside = replace(output, explain=False, quiet=True)
+    answers, _ = _by_framework(
+        question, names, request, beside, min(_BESIDE_S, request.time_limit_s)
+    )
+    if not answers or answers[0].chosen is None or answer.chosen is None:
+        return ""
+    best = answers[0]
+    if _step_s(best) >= _step_s(answer):
+        return ""
+    return (
+        f"Best:   {best.stack} would take {format_time(_step_s(best))}: {answer.stack} is "
+        f"{largest_difference(answer.chosen, answers[0].chosen)}; --stack any compares all"
+    )
+
+
+def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput) -> None:
+    against = request.pareto
+    coefficients = calibrated(shipped_coefficients(), question.calibration)
     if against == "memory":
         layouts = memory_front(question, coefficients)
-        choices = [(question.cluster, layout) for layout in layouts]
+        found = [(question.cluster, layout) for layout in layouts]
     else:
-        choices = list(
+        found = list(
             device_front(question, coefficients, rebuild=get_cluster, clock=time.monotonic)
         )
-    if not choices:
+    if not found:
         raise InfeasibleError(
             f"no layout of {question.name} fits on {question.cluster.name} with {question.stack}; "
             "without --pareto the answer says what would fit"
         )
 
     def priced(part: Cluster) -> Sourced | None:
-        return price_for(part, price)
+        return price_for(part, request.price)
 
-    return front_report(
-        against, [(part, choice_of(layout, None, part, priced)) for part, layout in choices]
-    )
+    choices = [
+        (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
+        for part, layout in found
+    ]
+    text = to_json(front_json(against, [(part.name, choice) for part, choice in choices]))
+    if output.file is not None:
+        write_text(output.file, text)
+    if output.json:
+        sys.stdout.write(text)
+        return
+    show(front_report(against, choices))
+    if output.file is not None:
+        note(f"written: {output.file}")
+
+
+def _write(output: AnswerOutput, answer: LayoutFile) -> None:
+    if output.file is not None:
+        write_layout(output.file, answer, provenance=provenance())

@@ -10,11 +10,12 @@ from typing import Any
 from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from planner.mixed_parts import only
 from planner.mixed_plan_search import plan_mixed
-from profiles.document import encode, to_json, write_document
+from profiles.document import to_json, write_document
 from profiles.errors import InfeasibleError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
+from shardwright.answer_json import answer_json
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance, workload_of
 from shardwright.plan_request import AnswerOutput, PlanRequest
@@ -52,7 +53,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
     if output.json:
-        sys.stdout.write(to_json({"schema": MIXED_SCHEMA, **encode(answer)}))
+        sys.stdout.write(to_json(answer_json(answer)))
     else:
         show(mixed_report(answer))
         if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:

@@ -86,7 +86,14 @@ def plan(
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="plan for megatron-core, nanotron, ... from the model's figures"),
+        typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
+    ] = None,
+    fit_risk: Annotated[
+        str | None,
+        typer.Option("--fit-risk", help="with --stack: probability of running out of memory [10%]"),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --stack: a file of profile --from")
     ] = None,
     pareto: Annotated[
         Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
@@ -160,7 +167,7 @@ def plan(
     many models, clusters and prices: a sweep, into the folder -o. Missing folders are made."""
     from planner.layout.run_option import AskedOptions
     from shardwright.axes import axes_of
-    from shardwright.plan_options import asked_options, need_stack
+    from shardwright.plan_options import asked_options, need_stack, risk_of
 
     axes = axes_of(
         {
@@ -222,7 +229,13 @@ def plan(
                 json_output=json_output,
                 quiet=quiet,
             ),
-            refused={"--pareto": pareto, "--time-limit": time_limit, "--explain": explain},
+            refused={
+                "--pareto": pareto,
+                "--time-limit": time_limit,
+                "--explain": explain,
+                "--fit-risk": fit_risk,
+                "--calibration": calibration,
+            },
         )
         return
     if sort != "step":
@@ -230,9 +243,10 @@ def plan(
     if not model or not on or global_batch is None:
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     need_room_for(output)
+    from planner.tolerances import DEFAULT_TIME_LIMIT_S
     from profiles.hardware.catalog import get_cluster
     from shardwright.commands.plan import plan as command
-    from shardwright.plan_request import DEFAULT_TIME_LIMIT_S, AnswerOutput, PlanRequest
+    from shardwright.plan_request import AnswerOutput, PlanRequest
 
     limit_s = DEFAULT_TIME_LIMIT_S
     if time_limit:
@@ -248,6 +262,8 @@ def plan(
             options=options,
             stack=stack or "",
             pareto=pareto.value if pareto else "",
+            fit_risk=None if fit_risk is None else risk_of(fit_risk),
+            calibration=calibration,
             precision=precision,
             optimizer=optimizer.value,
             solver=solver.value,

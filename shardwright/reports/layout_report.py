@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from planner.layout.layout_choice import part_words
+from planner.layout.layout_choice import part_words, slower_by
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
@@ -32,6 +32,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         ("layout", "left"),
         ("step", "right"),
         ("peak", "right"),
+        ("out of memory", "right"),
         ("$/Mtok", "right"),
         ("why not first", "left"),
     )
@@ -41,6 +42,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
             layout_title(choice.run),
             format_time(choice.prediction.step_time_s.value),
             format_bytes(choice.prediction.peak_memory_bytes),
+            risk_words(choice),
             _usd(choice.prediction.usd_per_million_tokens),
             choice.why_not_first or "chosen",
         )
@@ -49,6 +51,8 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         f"MFU {format_percent(prediction.mfu)}",
         f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
     ]
+    if chosen.idle_devices:
+        facts.append(f"{chosen.run.num_devices:,} devices, {chosen.idle_devices:,} idle")
     if prediction.usd_per_million_tokens is not None:
         facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
     return Group(
@@ -67,11 +71,75 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         Text(""),
         rows,
         Text(""),
+        *_batches(answer),
         labelled("Step:   ", _parts(chosen)),
         *_ranges(chosen),
         *_helps(answer),
         *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
+
+
+def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> RenderableType:
+    """The best layout of each framework, fastest first; `refused`: why others have none."""
+    rows = table(
+        ("framework", "left"),
+        ("layout", "left"),
+        ("step", "right"),
+        ("MFU", "right"),
+        ("peak", "right"),
+        ("$/Mtok", "right"),
+        ("why not first", "left"),
+    )
+    best = answers[0].chosen if answers else None
+    for answer in answers:
+        choice = answer.chosen
+        if choice is None or best is None:
+            continue
+        rows.add_row(
+            answer.stack,
+            layout_title(choice.run),
+            format_time(choice.prediction.step_time_s.value),
+            format_percent(choice.prediction.mfu),
+            format_bytes(choice.prediction.peak_memory_bytes),
+            _usd(choice.prediction.usd_per_million_tokens),
+            "fastest" if choice is best else largest_difference(choice, best),
+        )
+    return Group(
+        Text("The best layout of each framework"),
+        Text(""),
+        rows,
+        Text(""),
+        *(labelled(f"{name}: ", why, style="dim") for name, why in refused.items()),
+    )
+
+
+def largest_difference(choice: LayoutChoice, best: LayoutChoice) -> str:
+    """`12 % slower: compute +0.4 s`: the part of the step in which two layouts differ most."""
+    return slower_by(
+        dict(choice.prediction.parts),
+        dict(best.prediction.parts),
+        choice.prediction.step_time_s.value / best.prediction.step_time_s.value - 1,
+    )
+
+
+def risk_words(choice: LayoutChoice) -> str:
+    """`3 %`, the probability of running out of memory; `< 0.1 %` below that."""
+    risk = choice.prediction.out_of_memory_probability
+    if risk is None:
+        return "-"
+    return format_percent(risk) if risk >= 0.001 else "< 0.1 %"
+
+
+def _batches(answer: LayoutFile) -> list[RenderableType]:
+    if not answer.nearby_batches or answer.chosen is None:
+        return []
+    now = answer.chosen.prediction.tokens_per_s.value
+    said = [
+        f"{each.global_batch}: {each.tokens_per_s / now - 1:+.0%} tokens/s, step "
+        f"{format_time(each.step_time_s)}, {each.layout}"
+        for each in answer.nearby_batches
+    ]
+    return [labelled("Batch:  ", "nearby batches that more devices divide: " + "; ".join(said))]
 
 
 def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) -> RenderableType:

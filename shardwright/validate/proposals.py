@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_search import search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.layout_space import LayoutGround, LayoutSpace
+from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import layout_stacks, load_layout_rules
 from profiles.errors import ShardwrightError
@@ -124,9 +125,10 @@ def _proposal(
     )
     found = search_layouts(
         LayoutPrices(base, coefficients),
-        legal_layouts(LayoutSpace(), ground),
-        capacity_bytes=get_device(first.device).usable_bytes,
-        partial_recompute=rules.partial_recompute,
+        LayoutSpace(),
+        ground,
+        # All that `fits` lets through, whatever its risk.
+        limit=MemoryLimit(capacity_bytes=get_device(first.device).usable_bytes, risk=0.999),
         runners_up=0,
         clock=time.monotonic,
     )

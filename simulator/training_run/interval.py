@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 
 from profiles.document import read_document
 from simulator.prediction import Interval
@@ -143,6 +144,32 @@ def memory_interval(
     if not known:
         known = shipped_intervals().memory
     return _applied(known, memory_regimes_of(run), peak_bytes)
+
+
+def memory_margin(run: TrainingRun, risk: float) -> float:
+    """The ratio of a run's peak to its prediction that is exceeded with probability `risk`.
+
+    Ratios are taken as log-normal, with the band's two ends as their 5 % and 95 % quantiles.
+    """
+    return math.exp(_ratios(run).inv_cdf(1.0 - risk))
+
+
+def out_of_memory_probability(run: TrainingRun, peak_bytes: float, capacity_bytes: float) -> float:
+    """The probability that a run of this predicted peak needs more than `capacity_bytes`."""
+    return 1.0 - _ratios(run).cdf(math.log(capacity_bytes / peak_bytes))
+
+
+def _ratios(run: TrainingRun) -> NormalDist:
+    """The logarithm of measured over predicted peaks of runs like this."""
+    return _ratios_in(memory_regimes_of(run))
+
+
+@functools.cache
+def _ratios_in(regimes: tuple[str, ...]) -> NormalDist:
+    known = shipped_intervals().memory
+    band = next(known[name] for name in regimes if name in known)
+    low, high = math.log(band.low), math.log(band.high)
+    return NormalDist((low + high) / 2, (high - low) / (2 * NormalDist().inv_cdf(1.0 - _TAIL)))
 
 
 def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:

@@ -7,6 +7,7 @@ import pytest
 
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import layout_stacks, load_layout_rules
 from profiles.document import encode
@@ -33,12 +34,12 @@ def enumerated(asked):
     )
     layouts = legal_layouts(asked.space, ground)
     prices = LayoutPrices(base, shipped_coefficients())
-    usable = get_device(base.device).usable_bytes
+    limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     best = float("inf")
     for index in range(len(layouts)):
         for run in partly_recomputed(layouts.run(base, index)):
             memory = footprint(run)
-            if memory.refused or memory.needed_bytes > usable:
+            if memory.refused or memory.needed_bytes > limit.of(run):
                 continue
             best = min(best, float(prices.exact_parts(run).total_s[0]))
     return answer, best
@@ -55,11 +56,19 @@ def partly_recomputed(run):
 @pytest.mark.parametrize(
     "asked",
     [
-        question(tp=(1, 2, 4), cp=(1, 2), micro_batch=(1, 2)),
+        question(tp=(1, 4), cp=(1, 2), pp=(1, 2, 3, 4), micro_batch=(1, 2)),
         question(stack="megatron-2021", on="2x8xa100-sxm-40gb", batch=16, seq=2048),
-        question(stack="nanotron", batch=64, micro_batch=(1, 2, 4)),
-        question(model="mixtral-8x7b", on="4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
-        question(schedule=("zb-h1", "1f1b"), tp=(1, 2), cp=(1,), batch=16),
+        question(stack="nanotron", batch=64, tp=(1, 8), pp=(1, 2, 5), micro_batch=(1, 4)),
+        question(
+            model="mixtral-8x7b",
+            on="4x8xh100-sxm",
+            tp=(1, 2),
+            cp=(1,),
+            pp=(1, 4),
+            dp=(4, 8),
+            batch=64,
+        ),
+        question(schedule=("zb-h1", "1f1b"), tp=(1, 2), cp=(1,), pp=(2, 4, 6), batch=16),
         question(on="1x8xa100-sxm-40gb", batch=8, precision="bf16"),
         question(
             "llama-3.1-70b",
@@ -67,8 +76,8 @@ def partly_recomputed(run):
             batch=16,
             seq=8192,
             recompute=("full",),
-            tp=(2, 4, 8),
-            cp=(1, 2),
+            tp=(4, 8),
+            cp=(1,),
         ),
         question(
             "llama-3.1-70b", "4x8xh100-sxm", batch=16, recompute=("full", "none"), tp=(4,), pp=(8,)
@@ -99,7 +108,7 @@ def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
 
 def test_equal_inputs_give_equal_answers():
     asked = question(tp=(2,), cp=(1,), recompute=("none", "full"))
-    answers = {str(encode(solved(asked, explain=True))) for _ in range(20)}
+    answers = {str(encode(solved(asked, explain=True))) for _ in range(4)}
     assert len(answers) == 1
 
 

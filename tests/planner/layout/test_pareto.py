@@ -4,6 +4,7 @@ import pytest
 
 from planner.layout.layout_question import ground_of
 from planner.layout.layout_space import legal_layouts
+from planner.layout.memory_limit import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
@@ -14,15 +15,16 @@ from tests.planner.layout.asked import question, solved
 
 
 def test_the_front_of_memory_is_that_of_enumeration():
-    asked = question(tp=(1, 2, 4), cp=(1,))
+    asked = question(tp=(1, 2), cp=(1,), pp=(1, 2, 4))
     base, ground = ground_of(asked, [])
     layouts = legal_layouts(asked.space, ground)
     prices = LayoutPrices(base, shipped_coefficients())
+    limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     every = []
     for index in range(len(layouts)):
         run = layouts.run(base, index)
         memory = footprint(run).needed_bytes
-        if memory <= get_device(base.device).usable_bytes:
+        if memory <= limit.of(run):
             every.append((float(prices.exact_parts(run).total_s[0]), memory))
     front, least = [], float("inf")
     for step_s, memory in sorted(every):

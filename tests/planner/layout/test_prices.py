@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.memory_floor import needed_floor_bytes
+from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import LayoutPrices
 from planner.layout.rules import load_layout_rules
 from profiles.model.config_figures import figures_of_config
@@ -62,7 +62,7 @@ def test_arrays_equal_the_single_run(case):
     base, layouts = laid_out(case)
     prices = LayoutPrices(base, shipped_coefficients())
     times, exact = prices.step_times(layouts), prices.exact(layouts)
-    floors = needed_floor_bytes(base, layouts)
+    floors = MemoryFloors(base).needed(layouts)
     chosen = np.random.default_rng(1).choice(len(layouts), min(40, len(layouts)), replace=False)
     for index in chosen.tolist():
         run = layouts.run(base, index)

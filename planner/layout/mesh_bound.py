@@ -1,0 +1,130 @@
+"""Lower bounds on the step of all layouts of a mesh, before any of them is priced.
+
+A stage computes no less than its share of what one device of a tensor- and context-parallel group
+would compute of the whole model: with S seconds of a micro-batch on a pipeline of one rank, m
+micro-batches and p ranks a step takes S / p x m at least, and 1F1B's ranks wait for S x (p - 1) / p
+more (Narayanan et al., SC'21, section 2.2.1), divided by the chunks v of a rank where interleaved:
+
+    T >= S / p x (m + (p - 1) / v)
+
+Interleaved schedules may hide waits of the first and last rank, and idle by their layers alone: of
+theirs half of (p - 3) / v counts, as if the logits took as long as all layers. Schedules that split
+the backward may not wait at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout.layout_space import LayoutGround, LayoutSpace, Meshes, pipelines
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from planner.layout.prices import LayoutPrices
+from planner.layout.run_option import RunOption
+
+Array = NDArray[np.float64]
+
+_CLOSED = ("1f1b", "gpipe")
+# Kernels of larger micro-batches are no slower per sequence, but for the unevenness of what was
+# measured: those of powers of this number, taken so much faster, stand for all below.
+_POWER = 8
+_FASTER = 0.98
+# What no shape undercuts, as a share of what the best of the unsplit model's take: the first bound
+# of a mesh, which needs no kernel of its own.
+_FASTEST = 0.8
+
+
+class MeshBounds:
+    """Bounds of the meshes of one question."""
+
+    def __init__(self, prices: LayoutPrices, space: LayoutSpace, ground: LayoutGround) -> None:
+        self._space, self._ground = space, ground
+        # A step of one micro-batch: its busiest stage is the whole model.
+        one = replace(prices.base, global_batch=1)
+        self._options = tuple(
+            dict.fromkeys(
+                RunOption(precision=option.precision, wide_layers=option.wide_layers)
+                for option in ground.options
+            )
+        )
+        self._prices = prices.at(one)
+        self._known: dict[tuple[int, ...], float] = {}
+        self._waits: dict[tuple[int, bool], float] = {}
+        self._least_s: float | None = None
+
+    def coarse(self, meshes: Meshes) -> Array:
+        """[meshes] seconds at least, by the devices in use and the schedule alone."""
+        if self._least_s is None:
+            kinds = np.asarray(
+                [
+                    (1, 1, ep, self._ground.node_devices, size)
+                    for ep in {1, max(1, self._ground.model.num_experts)}
+                    for size in (1, _POWER, _POWER**2)
+                ]
+            )
+            self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 4]))
+        whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
+        return np.asarray(whole / meshes.pp * self._rounds(meshes))
+
+    def of(self, meshes: Meshes) -> Array:
+        """[meshes] seconds at least, with the kernels of each mesh's shapes."""
+        power = np.ceil(np.log(meshes.micro_batch) / np.log(_POWER) - 1e-9).astype(np.int64)
+        size = np.asarray(_POWER**power)
+        keys = np.stack([meshes.tp, meshes.cp, meshes.ep, meshes.node, size], axis=1)
+        kinds, where = np.unique(keys, axis=0, return_inverse=True)
+        new = np.asarray([tuple(kind) not in self._known for kind in kinds.tolist()], dtype=bool)
+        if new.any():
+            for kind, seconds in zip(
+                kinds[new].tolist(), self._seconds(kinds[new]).tolist(), strict=True
+            ):
+                self._known[tuple(kind)] = seconds
+        each = np.asarray([self._known[tuple(kind)] for kind in kinds.tolist()])
+        whole = _FASTER * each[where.ravel()] * meshes.micro_batch / size
+        return np.asarray(whole / meshes.pp * self._rounds(meshes))
+
+    def _rounds(self, meshes: Meshes) -> Array:
+        """[meshes] m + (p - 1) / v"""
+        count = self._ground.global_batch // (meshes.dp * meshes.micro_batch)
+        whole = count % meshes.pp == 0
+        waits = np.zeros(len(meshes))
+        for pp in np.unique(meshes.pp).tolist():
+            for rounds in (False, True):
+                waits[(meshes.pp == pp) & (whole == rounds)] = self._waiting(pp, rounds)
+        return np.asarray(count + waits)
+
+    def _waiting(self, pp: int, rounds: bool) -> float:
+        if (pp, rounds) not in self._waits:
+            found = [
+                pp - 1.0
+                if SCHEDULES[number] in _CLOSED
+                else max(0.0, pp - 3.0) / (2.0 * vpp)
+                if SCHEDULES[number] == "interleaved"
+                else 0.0
+                for number, vpp in pipelines(self._space, self._ground, pp, whole_rounds=rounds)
+            ]
+            self._waits[pp, rounds] = min(found, default=0.0)
+        return self._waits[pp, rounds]
+
+    def _seconds(self, kinds: NDArray[np.int64]) -> Array:
+        """[kinds] of one micro-batch on a pipeline of one rank."""
+        tp, cp, ep, node, size = np.repeat(kinds, len(self._options), axis=0).T
+        ones = np.ones(tp.size, dtype=np.int64)
+        layouts = Layouts(
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            pp=ones,
+            dp=np.asarray(ep // np.gcd(ep, tp * cp)),
+            node=node,
+            vpp=ones,
+            zero_stage=0 * ones,
+            micro_batch=size,
+            schedule=0 * ones,
+            recompute=0 * ones + RECOMPUTE.index("none"),
+            recompute_layers=0 * ones,
+            option=np.tile(np.arange(len(self._options)), len(kinds)),
+            options=self._options,
+        )
+        return np.asarray(self._prices.busy_times(layouts).reshape(len(kinds), -1).min(axis=1))

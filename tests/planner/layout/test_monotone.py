@@ -1,0 +1,121 @@
+"""More to choose from is never slower: devices, memory, freed pins, a longer limit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.layout.layout_question import solve_layouts
+from planner.layout.layout_space import LayoutSpace
+from planner.layout.memory_limit import MemoryLimit
+from profiles.errors import InputError
+from profiles.hardware.catalog import get_cluster, get_device
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.interval import out_of_memory_probability
+from tests.planner.layout.asked import question
+
+MODELS = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "gpt3-175b")
+DEVICES = ("h100-sxm", "a100-sxm-40gb", "b200-sxm", "gb200-nvl72")
+STACKS = ("megatron-core", "torch-fsdp", "torchtitan-compiled", "nanotron")
+# Rounding of sums of some dozens of terms.
+SAME = 1 + 1e-9
+
+
+@st.composite
+def questions(draw):
+    device = draw(st.sampled_from(DEVICES))
+    per_node = draw(st.sampled_from((4, 8, 72) if "nvl72" in device else (4, 8)))
+    nodes = draw(st.sampled_from((1, 2, 3, 5, 8)))
+    return question(
+        draw(st.sampled_from(MODELS)),
+        f"{nodes}x{per_node}x{device}",
+        stack=draw(st.sampled_from(STACKS)),
+        batch=draw(st.sampled_from((12, 24, 32, 60, 128))),
+        seq=draw(st.sampled_from((1024, 2048, 4096))),
+    )
+
+
+def fastest(asked, **more):
+    """The best layout, or None where none fits."""
+    try:
+        outcome, _ = solve_layouts(
+            asked, shipped_coefficients(), [], clock=more.pop("clock", lambda: 0.0), **more
+        )
+    except InputError:
+        return None
+    return outcome.layouts[0] if outcome.layouts else None
+
+
+def seconds(asked, **more):
+    found = fastest(asked, **more)
+    return found.step_time_s if found else float("inf")
+
+
+def check(asked, change, amount):
+    """That a change which gives more to choose from is not slower."""
+    best = fastest(asked)
+    now = best.step_time_s if best else float("inf")
+    if change == "devices":
+        nodes, rest = asked.cluster.name.split("x", 1)
+        larger = replace(asked, cluster=get_cluster(f"{int(nodes) + amount}x{rest}"))
+        assert seconds(larger) <= now * SAME
+    elif change == "memory":
+        assert seconds(asked, capacity=1 + amount / 10) <= now * SAME
+    elif change == "risk":
+        assert seconds(replace(asked, fit_risk=0.1 + amount / 20)) <= now * SAME
+    elif change == "pin" and best is not None:
+        for axis in ("tp", "pp", "dp", "cp", "zero_stage", "micro_batch", "recompute"):
+            value = getattr(best.run, axis)
+            other = value + amount if isinstance(value, int) else "full"
+            pins = {axis.removesuffix("_stage"): (other,)}
+            if axis == "zero_stage" and other > 3:
+                continue
+            assert now <= seconds(replace(asked, space=LayoutSpace(**pins))) * SAME
+    elif change == "limit":
+        ticks = [0.0]
+
+        def clock():
+            ticks[0] += 1.0
+            return ticks[0]
+
+        def within(limit):
+            ticks[0] = 0.0
+            return seconds(asked, clock=clock, time_limit_s=limit)
+
+        assert now <= within(10.0 + 20.0 * amount) * SAME <= within(10.0) * SAME**2
+    if best is not None:
+        usable = get_device(best.run.device).usable_bytes
+        limit = MemoryLimit(capacity_bytes=usable, risk=asked.fit_risk)
+        needed = best.memory.needed_bytes
+        assert needed <= limit.of(best.run) <= usable
+        assert out_of_memory_probability(best.run, needed, usable) <= asked.fit_risk + 1e-9
+
+
+CHANGES = ("devices", "memory", "risk", "pin", "limit")
+RELAXED = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+)
+
+
+@settings(RELAXED, max_examples=40)
+@given(questions(), st.sampled_from(CHANGES), st.integers(1, 5))
+def test_more_is_never_slower(asked, change, amount):
+    check(asked, change, amount)
+
+
+@pytest.mark.slow
+@settings(RELAXED, max_examples=300)
+@given(questions(), st.sampled_from(CHANGES), st.integers(1, 12))
+def test_more_is_never_slower_in_many_questions(asked, change, amount):
+    check(asked, change, amount)
+
+
+def test_racks_of_72():
+    """28 racks once took longer than 24, and 26 had no answer."""
+    times = [
+        seconds(question("llama-3.1-70b", f"{racks}x72xgb200-nvl72", batch=2048, seq=8192))
+        for racks in (7, 24, 25, 26, 27, 28, 30)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < float("inf")
