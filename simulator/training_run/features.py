@@ -167,7 +167,7 @@ class Features:
 def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     """The features of runs, in their order.
 
-    all_fit  they are known to fit, or to be refused if they do not: nobody asks for their memory
+    all_fit  skip the memory check: the runs are known to fit
     """
     stacks = [load_run_stack(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwright.axes import axes_of
 
 from profiles.document import content_hash
+from shardwright.axes import axes_of
 from shardwright.reports.breakdown import (
     critical_rank,
     measured_bubble_s,
