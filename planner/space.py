@@ -19,8 +19,8 @@ from simulator.runnable import FREE_SCHEDULES, why_not_runnable
 from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
 
 SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *SPLIT_SCHEDULES)
-"""`none` has one pipeline rank. A free axis means FREE_SCHEDULES (simulator/runnable.py); the executor
-runs the others too, where they are named."""
+"""`none` has one pipeline rank. A free axis means FREE_SCHEDULES (simulator/runnable.py); the
+executor runs the others too, where they are named."""
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
 
 

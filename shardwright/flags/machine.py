@@ -23,9 +23,7 @@ DEMO_EXAMPLES = "Examples:\n\n  shardwright demo\n\n  shardwright demo --output 
 
 
 def profile(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="under 30 s, fewer points [5 min]")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="under 30 s [5 minutes]")] = False,
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
     ] = None,
@@ -38,9 +36,7 @@ def profile(
     seq: Seq = None,
     micro_batch: Annotated[str, typer.Option("--micro-batch", help="4, or 1,2,4")] = "1",
     precision: Precision = Precision.FP32,
-    output: Annotated[
-        Path | None, typer.Option("-o", help="profile file [where `--on local` looks]")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
     from_runs: Annotated[
         Path | None,
         typer.Option("--from", help="calibrate to a cluster's own runs instead: a table of runs"),
@@ -81,9 +77,9 @@ def run(
     model: Annotated[str, typer.Option("--model", help="if different from the plan's model")] = "",
     steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
     check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
-    output: Annotated[
-        Path, typer.Option("-o", help="write the measurement here; missing folders are made")
-    ] = Path("run.json"),
+    output: Annotated[Path, typer.Option("-o", help="measurement file; folders are made")] = Path(
+        "run.json"
+    ),
     processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[str, typer.Option(help="timeout per rank")] = "300s",
