@@ -102,7 +102,7 @@ def plan(
         str,
         typer.Option(
             help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
-            "[what the devices train in: bf16, on a CPU fp32]"
+            "(default: bf16, on a CPU fp32)"
         ),
     ] = "",
     order: Annotated[
@@ -121,7 +121,7 @@ def plan(
     ] = None,
     local_workers: Annotated[
         str | None,
-        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) [sites]"),
+        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) (default: sites)"),
     ] = None,
     wide_layers: Annotated[
         str | None, typer.Option(help="with --stack: first and last layers that stay in bf16")
@@ -282,7 +282,7 @@ def shard(
     on: Annotated[str, typer.Option("--on", help="8xh100-sxm, a cluster file, or local")],
     mesh: Annotated[str, typer.Option("--mesh", help="8, or 2x4: devices of one or two axes")],
     block: Annotated[
-        str, typer.Option("--block", help="class or path of one block [the whole model]")
+        str, typer.Option("--block", help="class or path of one block (default: the whole model)")
     ] = "",
     seq: Seq = None,
     micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
@@ -290,7 +290,8 @@ def shard(
         int, typer.Option("--micro-batches", min=1, help="micro-batches per gradient reduction")
     ] = 1,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="memory per device: 40GiB [the device's]")
+        str | None,
+        typer.Option("--memory", help="memory per device: 40GiB (default: the device's)"),
     ] = None,
     precision: Precision = Precision.BF16,
     time_limit: Annotated[str, typer.Option("--time-limit", help="of the search")] = "20s",

@@ -248,7 +248,7 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
     goodput = lasting.goodput
     failing = lasting.between_failures_s
     lost = (
-        f"one failure per {format_time(failing.value)} [{format_time(failing.low)} - "
+        f"one per {format_time(failing.value)} [{format_time(failing.low)} - "
         f"{format_time(failing.high)}], checkpoint every "
         f"{format_time(lasting.checkpoint_every_s)}; productive time "
         f"{format_percent(goodput.value)} [{format_percent(goodput.low)} - "
