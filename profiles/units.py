@@ -105,8 +105,10 @@ def format_time(time_s: float) -> str:
         return f"{time_s / 86400:.3g} d"
     if magnitude >= 2 * 3600:
         return f"{time_s / 3600:.3g} h"
+    if magnitude >= 999.5:
+        return f"{time_s / 60:.3g} min"
     if magnitude >= 1.0:
-        return f"{time_s:.3g} s" if magnitude < 1000 else f"{time_s:.0f} s"
+        return f"{time_s:.3g} s"
     if magnitude >= 1e-3:
         return f"{time_s * 1e3:.3g} ms"
     return f"{time_s * 1e6:.3g} us"

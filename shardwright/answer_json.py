@@ -23,6 +23,7 @@ ANSWER_KEYS = (
     "peak_memory_bytes",
     "out_of_memory_probability",
     "usd_per_million_tokens",
+    "usd_per_million_samples",
     "search_time_s",
     "considered",
     "plan",

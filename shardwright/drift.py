@@ -63,11 +63,14 @@ def drifts_of(prediction: Prediction, measured: Measurement) -> tuple[Drift, ...
 
 
 def drift_sentence(drifts: tuple[Drift, ...]) -> str:
-    """What the reference kernels say, or "" where none was timed in both."""
+    """How the machine's speed changed, or "" where no reference kernel was timed in both."""
     if not drifts:
         return ""
     speeds = [f"{_WORDS.get(drift.kernel, drift.kernel)} {drift.speed:.2f}" for drift in drifts]
-    said = f"Against what the profile saw, the machine's {', '.join(speeds)} during the run"
+    changed = f"Against the profile, during the run: {', '.join(speeds)}"
     if any(drift.disturbed for drift in drifts):
-        return f"{said}: disturbed, the errors hold its drift; profile and run again."
-    return f"{said}: it held still."
+        return (
+            f"{changed}: the machine's speed changed during the run, so these errors include that "
+            "drift. Profile and run again."
+        )
+    return f"{changed}: unchanged."

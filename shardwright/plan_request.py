@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
 from shardwright.axes import Axes
 
 if TYPE_CHECKING:
     from planner.layout.run_option import AskedOptions
-
-DEFAULT_TIME_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +21,10 @@ class PlanRequest:
 
     model, on   as the user named them;  cluster  what `on` names
     seq         tokens per sequence, None for the model's own
-    stack       the framework that runs it, empty for our own executor
+    stack       the framework that runs it, a list, or `any`; empty for our own executor
     pareto      `memory` or `usd`: the front of step time and that, empty for the one best plan
+    fit_risk    probability of running out of memory, None for the default
+    calibration  a file of `profile --from`
     precision   one name, a list or `any`; empty for what the devices train in
     price       a kind of the price table, or US dollars per device-hour
     """
@@ -37,6 +38,8 @@ class PlanRequest:
     options: AskedOptions
     stack: str = ""
     pareto: str = ""
+    fit_risk: float | None = None
+    calibration: Path | None = None
     precision: str = ""
     optimizer: str = "adamw"
     solver: str = "auto"

@@ -44,7 +44,7 @@ class Reliability:
 
     between_failures_s     mean time between failures of any device
     checkpoint_every_s     the interval that loses least;  checkpoint_s  what one takes
-    goodput                share (0 to 1) of the time that moves the run on
+    goodput                share (0 to 1) of time spent on steps that are kept
     """
 
     between_failures_s: Interval

@@ -1,4 +1,4 @@
-"""What kernels and messages take inside a training step of eager PyTorch, and not alone.
+"""Kernel and message times inside a step of eager PyTorch (not in isolation).
 
 Kernel tables are measured one kernel at a time on a cool device. In a step matmuls run back to back
 under the power limit, memory-bound kernels find no cache, and messages share the device with them.

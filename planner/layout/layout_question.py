@@ -59,8 +59,7 @@ class LayoutQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutAsk:
-    """What a question of a sweep says of layouts: the framework, its precision, what is pinned and
-    what may be chosen beside the axes."""
+    """The layout part of one sweep question: framework, precision, pinned axes and free options."""
 
     stack: str
     precision: str = "bf16"

@@ -94,7 +94,9 @@ class MeshBounds:
             self._waiting(int(meshes.pp[i]), int(count[i]))
             for i in (first.tolist() if kinds.size else ())
         ]
-        return np.asarray(count + np.asarray(waits)[where.ravel()]) if waits else count * 1.0
+        if not waits:
+            return np.asarray(count, dtype=np.float64)
+        return np.asarray(count + np.asarray(waits)[where.ravel()], dtype=np.float64)
 
     def _waiting(self, pp: int, microbatches: int) -> float:
         if (pp, microbatches) not in self._waits:

@@ -8,14 +8,15 @@ from typing import Any
 
 from planner.answer_cache import AnswerCache
 from profiles.document import to_json
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, TraceError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.answer_json import answer_json
 from shardwright.answered import answered, how_it_came_about
 from shardwright.commands.output import SearchProgress, note, show
-from shardwright.named_model import import_from_here, sample_of
+from shardwright.executor_layouts import why_block_by_block
+from shardwright.named_model import described, import_from_here, sample_of
 from shardwright.places import answer_cache
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
@@ -27,18 +28,14 @@ from simulator.workload import Workload
 
 def plan(request: PlanRequest, output: AnswerOutput) -> None:
     """Answers one question by the search that fits it."""
-    if request.stack:
-        # Here, since only this branch needs the described models.
+    why = "" if request.stack else _why_block_by_block(request)
+    if not why:
+        # Here, since only this branch needs the models of figures.
         from shardwright.commands.plan_layout import plan_for_stack
 
         plan_for_stack(request, output)
         return
-    if request.fit_risk is not None or request.calibration is not None:
-        given = "--fit-risk" if request.fit_risk is not None else "--calibration"
-        raise InputError(f"{given} needs --stack: it is of layouts of described models")
-    if request.pareto:
-        raise InputError("--pareto needs --stack: fronts are of layouts of described models")
-    request.axes.space()
+    _refuse_of_layouts(request, why)
     if request.cluster.homogeneous:
         plan_traced(request, output)
         return
@@ -46,6 +43,35 @@ def plan(request: PlanRequest, output: AnswerOutput) -> None:
     from shardwright.commands.plan_mixed import plan_on_mixed
 
     plan_on_mixed(request, output)
+
+
+def _why_block_by_block(request: PlanRequest) -> str:
+    """Why a question that names no framework is searched block by block, or ""."""
+    why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
+    if why:
+        return why
+    sample = sample_of(request.model, request.seq)
+    try:
+        described(request.model, sample.sequence_length)
+    except (InputError, TraceError) as error:
+        return str(error)
+    return ""
+
+
+def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
+    """Raises InputError for flags that are of layouts only."""
+    given = {
+        "--fit-risk": request.fit_risk is not None,
+        "--calibration": request.calibration is not None,
+        "--pareto": bool(request.pareto),
+    }
+    for flag, typed in given.items():
+        if typed:
+            raise InputError(
+                f"{flag} is of layouts, and this is planned block by block: {why}. Name a "
+                "framework (--stack) or leave it out"
+            )
+    request.axes.space()
 
 
 def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:

@@ -11,21 +11,23 @@ from planner.answer_cache import AnswerCache
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
-from planner.layout.rules import layout_stacks
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
+from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from shardwright.answer_json import answer_json, frameworks_json, front_json
 from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answered
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
+from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
 from shardwright.layout_task import layout_task, solve_layout_task
-from shardwright.named_model import figures_of, sample_of
+from shardwright.named_model import described, sample_of
 from shardwright.opened_plan import write_layout
 from shardwright.places import answer_cache
 from shardwright.plan_options import first_precision
@@ -37,14 +39,14 @@ from shardwright.reports.layout_report import (
     largest_difference,
     layout_report,
 )
+from simulator.plan_file import write_plan_file
 from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.framework import framework_names, load_framework
 from simulator.training_run.recalibrate import Calibration, calibrated
 
-DEFAULT_STACK = "torch"
-"""The framework of a question that names none: our own executor."""
 ANY_STACK = "any"
-# Seconds that finding out what the best framework would bring may take beside an answer.
-_BESIDE_S = 20.0
+# What the best framework would bring is asked of so many, for so many seconds at most.
+_BESIDE, _BESIDE_S = 3, 6.0
 
 
 def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
@@ -59,51 +61,80 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
         return
     found = _answered(question, request, output, request.time_limit_s)
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
-    _write(output, answer)
-    if output.json:
-        sys.stdout.write(to_json(answer_json(answer)))
-    else:
-        show(layout_report(answer))
-        if told := how_it_came_about(found, request.time_limit_s):
-            show(told)
-        if not request.stack and (told := _best_of_others(question, answer, request, output)):
-            show(told)
-        if output.file is not None and answer.chosen is not None:
-            note(f"written: {output.file}. Next: shardwright predict {output.file} --explain")
+    others: list[LayoutFile] = []
+    if not request.stack:
+        others = _others(question, request, output)
+    if answer.chosen is None and others:
+        answer = _instead_of(answer, others[0])
+    _give(answer, found, others, request, output)
     if answer.chosen is None:
         raise InfeasibleError(f"no layout of {request.model} fits on {request.on} with {names[0]}")
+
+
+def _give(
+    answer: LayoutFile,
+    found: LayoutAnswered,
+    others: list[LayoutFile],
+    request: PlanRequest,
+    output: AnswerOutput,
+) -> None:
+    """Writes and prints the answer: of our own executor as a plan that runs, of another framework
+    as its layout."""
+    runs = answer.stack == EXECUTOR and (output.json or output.file is not None)
+    plan = runnable_answer(answer, request.cluster) if runs else None
+    if output.file is not None and plan is not None:
+        write_plan_file(output.file, plan, provenance=provenance(request.cluster))
+    else:
+        _write(output, answer)
+    if output.json:
+        sys.stdout.write(to_json(answer_json(answer if plan is None else plan)))
+        return
+    show(layout_report(answer))
+    if told := how_it_came_about(found, request.time_limit_s):
+        show(told)
+    if told := _best_of_others(answer, others):
+        show(told)
+    if output.file is not None and answer.chosen is not None:
+        more = "--html report.html" if plan is not None else "--explain"
+        note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")
 
 
 def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
     """The question of a framework's layouts, and what was assumed for want of a flag."""
     sample = sample_of(request.model, request.seq)
+    found = described(request.model, sample.sequence_length)
     precision, told = first_precision(request.precision), tuple[str, ...]()
     if not request.precision:
         precision, told = default_precision(request.cluster)
     question = LayoutQuestion(
         name=request.model,
-        model=figures_of(request.model),
+        model=found.figures,
         cluster=request.cluster,
         stack=stacks_of(request.stack)[0],
         global_batch=request.global_batch,
         seq_len=sample.sequence_length,
         precision=precision,
-        space=request.axes.layout_space(),
+        space=_space(request, found.figures, stacks_of(request.stack)[0]),
         options=request.options,
         fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
         calibration=None if request.calibration is None else _calibration(request.calibration),
     )
-    return question, (*sample.assumptions, *told)
+    return question, (*sample.assumptions, *found.notes, *told)
+
+
+def _space(request: PlanRequest, figures: Transformer, stack: str) -> LayoutSpace:
+    space = request.axes.layout_space()
+    return executor_space(space, figures) if stack == EXECUTOR else space
 
 
 def stacks_of(text: str) -> tuple[str, ...]:
     """The frameworks of a flag; every one for `any`. Raises InputError where it names none."""
     if not text:
-        return (DEFAULT_STACK,)
+        return (EXECUTOR,)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
-    return layout_stacks() if ANY_STACK in names else names
+    return framework_names() if ANY_STACK in names else names
 
 
 def _calibration(path: Path) -> Calibration:
@@ -147,7 +178,9 @@ def _by_framework(
         # What is left is shared by the frameworks that are left.
         share = max(0.0, end - time.monotonic()) / (len(names) - number)
         try:
-            answer = _answered(replace(question, stack=name), request, output, share).answer
+            space = _space(request, question.model, name)
+            asked = replace(question, stack=name, space=space)
+            answer = _answered(asked, request, output, share).answer
         except InputError as error:
             refused[name] = str(error)
             continue
@@ -189,23 +222,42 @@ def _several(
         note(f"written: {output.file} ({answers[0].stack})")
 
 
-def _best_of_others(
-    question: LayoutQuestion, answer: LayoutFile, request: PlanRequest, output: AnswerOutput
-) -> str:
-    """One line of what the best framework would bring; empty where it is this one."""
-    names = tuple(name for name in layout_stacks() if name != answer.stack)
+def _others(
+    question: LayoutQuestion, request: PlanRequest, output: AnswerOutput
+) -> list[LayoutFile]:
+    """The answers of other frameworks to a question that names none, fastest first: those with the
+    most axes, as many as a few seconds allow."""
+    rules = {name: load_framework(name).rules for name in framework_names() if name != EXECUTOR}
+    able = [name for name, each in rules.items() if each is not None]
+    names = sorted(able, key=lambda name: (-len(rules[name].axes), -_year(rules[name].date), name))
     beside = replace(output, explain=False, quiet=True)
-    answers, _ = _by_framework(
-        question, names, request, beside, min(_BESIDE_S, request.time_limit_s)
+    limit_s = min(_BESIDE_S, request.time_limit_s)
+    answers, _ = _by_framework(question, tuple(names[:_BESIDE]), request, beside, limit_s)
+    return answers
+
+
+def _year(date: str) -> int:
+    return int(date[:4])
+
+
+def _instead_of(answer: LayoutFile, other: LayoutFile) -> LayoutFile:
+    """Another framework's answer where our own executor has none."""
+    why = answer.infeasibility
+    lacks = f"the nearest, {why.nearest}, lacks {why.term}" if why else "no layout is legal"
+    told = (
+        f"{other.stack} is planned for, since nothing fits with {answer.stack}: {lacks} (--stack)"
     )
-    if not answers or answers[0].chosen is None or answer.chosen is None:
-        return ""
-    best = answers[0]
-    if _step_s(best) >= _step_s(answer):
+    return replace(other, assumptions=(told, *other.assumptions))
+
+
+def _best_of_others(answer: LayoutFile, others: list[LayoutFile]) -> str:
+    """One line of what the best framework would bring; empty where it is this one."""
+    best = others[0] if others else answer
+    if best.chosen is None or answer.chosen is None or _step_s(best) >= _step_s(answer):
         return ""
     return (
         f"Best:   {best.stack} would take {format_time(_step_s(best))}: {answer.stack} is "
-        f"{largest_difference(answer.chosen, answers[0].chosen)}; --stack any compares all"
+        f"{largest_difference(answer.chosen, best.chosen)}; --stack any compares all"
     )
 
 

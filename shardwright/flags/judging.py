@@ -112,7 +112,8 @@ def compare(
 
 def validate(
     table: Annotated[
-        Path | None, typer.Argument(metavar="RUNS", help="a table of runs [the project's own]")
+        Path | None,
+        typer.Argument(metavar="RUNS", help="a table of runs (default: the project's own)"),
     ] = None,
     failed: Annotated[
         Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")

@@ -23,7 +23,7 @@ DEMO_EXAMPLES = "Examples:\n\n  shardwright demo\n\n  shardwright demo --output 
 
 
 def profile(
-    quick: Annotated[bool, typer.Option("--quick", help="under 30 s")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="under 30 s [5 minutes]")] = False,
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
     ] = None,
@@ -42,7 +42,7 @@ def profile(
         typer.Option("--from", help="calibrate to a cluster's own runs instead: a table of runs"),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="with --from: write although it does not help")
+        bool, typer.Option("--force", help="with --from: write even if it does not help")
     ] = False,
     local: Local = None,
     quiet: Quiet = False,
@@ -74,17 +74,17 @@ def run(
     plan_file: Annotated[
         Path, typer.Argument(metavar="PLAN", help="a plan file, or a sharding file of `shard`")
     ],
-    model: Annotated[str, typer.Option("--model", help="where it is not the plan's own name")] = "",
+    model: Annotated[str, typer.Option("--model", help="if different from the plan's model")] = "",
     steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
     check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
-    output: Annotated[Path, typer.Option("-o", help="write the measurement here")] = Path(
+    output: Annotated[Path, typer.Option("-o", help="measurement file; folders are made")] = Path(
         "run.json"
     ),
     processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    timeout: Annotated[str, typer.Option(help="longest wait of a rank")] = "300s",
+    timeout: Annotated[str, typer.Option(help="timeout per rank")] = "300s",
     any_machine: Annotated[
-        bool, typer.Option("--any-machine", help="although it was planned for another machine")
+        bool, typer.Option("--any-machine", help="run on a different machine than planned for")
     ] = False,
     quiet: Quiet = False,
 ) -> None:

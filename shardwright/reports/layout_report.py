@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -165,8 +165,8 @@ def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) 
         )
     what = "peak memory" if against == "memory" else "dollars per million tokens"
     left_out = len(choices) - len(shown)
-    head = f"No layout is better in both step time and {what}"
-    head += f" ({left_out} that save less than 5 % more are not shown):" if left_out else ":"
+    head = f"Layouts that no other beats in both step time and {what}"
+    head += f" ({left_out} within 5 % of a neighbour are not shown):" if left_out else ":"
     return Group(Text(head), Text(""), rows)
 
 
@@ -233,7 +233,7 @@ def _infeasible(answer: LayoutFile) -> RenderableType:
 
 
 def _ranges(choice: LayoutChoice) -> list[RenderableType]:
-    """What beside the step has an interval, and what failures leave of a long run."""
+    """Intervals beside the step's, and the productive time of a long run with failures."""
     found = choice.prediction
     lasting = found.reliability
     memory, mfu = found.peak_memory_range, found.mfu_range
@@ -241,28 +241,27 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
         f"MFU {format_percent(mfu.value)} [{format_percent(mfu.low)} - {format_percent(mfu.high)}]",
         f"peak {format_bytes(memory.value)} [{format_bytes(memory.low)} - "
         f"{format_bytes(memory.high)}]",
-        _range("kWh per M tokens", found.kwh_per_million_tokens, "{:.3g}"),
+        _range("kWh per M tokens", found.kwh_per_million_tokens, "{:.3g}".format),
     ]
     if found.usd_per_million_tokens is not None:
-        first.append(_range("$ per M tokens", found.usd_per_million_tokens, "{:.3g}"))
-    said = "; ".join(first)
+        first.append(_range("per M tokens", found.usd_per_million_tokens, format_usd))
     goodput = lasting.goodput
+    failing = lasting.between_failures_s
     lost = (
-        f"a failure every {format_time(lasting.between_failures_s.value)} "
-        f"[{format_time(lasting.between_failures_s.low)} - "
-        f"{format_time(lasting.between_failures_s.high)}], a checkpoint every "
-        f"{format_time(lasting.checkpoint_every_s)}: {format_percent(goodput.value)} "
-        f"[{format_percent(goodput.low)} - {format_percent(goodput.high)}] of the time moves the "
-        "run on"
+        f"one per {format_time(failing.value)} [{format_time(failing.low)} - "
+        f"{format_time(failing.high)}], checkpoint every "
+        f"{format_time(lasting.checkpoint_every_s)}; productive time "
+        f"{format_percent(goodput.value)} [{format_percent(goodput.low)} - "
+        f"{format_percent(goodput.high)}]"
     )
     if found.usd_per_million_tokens_delivered is not None:
-        kept = _range("$ per M tokens kept", found.usd_per_million_tokens_delivered, "{:.3g}")
-        lost += f"; {kept}"
-    return [labelled("Range:  ", said), labelled("Long:   ", lost)]
+        counted = found.usd_per_million_tokens_delivered
+        lost += f"; {_range('per M tokens that count', counted, format_usd)}"
+    return [labelled("Range:  ", "; ".join(first)), labelled("Failures: ", lost)]
 
 
-def _range(name: str, value: Interval, form: str) -> str:
-    low, middle, high = (form.format(x) for x in (value.low, value.value, value.high))
+def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str:
+    low, middle, high = (formatted(x) for x in (value.low, value.value, value.high))
     return f"{middle} {name} [{low} - {high}]"
 
 

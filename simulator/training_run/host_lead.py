@@ -7,7 +7,7 @@ the device's queue of 1024 launches. Two things decide:
 - **Trouble** (`message_stalls.py`): the host of a job in trouble waits for each collective and is
   never ahead. Of 148 jobs without stages whose time and peak both tell, 27 are in trouble with a
   host that is not ahead, 114 calm with one that is, 7 neither (ultra rows, 2026-11-21). Jobs in
-  trouble reserve what a host never ahead does within 2.1 % without stages, 4.5 % with.
+  trouble reserve the same as a host that never runs ahead, within 2.1 % without stages, 4.5 % with.
 - **Blocking messages.** With two stages the first has a received gradient outstanding from its
   second micro-batch on, so that its host waits in each collective; it is ahead only where a layer
   takes the device as long as the host (`launches_of`). With more stages the peak falls into the

@@ -1,4 +1,4 @@
-"""What a framework pays whose host waits for every message between stages.
+"""Cost of a host that blocks on every pipeline message (nanotron).
 
 Such a framework (`Framework.blocking_messages`; nanotron) sends shape and stride ahead of every
 tensor, and the receiving host reads them before it goes on. On published runs (the sweep of the
@@ -10,7 +10,7 @@ Ultra-Scale Playbook, 847 runs on 1 to 64 nodes) that shows in three ways:
   exchange of gradients, bucket by bucket, where the optimizer is not sharded.
 - **Stalls.** In some jobs every message takes 0.27 s, whatever its bytes, model and number of
   stages (5 % apart); in the others it takes next to nothing. Nothing lies between. Jobs without
-  stages have the waits in the place of stalls.
+  pipelining wait instead of stalling.
 - **Which jobs.** All but one of those that need more memory than the device has and run
   nevertheless: the allocator gives cached blocks back and takes new ones, which waits for the
   device (CUDA, `cudaFree`). Of the others a share that grows with the nodes: equal layouts are on

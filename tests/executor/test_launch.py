@@ -76,7 +76,7 @@ def test_another_number_of_processes_is_refused(plan: Plan, tmp_path: Path) -> N
 
 def test_a_plan_for_another_model_is_refused(plan: Plan, tmp_path: Path) -> None:
     path = write_plan(tmp_path / "plan.json", plan)
-    with pytest.raises(RunError, match="made for another model"):
+    with pytest.raises(MismatchError, match="made for another model"):
         run_plan(path, model="gpt2", steps=1, output=tmp_path / "run.json")
     assert not (tmp_path / "run.json").exists()
 
@@ -100,7 +100,23 @@ def test_the_earliest_error_wins_over_its_consequences() -> None:
 
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     text = "Root Cause\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 12)"
-    assert "rank 1 was ended by signal 9 (killed by the system" in first_failure([], text, 1)
+    told = first_failure([], text, 1)
+    assert told == (
+        "rank 1 was killed by SIGKILL (signal 9), from outside the run; the other ranks were "
+        "stopped"
+    )
+    assert "less memory per rank" in first_failure([], text, 1, lacks_memory=True)
+
+
+def test_the_rank_that_fell_first_is_named_not_those_that_torchrun_ended() -> None:
+    text = (
+        "Failures:\n  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 11)\n"
+        "Root Cause\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 14)"
+    )
+    assert first_failure([], text, 1).startswith("rank 3 was killed by SIGKILL (signal 9)")
+    error = {"rank": 1, "time_s": 1.0, "kind": "ValueError", "message": "bad", "ours": False}
+    only_ended = "rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 11)"
+    assert first_failure([error], only_ended, 1) == "rank 1 failed first: ValueError: bad"
 
 
 def test_a_truncated_plan_says_so(tmp_path: Path) -> None:

@@ -68,5 +68,4 @@ def test_a_rank_s_peak_is_as_predicted(schedule: str, kind: Recompute, tmp_path:
     write_document(path, file, schema=PLAN_SCHEMA)
     run = run_plan(path, steps=1, output=tmp_path / "run.json", model=str(model), any_machine=True)
     for told, seen in zip(prediction.ranks, run.ranks, strict=True):
-        print(schedule, kind.value, told.rank, told.peak_bytes / seen.peak_memory_bytes - 1)
         assert told.peak_bytes == pytest.approx(seen.peak_memory_bytes, rel=NEAR)

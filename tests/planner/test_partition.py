@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -338,16 +337,9 @@ def test_equal_problems_give_equal_partitions():
     ("blocks", "stages", "options", "repeated"),
     [(82, 8, 3, True), (82, 16, 3, False), (126, 16, 12, True)],
 )
-def test_large_problems_print_their_time(blocks, stages, options, repeated, capsys):
+def test_large_problems_give_what_they_promise(blocks, stages, options, repeated):
     problem = _large(blocks, stages, options, repeated=repeated)
-    start = time.process_time()
     found = partition(problem)
-    spent = time.process_time() - start
-    with capsys.disabled():
-        print(
-            f"\n{blocks} blocks x {stages} stages x {options} strategies, "
-            f"{'repeated' if repeated else 'all different'}: {spent * 1e3:.0f} ms CPU"
-        )
     assert fits(problem, found)
     assert isinstance(found, Partition)
     assert found.step_time_s == step_time(problem, found.starts, found.strategies)

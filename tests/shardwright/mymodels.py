@@ -1,0 +1,71 @@
+"""A user's own models: factories in a module of the current folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Lm(nn.Module):
+    def __init__(self, width: int = 16, layers: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, width)
+        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = nn.Linear(width, 64)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embed(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class NamedOutput(Lm):
+    def forward(self, words: Tensor) -> Any:
+        return {"logits": super().forward(words)}
+
+
+def token_loss(logits: Tensor, words: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), words.flatten())
+
+
+def words() -> Tensor:
+    return torch.zeros(2, 32, dtype=torch.long)
+
+
+def small() -> Any:
+    return Lm(), (words(),), words(), token_loss
+
+
+def images() -> Any:
+    return Layer(16), (torch.zeros(2, 16),)
+
+
+def told() -> Any:
+    return Layer(16), (torch.zeros(2, 8, 16),), None, lambda x, _: x.float().mean(), 8
+
+
+def attribute() -> Any:
+    return Layer(16), (torch.zeros(2, 4, 16),)
+
+
+attribute.tokens_per_sample = 4  # type: ignore[attr-defined] # what a user writes
+
+
+def tuple_of_targets() -> Any:
+    return Lm(), (words(),), (words(),), token_loss
+
+
+def no_loss() -> Any:
+    return NamedOutput(), (words(),)

@@ -1,0 +1,182 @@
+"""A user's own models: their names, samples, losses, and plans of them that were edited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwright as public
+from profiles.errors import DocumentError, InputError, TraceError
+from profiles.hardware.catalog import get_cluster
+from shardwright import api
+from shardwright.commands.plan import provenance
+from shardwright.named_model import sample_of
+from shardwright.opened_plan import open_plan
+from shardwright.plan_request import default_precision
+from simulator.plan_file import PlanFile, write_plan_file
+from simulator.workload import Workload
+from tests.shardwright import mymodels
+from tests.simulator.hand_made import cluster as hand_made_cluster
+from tests.simulator.hand_made import device
+
+HERE = "tests.shardwright.mymodels"
+ON = "2xh100-sxm"
+
+
+@pytest.fixture(scope="module")
+def planned() -> PlanFile:
+    work = Workload(global_batch=8, sequence_length=32)
+    return api.plan(f"{HERE}:small", ON, work, pp=2, micro_batch=2, schedule="1f1b")
+
+
+def test_a_plan_keeps_the_name_that_leads_to_its_model(planned: PlanFile) -> None:
+    assert planned.plan is not None
+    assert planned.plan.model == f"{HERE}:small"
+
+
+@pytest.mark.parametrize(
+    ("factory", "tokens", "counted_in", "assumed"),
+    [
+        ("small", 32, "tokens", "the inputs are whole numbers [batch, 32]"),
+        ("images", 1, "samples", "costs are per sample"),
+        ("told", 8, "tokens", ""),
+        ("attribute", 4, "tokens", "mean square of the outputs"),
+    ],
+)
+def test_what_a_sample_is(factory: str, tokens: int, counted_in: str, assumed: str) -> None:
+    found = sample_of(f"{HERE}:{factory}", None)
+    assert (found.sequence_length, found.counted_in) == (tokens, counted_in)
+    assert assumed in " ".join(found.assumptions)
+
+
+def test_a_sequence_length_that_the_inputs_contradict_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--seq 4096: .*:small makes its own inputs.* 32 tokens"):
+        sample_of(f"{HERE}:small", 4096)
+    with pytest.raises(InputError, match=r"no dimension of them is 7.*tokens_per_sample"):
+        sample_of(f"{HERE}:images", 7)
+    assert sample_of(f"{HERE}:small", 32).counted_in == "tokens"
+    assert sample_of("vit-huge", None).counted_in == "samples"
+
+
+def test_samples_have_their_own_costs_and_tokens_have_none() -> None:
+    work = Workload(global_batch=8, sequence_length=1, counted_in="samples")
+    found = api.plan(f"{HERE}:images", ON, work)
+    assert found.prediction is not None
+    assert found.step_time_s is not None
+    assert found.usd_per_million_tokens is None
+    assert found.prediction.tokens_per_s is None
+    assert found.prediction.per_s.value == pytest.approx(8 / found.step_time_s)
+    per_hour = 2 * api.price_for(get_cluster(ON)).value  # type: ignore[union-attr] # has a price
+    expected = per_hour / 3600 * found.step_time_s / 8 * 1e6
+    assert found.usd_per_million_samples == pytest.approx(expected)
+
+
+def test_an_error_in_the_loss_is_said_to_be_in_it() -> None:
+    with pytest.raises(TraceError, match=r"the loss function fails: AttributeError.*a tuple of 1"):
+        api.trace(f"{HERE}:tuple_of_targets")
+
+
+def test_a_loss_that_is_assumed_is_said() -> None:
+    found = sample_of(f"{HERE}:no_loss", None)
+    assert any("mean square of the outputs" in one for one in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("plan", "tp"), 7, r"plan\.json: plan\.tp is 7, the plan was made with 1"),
+        (("plan", "workload", "global_batch"), 16, r"plan\.workload\.global_batch is 16"),
+        (("plan", "dp"), 0, r"dp must be 1 or more"),
+        (("plan", "micro_batch"), 3, r"not a multiple"),
+    ],
+)
+@pytest.mark.parametrize("decided", [True, False])
+def test_an_edited_plan_is_refused(
+    planned: PlanFile,
+    tmp_path: Path,
+    place: tuple[str, ...],
+    value: int,
+    message: str,
+    decided: bool,
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan_file(path, planned, provenance=provenance())
+    assert open_plan(path).answer == planned
+    data = json.loads(path.read_text())
+    if not decided:
+        del data["provenance"]["decided"]  # as earlier releases wrote it
+        if place[-1] == "global_batch":
+            return
+        message = message.replace(", the plan was made with 1", ", but the plan holds no rule")
+    at = data
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(DocumentError, match=message):
+        open_plan(path)
+
+
+def test_a_moved_layer_is_seen(planned: PlanFile, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan_file(path, planned, provenance=provenance())
+    data = json.loads(path.read_text())
+    first, second = data["plan"]["stages"]
+    kinds = [*first["recompute"], *second["recompute"]]
+    cut = first["last_block"] % (len(kinds) - 1) + 1
+    first["last_block"] = second["first_block"] = cut
+    first["recompute"], second["recompute"] = kinds[:cut], kinds[cut:]
+    path.write_text(json.dumps(data))
+    with pytest.raises(DocumentError, match=r"plan\.stages was changed after the plan was made"):
+        open_plan(path)
+
+
+def test_the_default_precision_is_what_the_devices_train_in() -> None:
+    from dataclasses import replace
+
+    cpu = hand_made_cluster(1, 2, of=replace(device(), type="cpu"))
+    assert default_precision(cpu)[0] == "fp32"
+    assert "a CPU trains" in default_precision(cpu)[1][0]
+    assert default_precision(get_cluster(ON)) == ("bf16", ())
+    assert default_precision(get_cluster("8xv100-sxm2-16gb"))[0] == "fp16"
+
+
+def test_a_module_with_inputs_is_traced_and_planned() -> None:
+    traced = public.trace(
+        mymodels.Lm(), (mymodels.words(),), targets=mymodels.words(), loss_fn=mymodels.token_loss
+    )
+    assert traced.sequence_length == 32
+    named = public.trace(f"{HERE}:small")
+    assert traced.at(2).forward_flop == named.at(2).forward_flop
+    work = Workload(global_batch=8, sequence_length=32)
+    assert public.plan(traced, ON, work, tp=1, dp=2).status == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda w: public.plan(3, ON, w), "a traced model or a model's name is wanted, got int"),
+        (lambda w: public.plan("gpt2", 3, w), "a cluster is named by text"),
+        (lambda w: public.plan("gpt2", ON, 3), "a Workload is wanted"),
+        (lambda w: public.plan("gpt2", ON, w, tp="x"), "tp='x': a whole number"),
+        (lambda w: public.plan(mymodels.Lm(), ON, w), r"shardwright.trace\(module, inputs\)"),
+        (lambda w: public.trace(3), "a torch module, or the name of a model"),
+        (lambda w: public.trace(mymodels.Lm()), "example inputs are needed"),
+        (lambda w: public.predict(3, 3, ON), "a Plan is wanted"),
+    ],
+)
+def test_wrong_types_get_our_errors(call, message) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        call(Workload(global_batch=8, sequence_length=32))
+
+
+def test_public_names_are_listed_and_are_no_modules() -> None:
+    assert {"plan", "trace", "frameworks", "profile", "report", "compare"} <= set(dir(public))
+    folder = Path(public.__file__).parent
+    modules = {path.stem for path in folder.iterdir()} - {"__init__"}
+    assert not modules & set(public.__all__)
+    for name in public.__all__:
+        assert getattr(public, name) is not None
+    assert "megatron-core" in public.frameworks()
