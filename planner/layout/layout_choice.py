@@ -18,6 +18,7 @@ from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.interval import memory_interval, step_interval, widened
+from simulator.training_run.step_time import PART_WORDS
 
 
 def choice_of(
@@ -83,27 +84,6 @@ def model_flop_per_token(model: Transformer, seq_len: int) -> float:
     return float(6 * used + 12 * model.num_heads * model.head_size * keys)
 
 
-_PART_WORDS = {
-    "compute_s": "compute",
-    "tensor_s": "tensor-parallel messages",
-    "expert_s": "all-to-all of experts",
-    "context_s": "context-parallel messages",
-    "gather_s": "gathering of parameters",
-    "cut_s": "sends between stages",
-    "stall_s": "stalled messages",
-    "bubble_s": "bubble",
-    "reduce_s": "exchange of gradients",
-    "optimizer_s": "optimizer",
-    "host_s": "host memory",
-    "overhead_s": "overhead",
-}
-
-
-def part_words(name: str) -> str:
-    """What a part of the step is called."""
-    return _PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
-
-
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     """`2.1 % slower: bubble +1.3 s`."""
     mine, first = dict(layout.parts), dict(best.parts)
@@ -111,4 +91,4 @@ def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     slower = layout.step_time_s / best.step_time_s - 1
     if slower < 5e-4 or mine[name] <= first[name]:
         return f"{slower:.1%} slower"
-    return f"{slower:.1%} slower: {part_words(name)} +{mine[name] - first[name]:.2f} s"
+    return f"{slower:.1%} slower: {PART_WORDS[name]} +{mine[name] - first[name]:.2f} s"

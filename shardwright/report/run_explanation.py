@@ -12,23 +12,9 @@ from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.training_run.explain_memory import MemoryExplanation
 from simulator.training_run.explain_run import IntervalUsed, RunExplanation
-from simulator.training_run.step_time import StepParts
+from simulator.training_run.step_time import PART_WORDS
 from simulator.training_run.training_run import TrainingRun
 
-_PARTS = {
-    "compute_s": "compute",
-    "tensor_s": "tensor parallelism",
-    "expert_s": "expert parallelism",
-    "context_s": "context parallelism",
-    "gather_s": "sharded weights",
-    "cut_s": "sends between stages",
-    "stall_s": "stalled messages",
-    "bubble_s": "bubble",
-    "reduce_s": "gradient exchange",
-    "optimizer_s": "optimizer",
-    "host_s": "host memory",
-    "overhead_s": "overhead",
-}
 _SHOWS = {
     "allocated": "allocated by torch",
     "reserved": "reserved by torch's allocator",
@@ -104,14 +90,12 @@ def _regime(used: IntervalUsed) -> str:
 def _terms(found: RunExplanation) -> RenderableType:
     rows = table(("part", "left"), ("time", "right"), ("share", "right"), ("formula", "left"))
     total = found.step.interval.value
-    for name in StepParts.__dataclass_fields__:
+    for name, words in PART_WORDS.items():
         lines = [line for line in found.lines if line.part == name]
         if not lines:
             continue
         time_s = sum(line.time_s for line in lines)
-        rows.add_row(
-            _PARTS[name], format_time(time_s), format_percent(time_s / total), "", style="bold"
-        )
+        rows.add_row(words, format_time(time_s), format_percent(time_s / total), "", style="bold")
         for line in lines:
             rows.add_row(
                 f"  {line.name}",
