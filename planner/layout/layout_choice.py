@@ -13,12 +13,10 @@ from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from simulator.failures import delivered, reliability
-from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.interval import memory_interval, step_interval, widened
-from simulator.training_run.step_time import PART_WORDS
 
 
 def choice_of(
@@ -34,8 +32,7 @@ def choice_of(
     step = _step(layout, coefficients or shipped_coefficients())
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
-    flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
-    used = mfu(flop, step, run.num_devices * peak)
+    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
     usd = usd_per_million_tokens(per_s, run.num_devices, price(cluster))
     kwh = kwh_per_million_tokens(per_s, cluster)
     lasting = reliability(run.model.parameters, run.num_devices)
@@ -44,12 +41,12 @@ def choice_of(
         prediction=LayoutPrediction(
             step_time_s=step,
             parts=layout.parts,
-            mfu=used.value,
+            mfu=mfu.value,
             peak_memory_bytes=layout.memory.needed_bytes,
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
-            mfu_range=used,
+            mfu_range=mfu,
             peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
             reliability=lasting,
             usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
@@ -84,6 +81,11 @@ def model_flop_per_token(model: Transformer, seq_len: int) -> float:
     return float(6 * used + 12 * model.num_heads * model.head_size * keys)
 
 
+def part_words(name: str) -> str:
+    """What a part of the step is called."""
+    return PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
+
+
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     """`2.1 % slower: bubble +1.3 s`."""
     mine, first = dict(layout.parts), dict(best.parts)
@@ -91,4 +93,4 @@ def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     slower = layout.step_time_s / best.step_time_s - 1
     if slower < 5e-4 or mine[name] <= first[name]:
         return f"{slower:.1%} slower"
-    return f"{slower:.1%} slower: {PART_WORDS[name]} +{mine[name] - first[name]:.2f} s"
+    return f"{slower:.1%} slower: {part_words(name)} +{mine[name] - first[name]:.2f} s"

@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from planner.layout.layout_choice import part_words
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.prediction import Interval
-from simulator.training_run.step_time import PART_WORDS
 
 
 def layout_report(answer: LayoutFile) -> RenderableType:
@@ -203,7 +203,7 @@ def _parts(choice: LayoutChoice) -> str:
     total = sum(seconds for _, seconds in choice.prediction.parts)
     shown = sorted(choice.prediction.parts, key=lambda part: -part[1])
     said = [
-        f"{PART_WORDS.get(name, name)} {format_percent(seconds / total)}"
+        f"{part_words(name)} {format_percent(seconds / total)}"
         for name, seconds in shown
         if seconds > 0.005 * total
     ]
