@@ -81,9 +81,25 @@ def model_flop_per_token(model: Transformer, seq_len: int) -> float:
     return float(6 * used + 12 * model.num_heads * model.head_size * keys)
 
 
+_PART_WORDS = {
+    "compute_s": "compute",
+    "tensor_s": "tensor-parallel messages",
+    "expert_s": "all-to-all of experts",
+    "context_s": "context-parallel messages",
+    "gather_s": "gathering of parameters",
+    "cut_s": "sends between stages",
+    "stall_s": "stalled messages",
+    "bubble_s": "bubble",
+    "reduce_s": "exchange of gradients",
+    "optimizer_s": "optimizer",
+    "host_s": "host memory",
+    "overhead_s": "overhead",
+}
+
+
 def part_words(name: str) -> str:
     """What a part of the step is called."""
-    return PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
+    return _PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
 
 
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from planner.layout.layout_choice import part_words
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.report.labelled import labelled
 from shardwright.report.terminal import table
 from simulator.training_run.explain_memory import MemoryExplanation
 from simulator.training_run.explain_run import IntervalUsed, RunExplanation
-from simulator.training_run.step_time import PART_WORDS
+from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
 
 _SHOWS = {
@@ -90,12 +91,14 @@ def _regime(used: IntervalUsed) -> str:
 def _terms(found: RunExplanation) -> RenderableType:
     rows = table(("part", "left"), ("time", "right"), ("share", "right"), ("formula", "left"))
     total = found.step.interval.value
-    for name, words in PART_WORDS.items():
+    for name in StepParts.__dataclass_fields__:
         lines = [line for line in found.lines if line.part == name]
         if not lines:
             continue
         time_s = sum(line.time_s for line in lines)
-        rows.add_row(words, format_time(time_s), format_percent(time_s / total), "", style="bold")
+        rows.add_row(
+            part_words(name), format_time(time_s), format_percent(time_s / total), "", style="bold"
+        )
         for line in lines:
             rows.add_row(
                 f"  {line.name}",

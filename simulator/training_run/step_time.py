@@ -54,21 +54,6 @@ class StepParts:
         return np.asarray(sum(getattr(self, name) for name in StepParts.__dataclass_fields__))
 
 
-PART_WORDS = {
-    "compute_s": "compute",
-    "tensor_s": "tensor-parallel messages",
-    "expert_s": "all-to-all of experts",
-    "context_s": "context-parallel messages",
-    "gather_s": "gathering of parameters",
-    "cut_s": "sends between stages",
-    "stall_s": "stalled messages",
-    "bubble_s": "bubble",
-    "reduce_s": "exchange of gradients",
-    "optimizer_s": "optimizer",
-    "host_s": "host memory",
-    "overhead_s": "overhead",
-}
-
 Key = TypeVar("Key", bound=Hashable)
 
 
