@@ -17,11 +17,12 @@ from profiles.sourced import Sourced
 from simulator.block_cost import BlockCost, price_block
 from simulator.comm_cost import CommCost, price_collective
 from simulator.durations import Durations
-from simulator.memory import branched_stage_bytes, rank_memory, stage_bytes, static_bytes
+from simulator.memory import rank_memory, static_bytes
 from simulator.mfu import mfu
 from simulator.mixed_plan import MixedPlan
 from simulator.mixed_replicas import MixedStep, Replica, mixed_step
 from simulator.money import usd_per_million
+from simulator.plan_memory import stage_memory
 from simulator.predict import Traced
 from simulator.prediction import Interval, RankMemory
 from simulator.schedule import build_schedule
@@ -251,11 +252,7 @@ def _exchange_s(
     """Seconds to exchange blocks [first, last) over the replicas."""
     group = tuple(p.stage_of(first).devices[0] for p in plan.pipelines)
     tail = _tail(plan, _counts(graph, first, last), group, cluster, stack)
-    return {
-        "value": tail.data_parallel_s,
-        "low": tail.data_parallel_low_s,
-        "high": tail.data_parallel_high_s,
-    }[end]
+    return float(getattr(tail.exchange, end))
 
 
 def _optimizer_s(
@@ -274,11 +271,7 @@ def _optimizer_s(
     # Only the first device and the number of the group count for the optimizer.
     group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
     tail = _tail(plan, counts, group, cluster, stack)
-    return {
-        "value": tail.optimizer_s,
-        "low": tail.optimizer_low_s,
-        "high": tail.optimizer_high_s,
-    }[end]
+    return float(getattr(tail.optimizer, end))
 
 
 def _stages(
@@ -309,22 +302,10 @@ def _stages(
             # Parameters stay whole between micro-batches, as under a pipeline.
             pp=max(2, replica.pp),
         )
-        apart = stack.behaviour.receive_buffers_per_microbatch
-        if graph.branches:
-            held = branched_stage_bytes(
-                blocks[s],
-                received=crossing_bytes(graph, stage.first_block),
-                sent=crossing_bytes(graph, stage.last_block),
-                buffers_apart=apart,
-            )
-        else:
-            held = stage_bytes(
-                blocks[s], is_first=s == 0, is_last=s == replica.pp - 1, buffers_apart=apart
-            )
         memory = rank_memory(
             replica,
             s,
-            stages={s: held},
+            stages={s: stage_memory(graph, replica, s, blocks[s], stack)},
             static=static,
             timeline=timeline,
             capacity_bytes=cluster.device_at(stage.devices[0]).usable_bytes,

@@ -36,7 +36,7 @@ def plan_memory(
     found = []
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
-            s: _stage_bytes(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
+            s: stage_memory(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
         }
         refs = [
             ref
@@ -67,9 +67,10 @@ def plan_memory(
     return tuple(found)
 
 
-def _stage_bytes(
+def stage_memory(
     graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
 ) -> StageBytes:
+    """What a virtual stage keeps of its micro-batches."""
     apart = stack.behaviour.receive_buffers_per_microbatch
     if not graph.branches:
         last = stage == len(plan.stages) - 1

@@ -209,8 +209,8 @@ def _interval(
 ) -> Interval:
     low = simulate(schedule, _durations(costs, sends, "low"))
     high = simulate(schedule, _durations(costs, sends, "high"))
-    low_tails = [t.data_parallel_low_s + t.optimizer_low_s for t in tails]
-    high_tails = [t.data_parallel_high_s + t.optimizer_high_s for t in tails]
+    low_tails = [t.exchange.low + t.optimizer.low for t in tails]
+    high_tails = [t.exchange.high + t.optimizer.high for t in tails]
     return Interval(
         value=step,
         low=min(step, _step(plan, low, low_tails)[0]),

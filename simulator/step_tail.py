@@ -9,28 +9,32 @@ from profiles.hardware.cluster import Cluster
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.comm_cost import CommCost, price_collective
 from simulator.in_step import step_overhead_s
-from simulator.op_cost import moved_cost
+from simulator.op_cost import OpCost, moved_cost
 from simulator.plan import Plan
+from simulator.prediction import Interval
 from simulator.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Seconds after the last backward, with ends of a 90 % interval."""
+    """Seconds after the last backward: exchange of gradients, then the optimizer."""
 
-    data_parallel_s: float
-    data_parallel_low_s: float
-    data_parallel_high_s: float
-    optimizer_s: float
-    optimizer_low_s: float
-    optimizer_high_s: float
+    exchange: Interval
+    optimizer: Interval
     method: str
     source: str
 
     @property
+    def data_parallel_s(self) -> float:
+        return self.exchange.value
+
+    @property
+    def optimizer_s(self) -> float:
+        return self.optimizer.value
+
+    @property
     def total_s(self) -> float:
-        """Exchange of gradients, then the optimizer."""
-        return self.data_parallel_s + self.optimizer_s
+        return self.exchange.value + self.optimizer.value
 
 
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> tuple[int, ...]:
@@ -95,16 +99,19 @@ def price_tail(
         costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
     else:
         costs = [moved_cost("optimizer", traffic * n / shard, device)]
-    overhead_s = step_overhead_s(device)
     return Tail(
-        data_parallel_s=sum(c.time_s for c in exchanges),
-        data_parallel_low_s=sum(c.low_s for c in exchanges),
-        data_parallel_high_s=sum(c.high_s for c in exchanges),
-        optimizer_s=sum(c.time_s for c in costs) + overhead_s,
-        optimizer_low_s=sum(c.low_s for c in costs) + overhead_s,
-        optimizer_high_s=sum(c.high_s for c in costs) + overhead_s,
+        exchange=_interval(exchanges, 0.0),
+        optimizer=_interval(costs, step_overhead_s(device)),
         method=costs[0].method if costs else "assumed",
         source=costs[0].source if costs else "",
+    )
+
+
+def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:
+    return Interval(
+        value=sum(cost.time_s for cost in costs) + more_s,
+        low=sum(cost.low_s for cost in costs) + more_s,
+        high=sum(cost.high_s for cost in costs) + more_s,
     )
 
 

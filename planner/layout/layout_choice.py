@@ -14,7 +14,6 @@ from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.failures import delivered, reliability
-from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
@@ -41,8 +40,7 @@ def choice_of(
     step = _step(layout, coefficients or shipped_coefficients(), calibration)
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
-    flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
-    used = mfu(flop, step, run.num_devices * peak)
+    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
     usd = usd_per_million_tokens(per_s, cluster.num_devices, price(cluster))
     kwh = kwh_per_million_tokens(per_s, cluster)
     lasting = reliability(run.model.parameters, run.num_devices)
@@ -51,7 +49,7 @@ def choice_of(
         prediction=LayoutPrediction(
             step_time_s=step,
             parts=layout.parts,
-            mfu=used.value,
+            mfu=mfu.value,
             peak_memory_bytes=layout.memory.needed_bytes,
             out_of_memory_probability=out_of_memory_probability(
                 run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
@@ -59,7 +57,7 @@ def choice_of(
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
-            mfu_range=used,
+            mfu_range=mfu,
             peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
             reliability=lasting,
             usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from planner.layout.layout_choice import part_words
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table
@@ -15,20 +16,6 @@ from simulator.training_run.explain_run import IntervalUsed, RunExplanation
 from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
 
-_PARTS = {
-    "compute_s": "compute",
-    "tensor_s": "tensor parallelism",
-    "expert_s": "expert parallelism",
-    "context_s": "context parallelism",
-    "gather_s": "sharded weights",
-    "cut_s": "sends between stages",
-    "stall_s": "stalled messages",
-    "bubble_s": "bubble",
-    "reduce_s": "gradient exchange",
-    "optimizer_s": "optimizer",
-    "host_s": "host memory",
-    "overhead_s": "overhead",
-}
 _SHOWS = {
     "allocated": "allocated by torch",
     "reserved": "reserved by torch's allocator",
@@ -110,7 +97,7 @@ def _terms(found: RunExplanation) -> RenderableType:
             continue
         time_s = sum(line.time_s for line in lines)
         rows.add_row(
-            _PARTS[name], format_time(time_s), format_percent(time_s / total), "", style="bold"
+            part_words(name), format_time(time_s), format_percent(time_s / total), "", style="bold"
         )
         for line in lines:
             rows.add_row(

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count
-from simulator.in_flight import most_in_flight
-from simulator.training_run.footprint import (
-    GIB,
-    RankFootprint,
-    footprint,
-    kept_layers,
-    layer_bytes,
-)
+from simulator.training_run.footprint import GIB, RankFootprint, footprint
 from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.stage_share import rank_conditions, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
@@ -64,7 +57,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     stack = memory_of(run)
     found = footprint(run)
     rank = found.ranks[found.shown_rank]
-    lines = [*_static(run, rank), *_kept(run, stack, rank)]
+    lines = [*_static(run, rank), *_kept(run, rank)]
     if stack.shows != "allocated":
         lines.append(
             MemoryLine(
@@ -133,21 +126,16 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     return found
 
 
-def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list[MemoryLine]:
-    layers = layer_bytes(run, stack, TensorSizes(run))
-    mine = [s for s in stage_split(run) if s.rank == rank.rank]
-    kept = kept_layers(run, layers, mine)
-    each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in kept)
-    chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
+def _kept(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
+    each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in rank.kept)
     away = run.activation_offload
     offloaded = f"; {away:.0%} of them in host memory but two layers' buffers" if away else ""
-    flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank.rank]
     return [
         MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
         MemoryLine(
             name="activations",
             memory_bytes=rank.activations,
-            numbers=f"({each or '0'}) x {flight:g} in flight{chunks}; recompute {run.recompute}"
+            numbers=f"({each or '0'}) x {rank.in_flight:g} in flight; recompute {run.recompute}"
             f"{offloaded}",
         ),
         MemoryLine(name=rank.moment, memory_bytes=rank.moment_bytes, numbers="there at the peak"),

@@ -24,11 +24,21 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLayers:
+    """So many layers of a rank that keep as many bytes each of one micro-batch."""
+
+    name: str
+    count: int
+    bytes_each: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFootprint:
     """The peak of one device of a pipeline rank, in bytes.
 
     always        buffers and workspaces that last
-    activations   of all micro-batches in flight at the peak
+    kept          what its layers keep of one micro-batch;  in_flight  such micro-batches at once
+    activations   of all of them at the peak
     moment        the peak's name;  moment_bytes  what is there besides at it
     lingering     blocks that wait for a collective's stream, as far as the device has room
     reserved_bytes   blocks of the allocator, where there is room;  needed_bytes  to run at all
@@ -37,6 +47,8 @@ class RankFootprint:
     rank: int
     static: StaticBytes
     always: float
+    kept: tuple[KeptLayers, ...]
+    in_flight: float
     activations: float
     moment: str
     moment_bytes: float
@@ -90,7 +102,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     sizes = TensorSizes(run)
     shares = stage_split(run)
     in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)
-    layer = layer_bytes(run, stack, sizes)
+    layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
         for rank in range(run.pp)
@@ -131,7 +143,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     stack = memory_of(run)
     sizes = TensorSizes(run)
     shares = stage_split(run)
-    layer = layer_bytes(run, stack, sizes)
+    layer = _layer_bytes(run, stack, sizes)
     return _rank_footprint(
         run,
         stack,
@@ -150,7 +162,7 @@ def fits(run: TrainingRun) -> bool:
     return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 
-def layer_bytes(
+def _layer_bytes(
     run: TrainingRun, stack: FrameworkMemory, sizes: TensorSizes
 ) -> tuple[ActivationBytes, ActivationBytes]:
     """Of a layer under the run's recompute kind, and of one that is not run again."""
@@ -159,23 +171,14 @@ def layer_bytes(
     return layer, layer if whole else activation_bytes("none", stack, sizes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLayers:
-    """So many layers of a rank that keep as many bytes each of one micro-batch."""
-
-    name: str
-    count: int
-    bytes_each: float
-
-
-def kept_layers(
+def _kept_layers(
     run: TrainingRun,
     layers: tuple[ActivationBytes, ActivationBytes],
     shares: Sequence[StageShare],
 ) -> tuple[KeptLayers, ...]:
     """What the layers of a rank's virtual stages keep; a stage's first are those run again.
 
-    layers  under the run's recompute kind, and of layers that are not run again (`layer_bytes`)
+    layers  under the run's recompute kind, and of layers that are not run again (`_layer_bytes`)
     """
     again, plain = layers
     dense = expert = 0
@@ -236,9 +239,11 @@ def _rank_footprint(
     here = RankFacts(num_parameters=static.num_parameters, conditions=rank_conditions(rank, mine))
     always = sizes.total(stack.always, here)
     layer, _ = layers
-    kept = sum(each.count * each.bytes_each for each in kept_layers(run, layers, mine))
+    kept = _kept_layers(run, layers, mine)
     # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
-    activations = _on_device(run, kept * in_flight / len(mine), layers)
+    in_flight = in_flight / len(mine)
+    bytes_kept = sum(each.count * each.bytes_each for each in kept)
+    activations = _on_device(run, bytes_kept * in_flight, layers)
     rerun = max(
         layer.expert_rerun if any(share.expert_layers for share in mine) else 0.0,
         layer.dense_rerun if any(share.dense_layers for share in mine) else 0.0,
@@ -258,7 +263,7 @@ def _rank_footprint(
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
     lasting, passing = static.total + always, held + extra
     reserved = lasting + passing * stack.reserved_over_allocated.value
-    layers_in_flight = sum(share.num_layers for share in mine) * in_flight / len(mine)
+    layers_in_flight = sum(share.num_layers for share in mine) * in_flight
     waiting = sum(
         sizes.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
         for tensor in stack.lingering
@@ -269,6 +274,8 @@ def _rank_footprint(
         rank=rank,
         static=static,
         always=always,
+        kept=kept,
+        in_flight=in_flight,
         activations=held,
         moment=name,
         moment_bytes=extra,

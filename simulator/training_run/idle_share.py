@@ -7,7 +7,6 @@ count here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,75 +42,21 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     kind = schedule_kind(run.schedule)
     if run.pp < 2 or kind.closed_form:
         return 0.0
-    work = StageWork.of(row)
+    forward, backward = pass_seconds(row)
+    send = row["cut_inner"] + row["cut_outer"]
     if kind.stages_per_rank:
-        return _fixed_chunks_share(run, kind, row, work)
-    return _interleaved_share(run, row, work) if run.vpp > 1 else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageWork:
-    """Seconds of a layer's passes and of a send, of the logits, and of the busiest stage per
-    micro-batch; floats of one run, or arrays over many."""
-
-    forward: Any
-    backward: Any
-    send: Any
-    head: Any
-    busiest: Any
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> StageWork:
-        """From features by name."""
-        forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
-        forward = forward + row["pass_forward"] + row["score_forward"]
-        backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
-        backward = backward + row["pass_backward"] + 1.5 * row["score_forward"]
-        backward = backward + row["recomputed_matmul"] * forward
-        head = row["head_matmul"] + row["head_pass"]
-        layer = forward + backward
-        return cls(
-            forward=forward,
-            backward=backward,
-            send=row["cut_inner"] + row["cut_outer"],
-            head=head,
-            busiest=np.maximum(row["layers"] * layer, row["last_layers"] * layer + head),
-        )
-
-
-def least_idle_share(row: Mapping[str, Array], *, closed: Claims, interleaved: Claims) -> Array:
-    """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
-
-    row          features by name;  closed  runs of which a closed form serves
-    interleaved  runs of interleaved schedules; those of neither kind are zero-bubble schedules,
-                 which may idle next to nothing
-
-    Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
-    the ranks before it (its last action is a backward of its first chunk); so does every order of
-    1F1B. The two longest candidates are the last rank, which has the head, and the one before it.
-    """
-    work = StageWork.of(row)
-    pp, vpp = row["pp"], row["vpp"]
-    layer = work.forward + work.backward
-    fewer = np.where(row["last_layers"] < row["layers"], 1.0, 0.0)
-    chunk = np.where(fewer > 0, row["layers"] / vpp, row["all_layers"] / (pp * vpp))
-    count = np.minimum(row["microbatches"], 4 * pp)
-
-    def end(waits: Array, busy: Array) -> Array:
-        outside = layer * np.maximum(0.0, waits * chunk - fewer * (waits > 0))
-        return np.asarray(outside + 2 * waits * work.send + count * busy)
-
-    last = end(pp - 1, layer * (vpp * chunk - fewer) + work.head)
-    before = end(np.maximum(0.0, pp - 2), layer * (vpp * chunk - fewer * (pp == 2)))
-    share = np.maximum(last, before) / work.busiest - count
-    least = np.where(interleaved, np.maximum(share, _NEXT_TO_NONE), _NEXT_TO_NONE)
-    return np.where(closed, 0.0, least)
+        return _fixed_chunks_share(run, kind, row, forward, backward, send)
+    return _interleaved_share(run, row, forward, backward, send) if run.vpp > 1 else 0.0
 
 
 def _fixed_chunks_share(
-    run: TrainingRun, kind: ScheduleKind, row: dict[str, float], work: StageWork
+    run: TrainingRun,
+    kind: ScheduleKind,
+    row: dict[str, float],
+    forward: float,
+    backward: float,
+    send: float,
 ) -> float:
-    forward, backward, send = work.forward, work.backward, work.send
     weight = 0.5 * row["matmul_backward"]
     chunks = kind.stages_per_rank
     stages = run.pp * chunks
@@ -121,7 +66,7 @@ def _fixed_chunks_share(
         # The last rank has the logits and the loss. In a V they share a rank with the embedding,
         # and its chunks are taken as even.
         layers[-1] = row["last_layers"]
-        head = work.head
+        head = row["head_matmul"] + row["head_pass"]
     thirds = [0.0] * (stages - 1) + [head / 3]
     # Copies of every stage run a part of the micro-batches each.
     stages, layers, thirds = kind.copies * stages, kind.copies * layers, kind.copies * thirds
@@ -151,11 +96,12 @@ def _fixed_chunks_share(
     layer = forward + backward
     busy = max(row["layers"] * layer, layers[-1] * layer + head)
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
-    return max(_NEXT_TO_NONE, float(longest_rank_s(timeline) / busy - count))
+    return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
 
-def _interleaved_share(run: TrainingRun, row: dict[str, float], work: StageWork) -> float:
-    forward, backward, send = work.forward, work.backward, work.send
+def _interleaved_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
     stages = run.pp * run.vpp
     count = _micro_batches(run, 2 * stages)
     if count == 0 or count % run.pp:
@@ -164,7 +110,8 @@ def _interleaved_share(run: TrainingRun, row: dict[str, float], work: StageWork)
     if row["last_layers"] < row["layers"]:
         layers = [row["layers"] / run.vpp] * stages
         layers[0] = layers[-1] = max(0.0, row["layers"] / run.vpp - 1)
-    heads = [0.0] * (stages - 1) + [work.head]
+    head = row["head_matmul"] + row["head_pass"]
+    heads = [0.0] * (stages - 1) + [head]
     durations = Durations(
         forward_s=tuple(forward * n + h / 3 for n, h in zip(layers, heads, strict=True)),
         backward_s=tuple(backward * n + 2 * h / 3 for n, h in zip(layers, heads, strict=True)),
@@ -174,7 +121,10 @@ def _interleaved_share(run: TrainingRun, row: dict[str, float], work: StageWork)
     schedule = build_schedule(
         run.schedule, num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
     )
-    return max(0.0, float(max(simulate(schedule, durations).end_s) / work.busiest - count))
+    end = max(simulate(schedule, durations).end_s)
+    layer = forward + backward
+    busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
+    return max(0.0, end / busy - count)
 
 
 def _micro_batches(run: TrainingRun, actions_each: int) -> int:
@@ -184,3 +134,43 @@ def _micro_batches(run: TrainingRun, actions_each: int) -> int:
         if count * actions_each <= _MOST_ACTIONS:
             return count
     return 0
+
+
+def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A layer's forward and backward, from features by name: floats of one run, or arrays."""
+    forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
+    forward = forward + row["pass_forward"] + row["score_forward"]
+    backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
+    backward = backward + row["pass_backward"] + 1.5 * row["score_forward"]
+    return forward, backward + row["recomputed_matmul"] * forward
+
+
+def least_idle_share(row: Mapping[str, Array], *, closed: Claims, interleaved: Claims) -> Array:
+    """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
+
+    row          features by name;  closed  runs of which a closed form serves
+    interleaved  runs of interleaved schedules; those of neither kind are zero-bubble schedules,
+                 which may idle next to nothing
+
+    Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
+    the ranks before it (its last action is a backward of its first chunk); so does every order of
+    1F1B. The two longest candidates are the last rank, which has the head, and the one before it.
+    """
+    pp, vpp = row["pp"], row["vpp"]
+    forward, backward = pass_seconds(row)
+    layer, send = forward + backward, row["cut_inner"] + row["cut_outer"]
+    head = row["head_matmul"] + row["head_pass"]
+    busiest = np.maximum(row["layers"] * layer, row["last_layers"] * layer + head)
+    fewer = np.where(row["last_layers"] < row["layers"], 1.0, 0.0)
+    chunk = np.where(fewer > 0, row["layers"] / vpp, row["all_layers"] / (pp * vpp))
+    count = np.minimum(row["microbatches"], 4 * pp)
+
+    def end(waits: Array, busy: Array) -> Array:
+        outside = layer * np.maximum(0.0, waits * chunk - fewer * (waits > 0))
+        return np.asarray(outside + 2 * waits * send + count * busy)
+
+    last = end(pp - 1, layer * (vpp * chunk - fewer) + head)
+    before = end(np.maximum(0.0, pp - 2), layer * (vpp * chunk - fewer * (pp == 2)))
+    share = np.maximum(last, before) / busiest - count
+    least = np.where(interleaved, np.maximum(share, _NEXT_TO_NONE), _NEXT_TO_NONE)
+    return np.where(closed, 0.0, least)

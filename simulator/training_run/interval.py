@@ -104,19 +104,20 @@ def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     return (f"{names[0]}, {word}", *names)
 
 
+def step_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's step time takes."""
+    names = step_regimes_of(run) if _pair(run) in known else (UNSEEN, _EVERY)
+    return next(name for name in names if name in known)
+
+
 def step_interval(
     run: TrainingRun, time_s: float, known: Mapping[str, Band] | None = None
 ) -> Interval:
     """The interval of a predicted step time, of the shipped bands, or of others where there are
     any."""
-    known = known or shipped_intervals().step
-    return _applied(known[step_regime(run, known)], time_s)
-
-
-def step_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
-    """The regime whose band a run's step time takes."""
-    names = step_regimes_of(run) if _pair(run) in known else (UNSEEN, _EVERY)
-    return _narrowest(names, known)
+    if not known:
+        known = shipped_intervals().step
+    return _applied(known, (step_regime(run, known),), time_s)
 
 
 def widened(found: Interval, unfitted_s: float) -> Interval:
@@ -148,21 +149,18 @@ def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     )
 
 
+def memory_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's peak takes."""
+    return next(name for name in memory_regimes_of(run) if name in known)
+
+
 def memory_interval(
     run: TrainingRun, peak_bytes: float, known: Mapping[str, Band] | None = None
 ) -> Interval:
     """The interval of a predicted peak, of the shipped bands, or of others where there are any."""
-    known = known or shipped_intervals().memory
-    return _applied(known[memory_regime(run, known)], peak_bytes)
-
-
-def memory_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
-    """The regime whose band a run's peak takes."""
-    return _narrowest(memory_regimes_of(run), known)
-
-
-def _narrowest(names: Sequence[str], known: Mapping[str, Band]) -> str:
-    return next(name for name in names if name in known)
+    if not known:
+        known = shipped_intervals().memory
+    return _applied(known, memory_regimes_of(run), peak_bytes)
 
 
 def memory_margin(run: TrainingRun, risk: float) -> float:
@@ -186,12 +184,13 @@ def _ratios(run: TrainingRun) -> NormalDist:
 @functools.cache
 def _ratios_in(regimes: tuple[str, ...]) -> NormalDist:
     known = shipped_intervals().memory
-    band = known[_narrowest(regimes, known)]
+    band = next(known[name] for name in regimes if name in known)
     low, high = math.log(band.low), math.log(band.high)
     return NormalDist((low + high) / 2, (high - low) / (2 * NormalDist().inv_cdf(1.0 - _TAIL)))
 
 
-def _applied(band: Band, value: float) -> Interval:
+def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
+    band = next(bands[name] for name in names if name in bands)
     return Interval(value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high))
 
 

@@ -69,8 +69,8 @@ class Term:
 
     name     as printed;  part  the field of StepParts that it belongs to
     seconds  its formula, run on arrays for predictions and on symbols for explanations
-             (formula_symbol.py). It must not fall where `Features.idle_share` or an earlier
-             term rises: searches bound the step by the least idle share that is possible
+             (formula_symbol.py). It must not fall where `Features.idle_share` rises: searches
+             bound the step by the least idle share that is possible
     per      what it is counted by in each micro-batch; None: once per step
     words    the formula where the symbols alone would not be understood
     """

@@ -68,6 +68,7 @@ def step_parts(x: Features, c: Coefficients, trouble: NDArray[np.bool_] | None =
         found = step_seconds(x, c, trouble, lambda term: term.part)
         none, runs = np.zeros(1), x.microbatches.shape
         names = StepParts.__dataclass_fields__
+        assert set(found) <= set(names), set(found) - set(names)
         return StepParts(**{n: np.broadcast_to(found.get(n, none), runs) for n in names})
     chance = np.broadcast_to(stall_chance(x, c), x.microbatches.shape)
     calm = step_parts(x, c, np.zeros(1, dtype=np.bool_))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.layouts import row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import LayoutPrices
 from profiles.model.config_figures import figures_of_config
@@ -106,3 +107,13 @@ def test_every_feature_is_gathered_by_what_it_depends_on():
         one, other = features([run]), features([changed])
         for name in names:
             assert getattr(one, name)[0] == getattr(other, name)[0], (name, changed)
+
+
+def test_rows_are_one_number_each_however_large():
+    """Beyond 2^62 combinations the numbers so far are counted anew; equal rows stay equal."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 1 << 30, (6, 4))
+    keys = rows[rng.integers(0, 6, 200)]
+    found = row_numbers(keys)
+    same = (keys[:, None, :] == keys[None, :, :]).all(axis=2)
+    assert np.array_equal(found[:, None] == found[None, :], same)
