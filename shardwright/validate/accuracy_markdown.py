@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from profiles.units import format_time
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, source_of
+from shardwright.validate.markdown_table import cell, percent, table
 from shardwright.validate.peers import PEERS
 from shardwright.validate.statistics import (
     Accuracy,
@@ -24,7 +25,6 @@ from shardwright.validate.study import (
     INTERVALS_TARGET,
     ORDER_TARGET,
     SOURCE_INTERVALS_TARGET,
-    TRACED_WITHIN,
     AccuracyStudy,
     honesty,
     lost_to_baseline,
@@ -32,9 +32,9 @@ from shardwright.validate.study import (
     regrets,
     schedule_order,
     sweep_verdicts,
-    traced_sources,
 )
 from shardwright.validate.targets import Statistic
+from shardwright.validate.traced_table import traced_table
 
 WORST = 20
 _MOST_REASONS = 12
@@ -45,7 +45,7 @@ def accuracy_markdown(study: AccuracyStudy, *, worst: int = WORST) -> str:
     parts = [
         _head(study),
         _sources(study),
-        _traced(study),
+        traced_table(study),
         _targets(study),
         _memory(study),
         _choices(study),
@@ -56,26 +56,6 @@ def accuracy_markdown(study: AccuracyStudy, *, worst: int = WORST) -> str:
         _reproduce(study),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def percent(fraction: float, *, signed: bool = False) -> str:
-    """`4.2 %`, `+4.2 %` where signed, or a dash for nan."""
-    if math.isnan(fraction):
-        return "-"
-    return f"{fraction * 100:+.1f} %" if signed else f"{fraction * 100:.1f} %"
-
-
-def cell(text: str) -> str:
-    """Text that cannot leave its cell: one line, no bar, no markup."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return plain.replace("|", "\\|").replace("`", "'")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A Markdown table whose first `words` columns are text and whose others are numbers."""
-    rule = ["---"] * words + ["---:"] * (len(head) - words)
-    lines = [head, rule, *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _head(study: AccuracyStudy) -> str:
@@ -133,42 +113,6 @@ def _sources(study: AccuracyStudy) -> str:
         "device at 45 % of its dense peak, recomputation counted. "
     )
     return "\n".join(["## Step time by source", "", table(head, rows), "", note + said])
-
-
-def _traced(study: AccuracyStudy) -> str:
-    found = traced_sources(study)
-    if not found:
-        return ""
-    head = ["source", "dense rows", "traced", "figures: mean / median"]
-    head += ["traced: mean / median", "mean, times"]
-    rows = [
-        [
-            cell(x.name),
-            str(x.dense),
-            str(x.rows),
-            " / ".join(percent(value) for value in x.described),
-            " / ".join(percent(value) for value in x.traced),
-            "-" if math.isnan(x.ratio) else f"{x.ratio:.2f}",
-        ]
-        for x in found
-    ]
-    worst = max((x.ratio for x in found if not math.isnan(x.ratio)), default=math.nan)
-    reasons = Counter(
-        row.predicted.status.rpartition("not traced: ")[2]
-        for row, shown in zip(study.traced, study.columns[0].rows, strict=True)
-        if not row.supported and shown.supported and row.run.family in ("", "dense")
-    )
-    notes = [
-        "Every dense row's architecture is built by transformers on torch's meta device and traced "
-        "as a user's module is; the prediction is made from what the trace gives. Both columns "
-        f"have the coefficients of {cell(study.columns[0].name)} and are of the rows that both "
-        f"predict. The worst source is {worst:.2f} times as far off (target {TRACED_WITHIN} or "
-        "less)."
-    ]
-    notes += [f"- {count} not traced: {cell(why)}" for why, count in reasons.most_common(6)]
-    return "\n".join(
-        ["## Step time from traced modules", "", table(head, rows), "", "\n".join(notes)]
-    )
 
 
 def _targets(study: AccuracyStudy) -> str:

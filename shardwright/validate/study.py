@@ -160,51 +160,6 @@ def _strange(study: AccuracyStudy) -> tuple[float, float]:
     return sum(known) / len(known), step_time_summary(rows).interval_coverage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedSource:
-    """A source's mean and median error from figures and from traced modules, of the rows that both
-    predict; `rows` of them, `dense` rows in all."""
-
-    name: str
-    dense: int
-    rows: int
-    described: tuple[float, float]
-    traced: tuple[float, float]
-
-    @property
-    def ratio(self) -> float:
-        """Mean error of the traced over that of the figures; nan where either is 0 or missing."""
-        return self.traced[0] / self.described[0] if self.described[0] else math.nan
-
-
-# Of a source's mean error from figures, what that from traced modules may be.
-TRACED_WITHIN = 1.1
-
-
-def traced_sources(study: AccuracyStudy) -> tuple[TracedSource, ...]:
-    """Every source with a measured dense row, through the tracer and beside it; none where nothing
-    was traced."""
-    found: dict[str, list[tuple[ComparedRun, ComparedRun]]] = {}
-    for row, other in zip(study.columns[0].rows, study.traced, strict=False):
-        if row.run.family in ("", "dense") and row.measured.step_time_s is not None:
-            found.setdefault(source_of(row.run.id), []).append((row, other))
-    made = []
-    for name in sorted(found):
-        pairs = [(a, b) for a, b in found[name] if a.supported and b.supported]
-        described = step_time_summary(a for a, _ in pairs)
-        traced = step_time_summary(b for _, b in pairs)
-        made.append(
-            TracedSource(
-                name=name,
-                dense=len(found[name]),
-                rows=len(pairs),
-                described=(described.mean_absolute, described.median_absolute),
-                traced=(traced.mean_absolute, traced.median_absolute),
-            )
-        )
-    return tuple(made)
-
-
 def regrets(study: AccuracyStudy) -> tuple[tuple[str, float, Regret], ...]:
     """Source, target and regret where layouts were swept."""
     found = []
