@@ -42,8 +42,10 @@ class Cell:
 
     @property
     def splits_backward(self) -> bool:
-        """True where gradients of inputs and of weights are actions of their own."""
-        return schedule_kind(self.schedule).splits_backward
+        """True where gradients of inputs and of weights are actions of their own, or may be: what
+        has no closed form and is not interleaved is solved by its timeline, whatever it is."""
+        kind = schedule_kind(self.schedule)
+        return kind.splits_backward or not (kind.closed_form or kind.stages_per_rank == 0)
 
     def __str__(self) -> str:
         """`tp4 pp2 dp4, 1f1b, micro-batch 2, zero 1`."""

@@ -30,6 +30,7 @@ WEIGHT_WIDTHS = (
     "attention_out_weight",
     "mlp_weights",
     "expert_weights",
+    "all_expert_weights",
     "shared_weights",
 )
 # `parameters` are those of a rank, after tensor, pipeline and expert parallelism.
@@ -93,5 +94,6 @@ def weight_widths(model: Transformer, vocabulary: int) -> dict[str, float]:
         "attention_out_weight": core * model.hidden_size,
         "mlp_weights": model.dense_parameters,
         "expert_weights": model.expert_parameters,
+        "all_expert_weights": model.num_experts * model.expert_parameters,
         "shared_weights": model.shared_expert_parameters,
     }

@@ -11,17 +11,22 @@ import pytest
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
 from planner.layout.layout_space import LayoutSpace, legal_layouts
 from planner.layout.layouts import RECOMPUTE, SCHEDULES
-from planner.space import Ground, Space, legal_cells
+from planner.search import search
+from planner.space import Space
 from profiles.errors import InputError
+from profiles.hardware.catalog import get_cluster
 from simulator import schedule as registry
 from simulator.action import backward, forward
 from simulator.in_flight import most_in_flight
 from simulator.runnable import runnable_schedules
 from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.stack import load_stack
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.footprint import footprint
 from simulator.training_run.predict_runs import predicted_parts
 from simulator.training_run.training_run import TrainingRun
+from simulator.workload import Workload
+from tests.planner.hand_made_model import HandMadeModel
 from tests.planner.layout.asked import question as small_question
 
 
@@ -72,10 +77,17 @@ def test_a_schedule_is_one_function(late: str) -> None:
     assert footprint(run).allocated_bytes > footprint(plain).allocated_bytes
     times = predicted_parts([run, plain]).total_s
     assert times[0] == pytest.approx(times[1], rel=0.1)
-    # Our own executor's search takes it too.
+    # The search over blocks proves its plans too, by their timelines.
     assert late in runnable_schedules()
-    ground = Ground(num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=16)
-    assert {cell.schedule for cell in legal_cells(Space(schedule=(late,)), ground)} == {late}
+    answer = search(
+        HandMadeModel(6),
+        get_cluster("2xh100-sxm"),
+        Workload(global_batch=8, sequence_length=2048),
+        space=Space(schedule=(late,), pp=(2,)),
+        stack=load_stack(),
+        clock=lambda: 0.0,
+    )
+    assert (answer.status, answer.plan and answer.plan.schedule) == ("optimal", late)
 
 
 MINE = """
