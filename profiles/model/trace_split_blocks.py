@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +44,8 @@ SHORT = 12
 """Positions of a sequence in the small run, where a model takes that many."""
 _THIN = 8
 _MOST_ELEMENTS = 2**27
+_LONG = 256
+_LARGE_MODULE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Call:
     """A block as the model calls it, on meta tensors.
 
     unused  positions of output tensors that reach no loss (attention weights that nobody reads)
+    large   path of a module with too many weights to run (experts in one tensor) -> what it gives
     """
 
     path: str
@@ -57,6 +61,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     unused: frozenset[int] = frozenset()
+    large: Mapping[str, Output] = field(default_factory=dict)
 
 
 def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
@@ -79,11 +84,11 @@ def whole_model_call(built: BuiltModel) -> Call:
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
-    return {
-        path: child
-        for path, child in module.named_modules()
-        if path and (is_transposed(child) or type(child).forward is nn.Linear.forward)
-    }
+    return {path: child for path, child in module.named_modules() if path and _is_linear(child)}
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return is_transposed(module) or type(module).forward is nn.Linear.forward
 
 
 def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
@@ -101,6 +106,13 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
     found: dict[str, Call] = {}
     recipes: dict[str, Output] = {}
     outputs: dict[str, list[Tensor]] = {}
+    large: dict[str, dict[str, Output]] = defaultdict(dict)
+
+    def note_large(path: str, inner: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            large[path].setdefault(inner, Output(args, kwargs, output))
+
+        return hook
 
     def note(path: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
@@ -129,6 +141,10 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         for path in paths:
             module = built.module.get_submodule(path)
             stack.callback(module.register_forward_hook(note(path), with_kwargs=True).remove)
+            for inner, child in module.named_modules():
+                if inner and _is_large(child):
+                    hook = note_large(path, inner)
+                    stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
         for path, model in stands_for.items():
             repeat(built.module.get_submodule(path), model)
         stack.enter_context(torch.device("meta"))  # where stubs make their tensors
@@ -140,7 +156,42 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         except Exception as error:
             raise TraceError(f"it does not run on shapes alone: {what_failed(error)}") from error
         unused = {path: _unused(loss, made) for path, made in outputs.items()}
-    return [replace(found[path], unused=unused[path]) for path in paths if path in found]
+        calls = [
+            replace(found[path], unused=unused[path], large=large[path])
+            for path in paths
+            if path in found
+        ]
+        return [_short_call(call) for call in calls]
+
+
+def _short_call(call: Call) -> Call:
+    """On a short sequence where the block takes one and the model does not."""
+    given = [x for x in tree_leaves((call.args, call.kwargs)) if isinstance(x, Tensor)]
+    length = max((x.shape[1] for x in given if x.dim() == 3 and x.is_floating_point()), default=0)
+    if length <= _LONG or call.large or not call.path:
+        return call
+
+    def cut(x: Tensor) -> Tensor:
+        for dim in range(x.dim() - (x.dim() == 3)):  # of [batch, length, width] not the width
+            if x.shape[dim] == length:
+                x = x.narrow(dim, 0, SHORT)
+        return x
+
+    short = replace(
+        call,
+        args=tree_map_only(Tensor, cut, call.args),
+        kwargs=tree_map_only(Tensor, cut, call.kwargs),
+    )
+    try:
+        short.module(*short.args, **short.kwargs)
+    except RuntimeError:
+        return call
+    return short
+
+
+def _is_large(module: nn.Module) -> bool:
+    own = sum(p.numel() for p in module.parameters(recurse=False))
+    return own > _LARGE_MODULE and not _is_linear(module)
 
 
 def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
@@ -218,6 +269,7 @@ class SmallBlock:
             thin={path: weight.leaves() for path, weight in self.thin.items()},
             parameters={n: p for n, p in module.named_parameters() if not p.is_meta},
             unused=self.call.unused,
+            large=self.call.large,
         )
 
 
@@ -236,6 +288,7 @@ class FreshBlock:
     thin: dict[str, ThinWeight]
     parameters: dict[str, Tensor]
     unused: frozenset[int]
+    large: Mapping[str, Output]
 
     def run(self) -> list[Tensor]:
         """Call it; the tensors of its output that are used."""
@@ -267,6 +320,8 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
             None if bias is None else draw(wide).requires_grad_(),
         )
     spared = {id(p) for layer in layers.values() for p in layer.parameters()} if thin else set()
+    for path in call.large:
+        spared |= {id(p) for p in call.module.get_submodule(path).parameters()}
     owned = list(call.module.parameters()) + list(call.module.buffers())
     for child in call.module.modules():
         owned += [x for x in vars(child).values() if isinstance(x, Tensor)]
@@ -276,7 +331,7 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     if size > _MOST_ELEMENTS:
         raise TraceError(
             f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs beside its "
-            "linear layers (experts in one tensor?): its split cannot be verified here"
+            "linear layers: its split cannot be verified here"
         )
     for key, x in real.items():
         values[key] = _value(x, generator)

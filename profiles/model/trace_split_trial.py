@@ -77,6 +77,11 @@ class _Trial(Watch):
         self.position += 1
         return self._events[here]
 
+    def given_whole(self, path: str, inputs: list[Tensor]) -> None:
+        source = next((layer for x in inputs if (layer := self.layer_of(x))), "")
+        if source:
+            raise NotSplit(f"{path} reads a share of {source}'s features", source)
+
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         event = self._next("linear")
         side, parts = self._roles.get(path, ("", (1,)))
