@@ -8,10 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.bound import least_busiest_s, lower_bounds, totals_of
+from planner.bound import least_busiest_s, lower_bounds
 from planner.cell import Cell
 from planner.partition import partition
 from planner.problem import BlockCosts, Load, PartitionProblem, StageSlot
+from tests.oracles.chain_totals import totals_of
 
 
 def random_problem(n, p, m, schedule, seed):
