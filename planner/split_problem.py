@@ -64,8 +64,6 @@ class SplitProblem:
                 f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
                 "copies of the model is neither stages in turn nor a V of two"
             )
-        if np.any(chain.reshard_s):
-            raise InputError("a split backward is planned without cost between unlike strategies")
         for costs, seconds in zip(chain.costs, self.weight_s, strict=True):
             if np.any(seconds > costs.backward_s.min(axis=1) * (1 + 1e-12)) or np.any(seconds < 0):
                 raise InputError("weight_s must be between 0 and the backward seconds of a block")

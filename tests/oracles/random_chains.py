@@ -79,7 +79,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         edge_bytes=leaving[None, :] - apart[:, None],
         send_forward_s=np.full((stages, n), send_s),
         send_backward_s=np.full((stages, n), send_s),
-        reshard_s=np.zeros((strategies, strategies)),
     )
     tail_s = 0.3 * rng.random(ranks)
     interleaved = InterleavedProblem(
@@ -88,7 +87,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),
-        longest_forward_s=tuple(c.forward_s for c in costs),
         received_bytes=np.full(n, size),
         sent_bytes=np.full(n, size),
         room_for_messages=(2, 1),

@@ -86,7 +86,6 @@ class HandMadeCosts:
             edge_bytes=np.zeros((n, n + 1)),
             send_forward_s=np.zeros((p, n)),
             send_backward_s=np.zeros((p, n)),
-            reshard_s=np.zeros((len(kinds), len(kinds))),
         )
 
     def plan(self, cell, found):
