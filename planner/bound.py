@@ -14,7 +14,9 @@ of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
               uneven, does better than the even one.
 interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
               step >= M W / p + fill + any_tail (`interleaved_fill_s`)
-split backward   as interleaved, without fill: planner/split_search.py knows more of a cell
+              step >= W + (p v - 1) send + (M - 1) b_last + any_tail: one micro-batch through all
+              p v stages, and all of them through the last
+split backward   as interleaved, without fill
 
 tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
 what any stage needs.
@@ -30,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cell import Cell
-from planner.problem import Array, PartitionProblem
+from planner.problem import Array
 
 _OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings, four 15
 
@@ -62,6 +64,8 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
     apart = np.asarray([cell.schedule == "interleaved" or cell.splits_backward for cell in cells])
     gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
+    cuts = np.asarray([cell.num_stages - 1 for cell in cells], dtype=float)
+    whole = np.asarray([cell.schedule == "interleaved" for cell in cells])
     rows = np.asarray(
         [
             (t.total_s, t.busiest_s, t.last_s, t.send_s, t.fill_s, t.tail_s, t.any_tail_s)
@@ -76,27 +80,9 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     steady = np.maximum((m - 1) * last, (m - window) * busiest)
     steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
     plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
-    own = np.maximum(m * total / p + fill, m * busiest) + any_tail
+    through = np.where(whole, total + cuts * send + (m - 1) * last, 0.0)
+    own = np.maximum(np.maximum(m * total / p + fill, m * busiest), through) + any_tail
     return np.asarray(np.where(impossible, np.inf, np.where(apart, own, plain)))
-
-
-def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
-    """The totals of a cell with this partition problem."""
-    fastest = np.min(
-        [costs.forward_s + costs.backward_s.min(axis=1) for costs in problem.costs], axis=0
-    )
-    first, last = np.triu_indices(problem.num_blocks)
-    sends = (problem.send_forward_s + problem.send_backward_s)[1:, 1:]
-    tails = [problem.tail_of(stage)[first, last + 1] for stage in range(problem.num_stages)]
-    return ChainTotals(
-        total_s=float(fastest.sum()),
-        busiest_s=least_busiest_s(fastest, problem.kinds, cell.pp),
-        last_s=float(fastest[-1]),
-        send_s=float(sends.min()) if sends.size else 0.0,
-        fill_s=interleaved_fill_s(fastest, cell) if cell.schedule == "interleaved" else 0.0,
-        tail_s=float(problem.tail_of(0)[0, 1:].min()),
-        any_tail_s=float(min(tail.min() for tail in tails)),
-    )
 
 
 def interleaved_fill_s(times: Array, cell: Cell, *, any_order: bool = False) -> float:

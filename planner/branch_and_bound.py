@@ -2,8 +2,7 @@
 
 A cell is refined by solving its partition exactly and predicting the plan by the event timeline.
 The loop ends when the least bound of the cells not yet refined is no better than the best plan;
-then, and only then, the rest is pruned. Refined cells whose bound is still under the best plan are
-then closed, which takes longer (`close`): the best plan is known by then. A limit or an interrupt
+then, and only then, the rest is pruned. A limit or an interrupt
 ends it earlier: the best plan so far is returned with the bound that is proved by then.
 
 Plans are ranked by predicted step time; equal times by peak memory, then by the order of cells
@@ -14,9 +13,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,10 +24,6 @@ from planner.problem import Array
 from simulator.plan import Plan
 from simulator.prediction import Prediction
 
-_CLOSED = 1e-9  # relative; sums taken in another order differ by a few ulp
-_EFFORTS = (0.05, 0.3, 1.0)  # shares of the work on a cell, one pass over the open ones each
-_IN_VAIN = 3  # cells in a row that stay open, and bring no better plan, end the later passes
-_CLOSINGS = 12  # cells of a pass
 _REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
 
 Progress = Callable[[float, float, float, float], None]
@@ -66,11 +61,6 @@ Refine = Callable[[Cell, float], Refinement]
 Estimate = Callable[[Cell, float], float]
 """The least step time of a cell as far as it is known without a prediction; at least the given one
 where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
-Close = Callable[[Refinement, float, float], Refinement]
-"""Refines a cell further: what it was refined to, the step time to be under, and the share of the
-work that it may take at most."""
-Sharpen = Callable[[Cell], float]
-"""A lower bound on the step time of any plan of a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +84,7 @@ def branch_and_bound(
     bounds: Array,
     refine: Refine,
     *,
-    sharpen: Sharpen | None = None,
     estimate: Estimate | None = None,
-    close: Close | None = None,
     runners_up: int = 3,
     extra_refinements: int = 12,
     first_only: bool = False,
@@ -107,18 +95,14 @@ def branch_and_bound(
     """The best plan over all cells, with a proof of how good it is, and runners-up.
 
     bounds   [cells] lower bounds on the step time; infinite prunes a cell at once
-    sharpen  a better bound of a cell, asked for when its turn comes: only if it is still the least,
-             the cell is refined
     estimate for runners-up: a bound that is nearly reached, cheaper than refining
-    close    what takes longer than refining: asked of refined cells whose bound is under the best
-             plan, the least first, until bound and plan meet or none is closed further
     runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
              refined until there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
     clock    seconds; read between refinements only
     """
     start = clock()
-    left = _Left(cells, bounds, sharpen)
+    left = _Left(cells, bounds)
     done: dict[int, Refinement] = {}
     best = np.inf
     complete = True
@@ -128,23 +112,11 @@ def branch_and_bound(
                 complete = False
                 break
             index = left.pop()
-            if index is None:
-                continue
             done[index] = refine(cells[index], best)
             best = min(best, done[index].step_time_s)
             if first_only and done[index].plan is not None:
                 complete = False
                 break
-            if progress is not None:
-                _report(progress, done, left, best, clock() - start)
-        for index, effort in _open_cells(done, left) if complete and close is not None else ():
-            if time_limit_s is not None and clock() - start > time_limit_s:
-                complete = False
-                break
-            assert close is not None  # else there is none to close
-            before = replace(done[index], bound_s=max(done[index].bound_s, left.bounds[index]))
-            done[index] = close(before, best, effort)
-            best = min(best, done[index].step_time_s)
             if progress is not None:
                 _report(progress, done, left, best, clock() - start)
     except KeyboardInterrupt:
@@ -160,28 +132,6 @@ def branch_and_bound(
     )
 
 
-def _open_cells(done: dict[int, Refinement], left: _Left) -> Iterator[tuple[int, float]]:
-    """Refined cells that may hold something better than the best plan, the least bound first, with
-    how much work each is worth: all of them little at first, as a better plan closes the others.
-    What is proved is the least bound of all, so little more is tried where such cells stay open."""
-    in_vain = 0
-    for effort in _EFFORTS:
-        asked: set[int] = set()
-        while len(asked) < _CLOSINGS:
-            best = min((r.step_time_s for r in done.values()), default=np.inf)
-            bounds = {i: max(r.bound_s, left.bounds[i]) for i, r in done.items() if i not in asked}
-            index = min(bounds, key=lambda i: (bounds[i], i), default=-1)
-            if index < 0 or bounds[index] >= best * (1 - _CLOSED):
-                break
-            asked.add(index)
-            yield index, effort
-            found = done[index]
-            closed = max(found.bound_s, left.bounds[index]) >= best * (1 - _CLOSED)
-            in_vain = 0 if closed or found.step_time_s < best else in_vain + 1
-            if effort > _EFFORTS[0] and in_vain >= _IN_VAIN:
-                return
-
-
 def _report(
     progress: Progress, done: dict[int, Refinement], left: _Left, best: float, seconds: float
 ) -> None:
@@ -191,15 +141,11 @@ def _report(
 
 
 class _Left:
-    """The cells that are left, the one with the least bound first; equal bounds in their order.
+    """The cells that are left, the one with the least bound first; equal bounds in their order."""
 
-    A cell that comes up for the first time is not taken: it goes back with its sharper bound.
-    """
-
-    def __init__(self, cells: Sequence[Cell], bounds: Array, sharpen: Sharpen | None) -> None:
-        self.cells, self.sharpen = cells, sharpen
+    def __init__(self, cells: Sequence[Cell], bounds: Array) -> None:
+        self.cells = cells
         self.bounds = bounds.tolist()
-        self._sharp = set() if sharpen is not None else set(range(len(cells)))
         self._heap = [
             (bound, cells[index], index)
             for index, bound in enumerate(self.bounds)
@@ -211,17 +157,9 @@ class _Left:
         """The least bound of those left; infinite where none is."""
         return self._heap[0][0] if self._heap else np.inf
 
-    def pop(self) -> int | None:
-        """The cell with the least bound, or None where it went back with a sharper one."""
-        bound, cell, index = heapq.heappop(self._heap)
-        if index in self._sharp:
-            return index
-        assert self.sharpen is not None  # else all bounds count as sharp
-        self._sharp.add(index)
-        self.bounds[index] = max(bound, self.sharpen(cell))
-        if np.isfinite(self.bounds[index]):
-            heapq.heappush(self._heap, (self.bounds[index], cell, index))
-        return None
+    def pop(self) -> int:
+        """The cell with the least bound."""
+        return heapq.heappop(self._heap)[2]
 
     def first(self) -> int | None:
         """The cell with the least bound, or None where none is left."""
@@ -282,8 +220,7 @@ def _look_further(
         if kind in settled or bound >= best.get(kind, np.inf) or (spent and not begun):
             left.drop()
             continue
-        if left.pop() is None:
-            continue
+        left.pop()
         below = min(shown, best.get(kind, np.inf))
         tried[kind] += not begun
         if estimate is not None and not begun:

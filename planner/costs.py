@@ -158,7 +158,6 @@ class SimulatorCosts:
             ),
             send_forward_s=sends,
             send_backward_s=sends,
-            reshard_s=np.zeros((len(self.strategies), len(self.strategies))),
         )
 
     def interleaved(self, cell: Cell) -> InterleavedProblem:
@@ -185,12 +184,6 @@ class SimulatorCosts:
             tail_s=tail_s,
             backward_transient_bytes=tuple(
                 self.times.chain(cell, rank).backward_transient_bytes[at]
-                for rank in self.places.distinct(cell)
-                for _ in (0, 1)
-            ),
-            longest_forward_s=tuple(
-                self.times.chain(cell, rank).forward_s[at]
-                + self.times.gathers(cell, rank).max(axis=1)[at] / 2
                 for rank in self.places.distinct(cell)
                 for _ in (0, 1)
             ),

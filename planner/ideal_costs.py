@@ -135,7 +135,6 @@ class IdealCosts:
             edge_bytes=np.zeros_like(over) if apart else np.ceil(over),
             send_forward_s=sends,
             send_backward_s=sends,
-            reshard_s=chain.reshard_s,
         )
 
     def _over(self, cell: Cell, graph: ModelGraph) -> Array:

@@ -21,7 +21,7 @@ from planner.stage_labels import Index, LabelSet, StageLabels
 def partition_ideals(problem: IdealProblem, *, below: float = np.inf) -> IdealPartition | None:
     """The partition along nested ideals with the least step time, or None where none fits (or none
     is under `below`). Exact up to a relative 1e-12."""
-    labels = [StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs]
+    labels = [StageLabels(problem.kinds, costs) for costs in problem.costs]
     found = solved(_IdealSolver(problem, labels), below)
     if found is None:
         return None
@@ -90,8 +90,6 @@ class _IdealSolver(PartitionSolver):
         that the stage keeps: those need no labels."""
         problem, slot = self.ideal, self.ideal.slots[stage]
         costs = problem.costs[slot.costs]
-        if problem.reshard_s.any():
-            return np.zeros(start.size, dtype=bool)
         fastest = costs.backward_s.argmin(axis=1)
         every = np.arange(problem.num_blocks)
         holds = problem.lattice.holds.astype(float)

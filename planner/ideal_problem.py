@@ -36,7 +36,6 @@ class IdealProblem:
     edge_bytes: Array
     send_forward_s: Array
     send_backward_s: Array
-    reshard_s: Array
 
     def __post_init__(self) -> None:
         m, p = self.lattice.count, len(self.slots)

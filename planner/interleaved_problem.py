@@ -28,8 +28,6 @@ class InterleavedProblem:
     tail_s     seconds of a rank with these ranges after its last backward
     backward_transient_bytes   [n, S] for each of the chain's costs: highest bytes while a block
                runs backward, beyond what is saved up to and including it
-    longest_forward_s   [n] for each of the chain's costs: forward seconds at most, where the split
-               of a block's seconds into forward and backward depends on its strategy
     received_bytes, sent_bytes   [n] over the cut before and behind each block
     room_for_messages   messages (of the received, of the sent size) that a stage has room for
     holds_sent    messages of a micro-batch that is done stay to the end of the step
@@ -41,7 +39,6 @@ class InterleavedProblem:
     states: Callable[[Ranges], tuple[float, float]]
     tail_s: Callable[[int, Ranges], float]
     backward_transient_bytes: tuple[Array, ...]
-    longest_forward_s: tuple[Array, ...]
     received_bytes: Array
     sent_bytes: Array
     room_for_messages: tuple[int, int]
@@ -53,16 +50,6 @@ class InterleavedProblem:
         """v"""
         return self.chain.num_stages // self.num_ranks
 
-    @property
-    def least_blocks(self) -> int:
-        """n: blocks of a stage; some hold one more."""
-        return self.chain.num_blocks // self.chain.num_stages
-
-    @property
-    def num_extras(self) -> int:
-        """Stages that hold one block more."""
-        return self.chain.num_blocks % self.chain.num_stages
-
     def with_capacity(self, more_bytes: float) -> InterleavedProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
         return replace(self, chain=with_capacity(self.chain, more_bytes))
@@ -70,15 +57,6 @@ class InterleavedProblem:
     def stages_of(self, rank: int) -> range:
         """Virtual stages of a rank, in the order of the chain."""
         return range(rank, self.chain.num_stages, self.num_ranks)
-
-    def example(self, stage: int, size: int) -> tuple[int, int]:
-        """A range that the stage may hold if it has so many blocks."""
-        if stage == 0:
-            return (0, size)
-        if stage == self.chain.num_stages - 1:
-            return (self.chain.num_blocks - size, self.chain.num_blocks)
-        start = self.least_blocks * stage
-        return (start, start + size)
 
     def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
         """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.mixed_stages import Counts, MixedProblem, Split, StageTables, best_splits
+from planner.mixed_stages import Counts, Split, StageTables
 
 _NEVER = -(1 << 40)
 
@@ -43,31 +43,6 @@ class MixedSolution:
     unused: Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoMixedSolution:
-    """No set of devices within `max_stages` holds the model. needed_bytes: the least that the
-    fullest block needs as a last stage; capacity_bytes: what the largest device has."""
-
-    needed_bytes: float
-    capacity_bytes: float
-
-
-def plan_mixed_devices(problem: MixedProblem) -> MixedSolution | NoMixedSolution:
-    """The plan with the least step; of equal ones that with fewer replicas, then fewer devices."""
-    tables = problem.tables()
-    splits = best_splits(tables)
-    if not splits:
-        n = problem.num_blocks
-        static, saved = problem.static_bytes or (0.0,) * n, problem.saved_bytes or (0.0,) * n
-        return NoMixedSolution(
-            needed_bytes=max(a + b for a, b in zip(static, saved, strict=True)),
-            capacity_bytes=max(device.capacity_bytes for device in problem.devices),
-        )
-    found = share_out(splits, tables, reduce_s=problem.reduce_s)
-    assert found is not None, "one replica gets any number of micro-batches done"
-    return found
-
-
 def share_out(
     splits: Mapping[Counts, tuple[Split, ...]],
     tables: StageTables,
@@ -77,7 +52,8 @@ def share_out(
 ) -> MixedSolution | None:
     """The best replicas and shares, or None where there are not devices for so many replicas.
 
-    reduce_s  [d] as in MixedProblem;  replicas  how many there may be; empty for any number
+    reduce_s  [d] seconds to reduce the gradients over d + 1 replicas
+    replicas  how many there may be; empty for any number
     """
     limits, num_microbatches = tables.counts, tables.num_microbatches
     times = {counts: _times(kept, num_microbatches) for counts, kept in splits.items()}

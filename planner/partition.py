@@ -39,7 +39,7 @@ class _Frontier:
 
 def labels_of(problem: PartitionProblem) -> list[StageLabels]:
     """The stage labels of each of the problem's costs; they do not depend on the capacities."""
-    return [StageLabels(problem.kinds, costs, problem.reshard_s) for costs in problem.costs]
+    return [StageLabels(problem.kinds, costs) for costs in problem.costs]
 
 
 def partition(

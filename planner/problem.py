@@ -105,8 +105,6 @@ class PartitionProblem:
                    edges, beyond saved_bytes; below 0 where the first block's inputs are counted
                    in its saved_bytes but held elsewhere
     send_forward_s, send_backward_s   [p, n]  over the cut before stage s if it lies before block i
-    reshard_s      [S, S] seconds per micro-batch between neighbours of unlike strategies in one
-                   stage (charged to backward); zero diagonal, triangle inequality
     """
 
     kinds: tuple[int, ...]
@@ -120,7 +118,6 @@ class PartitionProblem:
     edge_bytes: Array
     send_forward_s: Array
     send_backward_s: Array
-    reshard_s: Array
 
     def __post_init__(self) -> None:
         n, s = len(self.kinds), len(self.strategies)
@@ -134,7 +131,6 @@ class PartitionProblem:
             "edge_bytes": (self.edge_bytes, (n, n + 1)),
             "send_forward_s": (self.send_forward_s, (len(self.slots), n)),
             "send_backward_s": (self.send_backward_s, (len(self.slots), n)),
-            "reshard_s": (self.reshard_s, (s, s)),
         }
         for index, static in enumerate(self.static_bytes):
             shapes[f"static_bytes[{index}]"] = (static, (n, n + 1))
@@ -147,11 +143,6 @@ class PartitionProblem:
         for name, (array, shape) in shapes.items():
             if array.shape != shape:
                 raise InputError(f"{name} must have shape {shape}, has {array.shape}")
-        if np.any(np.diagonal(self.reshard_s) != 0.0):
-            raise InputError("reshard_s must be 0 between equal strategies")
-        detour = (self.reshard_s[:, :, None] + self.reshard_s[None, :, :]).min(axis=1)
-        if np.any(self.reshard_s > detour * (1 + 1e-12)):
-            raise InputError("reshard_s must satisfy the triangle inequality")
 
     def tail_of(self, stage: int) -> Array:
         """[n, n+1]: seconds after the last backward of a stage of blocks [i, j)."""
@@ -214,10 +205,7 @@ def stage_times(
         costs = problem.costs[problem.slots[stage].costs]
         chosen = np.asarray(strategies[i:j])
         forward[stage] = costs.forward_s[i:j].sum()
-        backward[stage] = (
-            costs.backward_s[np.arange(i, j), chosen].sum()
-            + problem.reshard_s[chosen[:-1], chosen[1:]].sum()
-        )
+        backward[stage] = costs.backward_s[np.arange(i, j), chosen].sum()
     return forward, backward
 
 

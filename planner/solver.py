@@ -90,7 +90,7 @@ class _CountModel:
             float((costs.forward_s + costs.backward_s.max(axis=1)).sum()) for costs in problem.costs
         )
         rounds = problem.num_microbatches
-        longest = (rounds + 2) * (slowest + float(problem.reshard_s.max()) * problem.num_blocks)
+        longest = (rounds + 2) * slowest
         longest += float(max(tail.max() for tail in problem.tails_s)) + 4 * float(
             problem.send_forward_s.sum() + problem.send_backward_s.sum()
         )
@@ -187,7 +187,7 @@ class _CountModel:
                 for block, numbers in zip(blocks, self.count[s], strict=True)
                 for k, number in enumerate(numbers)
             )
-            backward.append(back + self._resharding(s))
+            backward.append(back)
             down.append(self._at_start(self._units(problem.send_forward_s[s]), s))
             up.append(self._at_start(self._units(problem.send_backward_s[s]), s))
         tail = [self._of_range(problem.tail_of(s), self.unit_s, s) for s in range(p)]
@@ -253,19 +253,6 @@ class _CountModel:
         self.model.add_element(index, flat.tolist(), found)
         return found
 
-    def _resharding(self, stage: int) -> Any:
-        """Cost of unlike neighbours in a stage; every block is its own run then."""
-        cost = self._units(self.problem.reshard_s)
-        terms: list[Any] = []
-        for left, right in zip(self.count[stage], self.count[stage][1:], strict=False):
-            for k, before in enumerate(left):
-                for m, after in enumerate(right):
-                    if cost[k, m]:
-                        both = self.model.new_bool_var("")
-                        self.model.add(both >= before + after - 1)
-                        terms.append(int(cost[k, m]) * both)
-        return sum(terms) if terms else 0
-
     def _hint(self, hint: Partition) -> None:
         for s, (i, j) in enumerate(zip(hint.starts, hint.ends(), strict=True)):
             for r, (block, size) in enumerate(self.runs):
@@ -287,9 +274,7 @@ class _CountModel:
 
 
 def _runs(problem: PartitionProblem) -> list[tuple[int, int]]:
-    """(first block, length) of each run of equal kinds; length 1 where order costs time."""
-    if problem.reshard_s.any():
-        return [(block, 1) for block in range(problem.num_blocks)]
+    """(first block, length) of each run of equal kinds."""
     runs: list[tuple[int, int]] = []
     for _, group in groupby(problem.kinds):
         first = sum(size for _, size in runs)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.interleaved_problem import InterleavedProblem, ranges_of
-from planner.problem import Array, Partition, PartitionProblem, stage_times
+from planner.problem import Array, PartitionProblem, stage_times
 from planner.split_moments import split_moments
 from profiles.errors import InputError
 from simulator.durations import Durations
@@ -64,8 +64,6 @@ class SplitProblem:
                 f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
                 "copies of the model is neither stages in turn nor a V of two"
             )
-        if np.any(chain.reshard_s):
-            raise InputError("a split backward is planned without cost between unlike strategies")
         for costs, seconds in zip(chain.costs, self.weight_s, strict=True):
             if np.any(seconds > costs.backward_s.min(axis=1) * (1 + 1e-12)) or np.any(seconds < 0):
                 raise InputError("weight_s must be between 0 and the backward seconds of a block")
@@ -166,21 +164,6 @@ def stage_figures(
         backward_rise_bytes=np.asarray([(back - behind + aside).max()]),
         first_bytes=np.asarray([saved[0] + back[0] + aside[0] + edge - sent]),
     )
-
-
-def split_fits(problem: SplitProblem, found: Partition) -> bool:
-    """True where every rank's memory is within its capacity."""
-    ranges = ranges_of(found.starts, problem.chain.num_blocks)
-    for rank in range(problem.num_ranks):
-        stages = problem.schedule.stages_of(rank)
-        figures = tuple(
-            stage_figures(problem, s, ranges[s][0], found.strategies[slice(*ranges[s])])
-            for s in stages
-        )
-        peak = rank_peaks(problem, rank, tuple(ranges[s] for s in stages), figures)[0]
-        if peak > problem.chain.slots[stages[0]].capacity_bytes:
-            return False
-    return True
 
 
 def split_durations(

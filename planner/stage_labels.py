@@ -1,12 +1,10 @@
 """The cheapest ways to run one stage: labels (saved, rise, time) with dominance.
 
 A stage is a sequence of blocks; a label is a choice of one strategy per block, of which only what
-the future can see is kept: bytes saved per micro-batch, how far the peak rises above them,
-backward seconds (forward seconds do not depend on the strategy) and the last strategy. One label
-dominates another that is no better in any of these; with resharding, a label must also win after
-paying for the change to the other's last strategy, which suffices because resharding obeys the
-triangle inequality. Labels grow block by block, so all stages that begin with the same kinds share
-them: a chain of equal blocks costs one growth, not one per start.
+the future can see is kept: bytes saved per micro-batch, how far the peak rises above them, and
+backward seconds (forward seconds do not depend on the strategy). One label dominates another that
+is no better in any of these. Labels grow block by block, so all stages that begin with the same
+kinds share them: a chain of equal blocks costs one growth, not one per start.
 """
 
 from __future__ import annotations
@@ -62,19 +60,11 @@ class LabelSet:
 
 
 class StageLabels:
-    """Label sets of all sequences of kinds that are asked for, on one type of device.
+    """Label sets of all sequences of kinds that are asked for, on one type of device."""
 
-    ordered  the blocks are one stage in chain order: while a block runs, what blocks behind it
-             save is not there. Otherwise the largest transient is taken to meet all that is saved.
-    """
-
-    def __init__(
-        self, kinds: tuple[int, ...], costs: BlockCosts, reshard_s: Array, *, ordered: bool = True
-    ) -> None:
-        self._ordered = ordered
+    def __init__(self, kinds: tuple[int, ...], costs: BlockCosts) -> None:
         self._kinds = kinds
         self._costs = costs
-        self._reshard = reshard_s
         self._position = {kind: index for index, kind in reversed(list(enumerate(kinds)))}
         zero, none = np.zeros(1), np.full(1, -1, dtype=np.intp)
         self._root = LabelSet(
@@ -106,14 +96,11 @@ class StageLabels:
         last = np.tile(np.arange(options), count)
         saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
         rise = np.maximum(
-            node.rise_bytes[parent]
-            - (self._costs.saved_bytes[block, last] if self._ordered else 0),
+            node.rise_bytes[parent] - self._costs.saved_bytes[block, last],
             self._costs.transient_bytes[block, last],
         )
         time = node.backward_s[parent] + self._costs.backward_s[block, last]
-        if node.shorter is not None:
-            time = time + self._reshard[node.last[parent], last]
-        keep = _undominated(saved, rise, time, last, self._reshard)
+        keep = _undominated(saved, rise, time, last)
         return LabelSet(
             saved_bytes=saved[keep],
             rise_bytes=rise[keep],
@@ -124,12 +111,10 @@ class StageLabels:
         )
 
 
-def _undominated(saved: Array, rise: Array, time: Array, last: Index, reshard: Array) -> Index:
+def _undominated(saved: Array, rise: Array, time: Array, last: Index) -> Index:
     """Indices of the labels that no other dominates, by (time, saved, rise); ties keep the first
     in that order."""
     order = np.lexsort((last, rise, saved, time))
-    if reshard.any():
-        return _undominated_resharding(order, saved, rise, time, last, reshard)
     # Labels come in the order of time: what remains is dominance in (saved, rise).
     width, height = saved[order], rise[order]
     levels = np.unique(height)
@@ -169,18 +154,4 @@ def _staircase(width: Array, height: Array) -> Index:
             end += 1
         steps[start:end] = [w]
         heights[start:end] = [h]
-    return np.asarray(kept, dtype=np.intp)
-
-
-def _undominated_resharding(
-    order: Index, saved: Array, rise: Array, time: Array, last: Index, reshard: Array
-) -> Index:
-    kept: list[int] = []
-    while order.size:
-        best = order[0]
-        kept.append(int(best))
-        rest = order[1:]
-        worse = (saved[rest] >= saved[best]) & (rise[rest] >= rise[best])
-        worse &= time[rest] >= time[best] + reshard[last[best], last[rest]]
-        order = rest[~worse]
     return np.asarray(kept, dtype=np.intp)

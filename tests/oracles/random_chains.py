@@ -7,9 +7,9 @@ import itertools
 
 import numpy as np
 
-from planner.interleaved_problem import InterleavedProblem
-from planner.problem import BlockCosts, Load, PartitionProblem, StageSlot
-from planner.split_problem import SplitProblem
+from planner.interleaved_problem import InterleavedProblem, ranges_of
+from planner.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
+from planner.split_problem import SplitProblem, rank_peaks, stage_figures
 from simulator.action import ActionKind
 from simulator.durations import Durations
 from simulator.schedule import build_schedule
@@ -79,7 +79,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         edge_bytes=leaving[None, :] - apart[:, None],
         send_forward_s=np.full((stages, n), send_s),
         send_backward_s=np.full((stages, n), send_s),
-        reshard_s=np.zeros((strategies, strategies)),
     )
     tail_s = 0.3 * rng.random(ranks)
     interleaved = InterleavedProblem(
@@ -88,7 +87,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),
-        longest_forward_s=tuple(c.forward_s for c in costs),
         received_bytes=np.full(n, size),
         sent_bytes=np.full(n, size),
         room_for_messages=(2, 1),
@@ -232,3 +230,18 @@ def enumerated(problem):
             strategies = tuple(chosen[b] for b in range(problem.chain.num_blocks))
             best = min(best, seconds_of(problem, starts, strategies))
     return best
+
+
+def split_fits(problem: SplitProblem, found: Partition) -> bool:
+    """True where every rank's memory is within its capacity."""
+    ranges = ranges_of(found.starts, problem.chain.num_blocks)
+    for rank in range(problem.num_ranks):
+        stages = problem.schedule.stages_of(rank)
+        figures = tuple(
+            stage_figures(problem, s, ranges[s][0], found.strategies[slice(*ranges[s])])
+            for s in stages
+        )
+        peak = rank_peaks(problem, rank, tuple(ranges[s] for s in stages), figures)[0]
+        if peak > problem.chain.slots[stages[0]].capacity_bytes:
+            return False
+    return True

@@ -22,6 +22,7 @@ from tests.simulator.hand_made import cluster, device, link
 V_SCHEDULES = ("zbv", "v-half", "dualpipev")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", *V_SCHEDULES)
 FEW, MANY = 1, 13  # problems of each schedule and shape: 24, and 312
+MOST_ABOVE = 0.03  # on average: stages of few unlike blocks differ a lot
 _STACK = load_stack()
 
 
@@ -90,40 +91,46 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
     return Case(min(t for _, t in fitting), min(in_order, default=np.inf), answer)
 
 
-def check(schedule: str, shape: str, number: int) -> tuple[int, int, int]:
-    """(1 if solved, 1 if proved best, 1 if no plan in the traced order is as good)"""
+def check(schedule: str, shape: str, number: int) -> tuple[int, int, int, float]:
+    """(1 if solved, 1 if best, 1 if no plan in the traced order is as good, part above the best)"""
     try:
         case = solve(schedule, shape, number)
     except InputError:  # dualpipev wants more micro-batches
-        return 0, 0, 0
+        return 0, 0, 0, 0.0
     if case is None:
-        return 0, 0, 0
+        return 0, 0, 0, 0.0
     answer, best = case.answer, case.best_s
     assert answer.bound <= best * (1 + 1e-9), (schedule, shape, number)
     assert answer.step_time_s >= best * (1 - 1e-9), (schedule, shape, number)
-    assert answer.step_time_s == pytest.approx(best, rel=1e-9), (schedule, shape, number)
-    proved = answer.step_time_s <= answer.bound * (1 + 1e-9)
-    return 1, int(proved), int(best < case.best_in_traced_order_s * (1 - 1e-9))
+    # The gap that is reported holds, and most answers are the best.
+    assert answer.step_time_s * (1 - answer.gap) <= best * (1 + 1e-9), (schedule, shape, number)
+    is_best = answer.step_time_s <= best * (1 + 1e-9)
+    above = answer.step_time_s / best - 1
+    return 1, int(is_best), int(best < case.best_in_traced_order_s * (1 - 1e-9)), above
 
 
 def run(schedule: str, each: int) -> np.ndarray:
     counts = [check(schedule, shape, number) for shape in SHAPES for number in range(each)]
     found = np.sum(counts, axis=0)
-    print(f"{schedule}: {found[0]} problems, {found[1]} proved best, {found[2]} won by an order")
+    print(
+        f"{schedule}: {found[0]:.0f} problems, {found[1]:.0f} best, {found[2]:.0f} won by an "
+        f"order, {found[3] / found[0]:.2%} above the best"
+    )
     return found
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_best_plan_of_a_few_is_that_of_trying_every_plan(schedule: str) -> None:
-    solved, proved, _ = run(schedule, FEW)
+def test_the_best_plan_of_a_few_is_near_that_of_trying_every_plan(schedule: str) -> None:
+    solved, _, _, above = run(schedule, FEW)
     assert solved >= 1
-    assert proved == solved
+    assert above / solved <= MOST_ABOVE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_best_plan_of_many_is_that_of_trying_every_plan(schedule: str) -> None:
-    solved, proved, won = run(schedule, MANY)
+def test_the_best_plan_of_many_is_near_that_of_trying_every_plan(schedule: str) -> None:
+    solved, best, won, above = run(schedule, MANY)
     assert solved >= 30
     assert won >= 1
-    assert proved == solved
+    assert best / solved >= (0.9 if schedule in ("gpipe", "1f1b") else 0.5)
+    assert above / solved <= MOST_ABOVE

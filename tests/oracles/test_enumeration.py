@@ -1,6 +1,6 @@
-"""The planner's optimum against trying every plan with the event timeline, on 300 and more random
-small problems: every schedule, equal and unlike blocks, one type of device and two, strategies
-under memory that is tight enough to make some plans not fit."""
+"""The planner's plans and bounds against trying every plan with the event timeline, on 300 and more
+random small problems: every schedule, equal and unlike blocks, one type of device and two,
+strategies under memory that is tight enough to make some plans not fit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.interleave import Interleaver, interleaved_step_time
+from planner.bound import lower_bounds
+from planner.cell import Cell
 from planner.partition import partition
 from planner.problem import Load, fits, stage_memory_bytes
-from planner.split_problem import split_fits
-from planner.split_search import Splitter
+from planner.timeline_search import TimelineSearch
+from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (
     TWICE,
     all_starts,
@@ -22,10 +23,9 @@ from tests.oracles.random_chains import (
     enumerated,
     rank_ranges,
     seconds_of,
+    split_fits,
     walked_peak,
 )
-from tests.planner.test_interleave import make_problem
-from tests.planner.test_interleave import peak_bytes as interleaved_peak
 
 EACH = 10  # problems of each kind
 SCHEDULES = (
@@ -80,24 +80,49 @@ def small(schedule, unlike, mixed, number):
 
 
 def test_there_are_300_problems():
-    assert EACH * len(KINDS) * (len(SCHEDULES) + 1) >= 300
+    assert EACH * len(KINDS) * len(SCHEDULES) >= 300
 
 
-@pytest.mark.parametrize(("unlike", "mixed"), KINDS, ids=IDS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_best_plan_is_that_of_trying_every_plan(schedule, unlike, mixed):
-    for number in range(EACH):
+def test_plans_by_the_timeline_are_near_the_best_of_trying_every_plan(schedule):
+    """No plan beats the best, which no bound exceeds; most are the best."""
+    above, missed = [], 0
+    for (unlike, mixed), number in itertools.product(KINDS, range(EACH)):
         problem = small(schedule, unlike, mixed, number)
         best = enumerated(problem)
         assert np.isfinite(best)
-        split = Splitter(problem).best()
-        assert split.step_time_s == pytest.approx(best, rel=1e-9)
-        assert split.bound_s == pytest.approx(best, rel=1e-9)
-        found = split.partition
+        assert bound_of(problem) <= best * (1 + 1e-9)
+        found = TimelineSearch(problem).best()
+        if found is None:
+            missed += 1
+            continue
         assert split_fits(problem, found)
-        assert seconds_of(problem, found.starts, found.strategies) == pytest.approx(best, rel=1e-9)
-        # What cannot beat a time that is asked for is proved not to.
-        assert Splitter(problem).best(below=best * (1 - 1e-6)).partition is None
+        reached = seconds_of(problem, found.starts, found.strategies)
+        assert found.step_time_s == pytest.approx(reached, rel=1e-9)
+        assert reached >= best * (1 - 1e-9)
+        above.append(reached / best - 1)
+        # What is not under a time that is asked for is not returned.
+        assert TimelineSearch(problem).best(below=best * (1 - 1e-6)) is None
+    assert missed <= 1
+    assert np.mean(np.asarray(above) < 1e-9) >= 0.85
+    assert np.mean(above) < 0.003
+    assert max(above) < 0.06
+
+
+def bound_of(problem):
+    """What no plan of the chain undercuts, by the bound of its cell."""
+    schedule, chain = problem.schedule, problem.chain
+    cell = Cell(
+        pp=problem.num_ranks,
+        dp=1,
+        tp=1,
+        zero_stage=0,
+        micro_batch=1,
+        schedule=schedule.name,
+        vpp=problem.per_rank,
+        global_batch=chain.num_microbatches,
+    )
+    return float(lower_bounds([cell], [totals_of(chain, cell)])[0])
 
 
 @pytest.mark.parametrize(("unlike", "mixed"), KINDS, ids=IDS)
@@ -151,81 +176,3 @@ def test_the_closed_form_is_a_bound_and_exact_where_it_says_so(schedule, unlike,
             exact += 1
             assert reached == pytest.approx(best, rel=1e-9)
     assert exact >= 2  # stages of a few unlike blocks mostly differ by more
-
-
-@pytest.mark.parametrize(("unlike", "mixed"), KINDS, ids=IDS)
-def test_interleaved_plans_are_within_the_gap_that_is_reported(unlike, mixed):
-    """Near-even splits: the plan is one of them, no better than the best, and is the best where
-    bound and plan meet."""
-    for number in range(EACH):
-        rng = np.random.default_rng([9, unlike, mixed, number])
-        ranks, per_rank = 2, 2
-        n = int(rng.integers(4, 7))
-        micro = ranks * int(rng.integers(1, 4))
-        kinds = tuple(range(n)) if unlike else None
-        seed = int(rng.integers(1000))
-        problem = make_problem(n, ranks, per_rank, micro, np.inf, seed, kinds=kinds)
-        if mixed:
-            problem = _on_two_types(problem, rng)
-        n_stages = ranks * per_rank
-        splits = [
-            starts
-            for starts in ((0, *c) for c in itertools.combinations(range(1, n), n_stages - 1))
-            if {b - a for a, b in itertools.pairwise((*starts, n))}
-            <= {n // n_stages, n // n_stages + 1}
-        ]
-        plans = [
-            (starts, chosen, _interleaved_need(problem, starts, chosen))
-            for starts in splits
-            for chosen in itertools.product(range(2), repeat=n)
-        ]
-        room = plans[rng.integers(len(plans))][2] * 1.02
-        slots = tuple(replace(s, capacity_bytes=room) for s in problem.chain.slots)
-        problem = replace(problem, chain=replace(problem.chain, slots=slots))
-        best = min(
-            interleaved_step_time(problem, starts, chosen)
-            for starts, chosen, need in plans
-            if need <= room
-        )
-        interleaver = Interleaver(problem)
-        assert interleaver.bound_s <= best * (1 + 1e-9)
-        found = interleaver.best()
-        if found is None:
-            assert unlike  # a descent may miss what fits; equal blocks are searched exactly
-            continue
-        if _interleaved_need(problem, found.starts, found.strategies) > room * (1 + 1e-9):
-            assert unlike  # its memory is an estimate: the prediction tells, and it is asked again
-            continue
-        reached = interleaved_step_time(problem, found.starts, found.strategies)
-        assert best <= reached * (1 + 1e-9)
-        if reached <= interleaver.bound_s * (1 + 1e-9):
-            assert reached == pytest.approx(best, rel=1e-9)
-
-
-def _interleaved_need(problem, starts, chosen):
-    n = problem.chain.num_blocks
-    ranges = list(itertools.pairwise((*starts, n)))
-    return max(
-        interleaved_peak(problem, rank, tuple(ranges[s] for s in problem.stages_of(rank)), chosen)
-        for rank in range(problem.num_ranks)
-    )
-
-
-def _on_two_types(problem, rng):
-    """Every other rank on devices on which blocks take other times."""
-    (costs,) = problem.chain.costs
-    factor = 0.7 + 0.6 * rng.random(max(problem.chain.kinds) + 1)
-    at = factor[list(problem.chain.kinds)]
-    other = replace(
-        costs, forward_s=costs.forward_s * at, backward_s=costs.backward_s * at[:, None]
-    )
-    slots = tuple(
-        replace(slot, costs=stage % problem.num_ranks % 2)
-        for stage, slot in enumerate(problem.chain.slots)
-    )
-    return replace(
-        problem,
-        chain=replace(problem.chain, costs=(costs, other), slots=slots),
-        backward_transient_bytes=problem.backward_transient_bytes * 2,
-        longest_forward_s=(costs.forward_s, other.forward_s),
-    )

@@ -2,8 +2,7 @@
 
 The programme here is another than the planner's own (planner/solver.py counts blocks of a kind for
 CP-SAT in rounded units): a binary for every interval that a stage may be and for every block,
-strategy and stage, in floating point, solved to a relative gap of 1e-9. For a split backward the
-longest paths of the timelines of its answers are added as rows until the timeline says no more.
+strategy and stage, in floating point, solved to a relative gap of 1e-9.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ import pytest
 
 from planner.partition import partition
 from planner.problem import Load
-from planner.split_problem import split_durations, split_tails
-from planner.split_search import Splitter
-from planner.timeline_path import PathFinder
 from tests.oracles.random_chains import draw_chain
 
 pywraplp = pytest.importorskip("ortools.linear_solver.pywraplp")
 
-CLOSED, SPLIT = 84, 16
+CLOSED = 100
 _GAP = 1e-9
 
 
@@ -169,7 +165,7 @@ def mid_size(number):
 
 
 def test_there_are_100_problems():
-    assert CLOSED + SPLIT >= 100
+    assert CLOSED >= 100
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -184,63 +180,3 @@ def test_the_dynamic_programme_finds_what_highs_finds(part):
         assert best.step_time_s == pytest.approx(least, rel=1e-7)
         found += 1
     assert found >= CLOSED // 8
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_the_split_search_finds_what_highs_finds_with_paths_as_rows(part):
-    for number in range(part, SPLIT, 4):
-        schedule = ("zb-h1", "zbv", "v-half", "dualpipev")[number % 4]
-        problem = draw_chain(
-            [6, number],
-            schedule,
-            ranks=3 if schedule == "zb-h1" else 2,
-            blocks=12,
-            micro=6,
-            unlike=number % 3 == 0,
-            mixed=number % 8 < 4,
-            strategies=1,
-        )
-        best = Splitter(problem).best()
-        assert best.bound_s == pytest.approx(best.step_time_s, rel=1e-9)
-        assert best.step_time_s == pytest.approx(by_rows(problem), rel=1e-7)
-
-
-def by_rows(problem):
-    """The least timeline by HiGHS, one row for every path that a timeline showed."""
-    chain, finder = problem.chain, PathFinder(problem.schedule)
-    made = Programme(chain)
-    step = made.solver.NumVar(0, made.solver.infinity(), "")
-    while True:
-        bound = made.least(step)
-        starts, strategies = made.plan()
-        durations = split_durations(problem, starts, strategies)
-        longest = finder.longest(durations, split_tails(problem, starts))
-        if longest.step_time_s <= bound * (1 + 1e-8):
-            return longest.step_time_s
-        made.solver.Add(step >= row_of(problem, made, longest.path))
-
-
-def row_of(problem, made, path):
-    """The path's length as a sum over the programme's variables."""
-    chain = problem.chain
-    length = 0.0
-    for s, (forward, inputs, weight, down, up) in enumerate(path.counts.tolist()):
-        index = chain.slots[s].costs
-        ahead, late = chain.costs[index].forward_s, problem.weight_s[index]
-        both = forward * ahead + (weight - inputs) * late
-        figure = both[:, None] + inputs * chain.costs[index].backward_s
-        length += made.of_blocks(s, figure)
-        length += made.at_start(s, down * chain.send_forward_s[s] + up * chain.send_backward_s[s])
-    # Tails here are linear in what a rank holds, so that its stages can be told apart.
-    for s in problem.schedule.stages_of(path.rank):
-        tails = np.asarray(
-            [
-                [
-                    problem.held.tail_s(path.rank, ((i, max(i, j)),))
-                    for j in range(chain.num_blocks + 1)
-                ]
-                for i in range(chain.num_blocks)
-            ]
-        )
-        length += made.of_range(s, tails)
-    return length

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from shardwright.commands.asked import figures_of
 
 from planner.layout.layout_ground import base_run
 from planner.space import Space
 from shardwright import api
-from shardwright.commands.asked import figures_of
 from simulator.plan import Recompute
 from simulator.recompute_kind import RECOMPUTE_KINDS
 from simulator.training_run.footprint import footprint

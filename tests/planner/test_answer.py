@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.answer import SearchOptions, Setting, search_setting
-from planner.bound import lower_bounds, totals_of
+from planner.bound import lower_bounds
 from planner.partition import partition
 from planner.problem import (
     BlockCosts,
@@ -26,6 +26,7 @@ from profiles.errors import InputError, UnknownNameError
 from simulator.plan import Plan, Recompute, Stage
 from simulator.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
 from simulator.workload import Workload
+from tests.oracles.chain_totals import totals_of
 
 GIB = 2.0**30
 
@@ -85,7 +86,6 @@ class HandMadeCosts:
             edge_bytes=np.zeros((n, n + 1)),
             send_forward_s=np.zeros((p, n)),
             send_backward_s=np.zeros((p, n)),
-            reshard_s=np.zeros((len(kinds), len(kinds))),
         )
 
     def plan(self, cell, found):

@@ -8,10 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.bound import least_busiest_s, lower_bounds, totals_of
+from planner.bound import least_busiest_s, lower_bounds
 from planner.cell import Cell
 from planner.partition import partition
 from planner.problem import BlockCosts, Load, PartitionProblem, StageSlot
+from tests.oracles.chain_totals import totals_of
 
 
 def random_problem(n, p, m, schedule, seed):
@@ -40,7 +41,6 @@ def random_problem(n, p, m, schedule, seed):
         edge_bytes=np.zeros((n, n + 1)),
         send_forward_s=0.1 * rng.random((p, n)),
         send_backward_s=0.1 * rng.random((p, n)),
-        reshard_s=np.zeros((2, 2)),
     )
 
 
@@ -88,7 +88,6 @@ def test_the_bound_is_reached_by_equal_blocks():
         edge_bytes=np.zeros((4, 5)),
         send_forward_s=np.zeros((4, 4)),
         send_backward_s=np.zeros((4, 4)),
-        reshard_s=np.zeros((1, 1)),
     )
     cell = Cell(
         pp=4, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule="1f1b", vpp=1, global_batch=8

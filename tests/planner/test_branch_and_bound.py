@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,30 +177,6 @@ def test_progress_reports_a_shrinking_gap():
     assert seen[0][2] == pytest.approx((4.0 - 1.0) / 4.0)
 
 
-def test_a_sharper_bound_is_asked_for_once_and_keeps_cells_from_being_solved():
-    # Bounds 1, 2, 3, 4; the first two are sharpened to 6 and 5, the third is solved in 4, and the
-    # fourth is no better: neither 6 nor 5 is ever solved.
-    asked, calls = [], []
-    cells = make_cells(4)
-    sharp = {cells[0]: 6.0, cells[1]: 5.0, cells[2]: 0.0, cells[3]: 0.0}
-
-    def sharpen(cell):
-        asked.append(cell)
-        return sharp[cell]
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray([1.0, 2.0, 3.0, 4.0]),
-        refine_from([7.0, 7.0, 4.0, 9.0], [6.0, 5.0, 4.0, 9.0], calls),
-        sharpen=sharpen,
-        clock=ticking(),
-        extra_refinements=0,
-    )
-    assert asked == cells[:3]
-    assert calls == [2]
-    assert (outcome.bound_s, outcome.refined, outcome.pruned) == (4.0, 1, 3)
-
-
 def test_runners_up_are_predicted_in_the_order_of_their_estimates():
     # Families of two cells each. Bounds say 2 before 4, estimates 9 against 5: with one runner-up
     # to show, only the family of the last two cells is refined.
@@ -222,72 +197,3 @@ def test_runners_up_are_predicted_in_the_order_of_their_estimates():
     )
     assert calls == [0, 4]
     assert [plan.step_time_s for plan in outcome.plans] == [1.0, 5.0]
-
-
-def test_open_cells_are_closed_least_bound_first_with_little_work_before_much():
-    # Refined: bounds 1, 2, 3 under plans of 6, 5, 4. The first takes much work; the second closes
-    # at once to 3.5 and the third is then known to hold nothing better than 3.5. The first is asked
-    # again with all its work, which proves 3.5.
-    asked = []
-    cells = make_cells(3)
-
-    def close(known, below, effort):
-        asked.append((cells.index(known.cell), below, effort < 1))
-        if known.cell == cells[0]:
-            return replace(known, bound_s=1.5 if effort < 1 else below)
-        if known.cell == cells[1]:
-            prediction = make_prediction(3.5)
-            return Refinement(cell=cells[1], bound_s=3.5, plan=PLAN, prediction=prediction)
-        return replace(known, bound_s=below)
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray([1.0, 2.0, 3.0]),
-        refine_from([6.0, 5.0, 4.0], [1.0, 2.0, 3.0], []),
-        close=close,
-        clock=ticking(),
-        extra_refinements=0,
-    )
-    little = [(0, 4.0, True), (1, 4.0, True), (2, 3.5, True), (0, 3.5, True)]
-    assert asked == [*little, (0, 3.5, False)]
-    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (3.5, 3.5)
-    assert outcome.complete
-
-
-def test_closing_ends_where_three_cells_in_a_row_stay_open():
-    # Nothing closes: all five are asked once with little work, then the first with more.
-    asked = []
-    cells = make_cells(5)
-
-    def close(known, below, effort):
-        asked.append(cells.index(known.cell))
-        return known
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]),
-        refine_from([9.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], []),
-        close=close,
-        clock=ticking(),
-        extra_refinements=0,
-    )
-    assert asked == [0, 1, 2, 3, 4, 0]
-    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (1.0, 9.0)
-
-
-def test_an_interrupt_while_closing_keeps_what_is_proved():
-    cells = make_cells(2)
-
-    def close(known, below, effort):
-        raise KeyboardInterrupt
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray([1.0, 9.0]),
-        refine_from([6.0, 9.0], [2.0, 9.0], []),
-        close=close,
-        clock=ticking(),
-        extra_refinements=0,
-    )
-    assert not outcome.complete
-    assert (outcome.bound_s, outcome.plans[0].step_time_s) == (2.0, 6.0)

@@ -1,6 +1,5 @@
-"""Blocks that branch: ideals, orders, fillings, and the programme over ideals."""
+"""Blocks that branch: ideals, orders, and the programme over ideals."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -14,13 +13,6 @@ from planner.cell_costs import CellSolver
 from planner.costs import SimulatorCosts
 from planner.ideal_costs import IdealCosts
 from planner.ideal_partition import nested_pairs, partition_ideals
-from planner.near_even import (
-    balanced_filling,
-    near_even_fillings,
-    path_bounds,
-    stage_seconds,
-    timeline_seconds,
-)
 from planner.ordered import Ordered
 from planner.partition import partition
 from planner.problem import Partition, stage_memory_bytes, step_time
@@ -30,7 +22,7 @@ from profiles.errors import InputError
 from simulator.plan import Recompute
 from simulator.stack import load_stack
 from simulator.workload import Workload
-from tests.oracles.random_branches import SHAPES, BranchModel, nested
+from tests.oracles.random_branches import SHAPES, BranchModel
 from tests.simulator.hand_made import cluster, device, link
 
 TOWERS = [(0, 1), (1, 4), (2, 3), (3, 4)]  # two towers of two blocks, and what joins them
@@ -126,29 +118,6 @@ def test_the_programme_over_ideals_prices_as_the_chain_of_its_order_does(shape, 
 def some_plan(costs, cell):
     found = partition(costs.problem(cell))
     return costs.plan(cell, found)
-
-
-def test_fillings_are_all_and_bounded_by_their_timelines():
-    rng = np.random.default_rng(3)
-    model = BranchModel(rng, "towers", 7, unlike=True)
-    costs = costs_of(model)
-    cell = cell_of(costs, "interleaved", vpp=2)
-    lattice = lattice_of(model.graph, 1000)
-    cuts = near_even_fillings(lattice, 4, 1000)
-    mine = {
-        tuple(lattice.blocks(int(i), int(j)) for i, j in itertools.pairwise(row)) for row in cuts
-    }
-    assert mine == {f for f in nested(model, 4) if {len(b) for b in f} <= {1, 2}}
-    assert near_even_fillings(lattice, 4, len(cuts) - 1) is None
-    problem = IdealCosts(costs, lattice).problem(cell)
-    bounds, seconds = path_bounds(problem, cell, cuts), timeline_seconds(problem, cell, cuts)
-    assert (bounds <= seconds * (1 + 1e-12)).all()
-    assert (bounds > 0.3 * seconds).all()  # sends, which the paths leave out, take long here
-    # The filling whose slowest stage is fastest.
-    filling = balanced_filling(problem)
-    forward, backward = stage_seconds(problem, cuts)
-    slowest = (forward + backward).max(axis=1)
-    assert tuple(filling) in {tuple(row) for row in cuts[slowest <= slowest.min() * (1 + 1e-12)]}
 
 
 def test_two_equal_towers_are_cut_across():

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.bound import lower_bounds
+from planner.cell_costs import CellSolver
 from planner.costs import SimulatorCosts
-from planner.interleave import Interleaver, interleaved_step_time
 from planner.partition import partition
 from planner.problem import Partition, stage_memory_bytes, step_time
 from planner.search import search
 from planner.space import Ground, Space, legal_cells
+from planner.timeline_search import TimelineSearch
 from profiles.document import encode, to_json
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
@@ -114,33 +115,18 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
             assert objective == pytest.approx(step, rel=1e-6)
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
-@given(random_plans().filter(lambda case: case[1].vpp > 1))
-def test_an_interleaved_plan_is_within_the_bound_of_its_own_memory(case):
-    # With just the memory that the plan is predicted to need, no bound may be above its time.
-    costs, cell, found = case
-    prediction = costs.predict(costs.plan(cell, found))
-    problem = costs.interleaved(cell)
-    predicted = prediction.step_time_s.value
-    exact = interleaved_step_time(problem, found.starts, found.strategies)
-    assert exact == pytest.approx(predicted, rel=1e-9)
-    over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
-    rounding = 100 * problem.chain.num_blocks * cell.num_microbatches  # bytes are rounded up
-    bound = Interleaver(problem.with_capacity(over + rounding)).bound_s
-    assert bound <= predicted * (1 + 1e-9)
-
-
 def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
     for priced, costs in sorted(PRICED.items()):
         model, cluster = MODELS[priced[0]], CLUSTERS[priced[1]]
+        solver = CellSolver(costs, solver="auto", seed=0, workers=1)
         for cell in cells_of(model, cluster, 16, Space(schedule=("interleaved",)))[::5]:
-            interleaver = Interleaver(costs.interleaved(cell))
-            found = interleaver.best()
+            found = TimelineSearch(solver.by_timeline(cell)).best()
             assert found is not None
             prediction = costs.predict(costs.plan(cell, found))
             assert prediction.fits
-            assert found.step_time_s == pytest.approx(prediction.step_time_s.value, rel=1e-9)
-            assert interleaver.bound_s <= found.step_time_s * (1 + 1e-9)
+            assert found.step_time_s <= prediction.step_time_s.value * (1 + 1e-9)
+            if cell.zero_stage < 3:
+                assert found.step_time_s == pytest.approx(prediction.step_time_s.value, rel=1e-9)
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)

@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.mixed_devices import MixedSolution, NoMixedSolution, plan_mixed_devices
-from planner.mixed_stages import MixedDevice, MixedProblem, Split, best_splits
+from planner.mixed_devices import MixedSolution
+from planner.mixed_stages import Split, best_splits
 from profiles.errors import InputError
 from simulator.durations import Durations
 from simulator.mixed_replicas import Replica, mixed_step
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
+from tests.planner.mixed_problem import (
+    MixedDevice,
+    MixedProblem,
+    NoMixedSolution,
+    plan_mixed_devices,
+)
 
 
 def problem(devices, microbatches, reduce_s, **more):

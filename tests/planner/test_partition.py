@@ -51,7 +51,6 @@ def make_problem(
     tail=None,
     sends=None,
     inputs=None,
-    reshard=None,
     capacity=1e9,
 ):
     """A problem from figures per kind; what is left out costs nothing."""
@@ -98,7 +97,6 @@ def make_problem(
         edge_bytes=edges(pick(inputs, zero)),
         send_forward_s=np.arange(1, stages + 1)[:, None] * pick(sends, zero),
         send_backward_s=np.arange(2, stages + 2)[:, None] * pick(sends, zero),
-        reshard_s=np.zeros((options, options)) if reshard is None else np.asarray(reshard),
     )
 
 
@@ -115,10 +113,6 @@ def problems(draw):
     times = (
         (lambda *s: rng.integers(1, 5, s).astype(float)) if whole else (lambda *s: rng.random(s))
     )
-    reshard = None
-    if draw(st.booleans()) and options > 1:
-        reshard = np.full((options, options), float(rng.integers(0, 3)))
-        np.fill_diagonal(reshard, 0.0)
     return make_problem(
         kinds,
         schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
@@ -133,7 +127,6 @@ def problems(draw):
         tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
         sends=times(size) * draw(st.sampled_from([0.0, 0.1])),
         inputs=rng.integers(0, 3, size),
-        reshard=reshard,
         capacity=float(rng.integers(5, 8 + 20 * n)),
     )
 
@@ -152,7 +145,6 @@ def brute_force(problem):
         for s, (i, j) in enumerate(itertools.pairwise(edges)):
             chosen = every[:, i:j]
             back = costs.backward_s[rows[i:j], chosen].sum(axis=1)
-            back = back + problem.reshard_s[chosen[:, :-1], chosen[:, 1:]].sum(axis=1)
             saved = costs.saved_bytes[rows[i:j], chosen]
             # What one micro-batch holds while each block runs, then the other micro-batches.
             one = np.cumsum(saved, axis=1) + costs.transient_bytes[rows[i:j], chosen]
@@ -300,22 +292,6 @@ def test_recompute_is_chosen_only_where_memory_is_short():
     assert sorted(found.strategies[:2]) == [0, 1]
     assert found.strategies[2:] == (0, 0)
     assert found.step_time_s == 33.0
-
-
-def test_unlike_neighbours_pay_for_resharding():
-    # One stage, budget for one saved block of three; changing strategy costs 5: a, b, b has one
-    # change: B = 1 + 2 + 2 + 5 = 10, all b has none: 6.
-    problem = make_problem(
-        [0] * 3,
-        stages=1,
-        microbatches=1,
-        backward=[[1.0, 2.0]],
-        saved=[[10, 0]],
-        reshard=[[0.0, 5.0], [5.0, 0.0]],
-        capacity=10.0,
-    )
-    assert partition(problem).strategies == (1, 1, 1)
-    assert partition(problem).step_time_s == 6.0
 
 
 def test_nothing_fits_is_none():

@@ -16,7 +16,7 @@ from planner.problem import Partition
 from planner.search import search
 from planner.space import Ground, Space, legal_cells
 from planner.split_problem import rank_peaks, split_durations, split_tails, stage_figures
-from planner.split_search import Splitter
+from planner.timeline_search import TimelineSearch
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_cluster
 from simulator.runnable import runnable_schedules
@@ -91,14 +91,14 @@ def test_a_cell_is_solved_as_trying_every_plan_solves_it(schedule):
         if prediction.fits:
             steps.append(prediction.step_time_s.value)
     assert solved.step_time_s == pytest.approx(min(steps), rel=1e-9)
-    assert solved.bound_s == pytest.approx(min(steps), rel=1e-9)
+    assert solved.bound_s <= min(steps) * (1 + 1e-9)
 
 
 def test_a_v_lays_the_first_and_the_last_blocks_on_rank_0():
     model, cluster = HandMadeModel(6), get_cluster("2xh100-sxm")
     costs = costs_of(model, cluster, 8)
     (cell,) = cells_of(model, cluster, 8, Space(schedule=("zbv",), pp=(2,), micro_batch=(1,)))
-    found = Splitter(costs.split(cell)).best().partition
+    found = TimelineSearch(costs.split(cell)).best()
     plan = costs.plan(cell, found)
     assert plan.stages_of(0) == (0, 3)
     assert plan.stages_of(1) == (1, 2)
@@ -120,7 +120,7 @@ def test_a_named_schedule_is_planned_beside_others():
         stack=load_stack(),
         clock=lambda: 0.0,
     )
-    assert answer.status == "optimal"
+    assert answer.bound <= answer.step_time_s
     assert {answer.plan.schedule, *(o.plan.schedule for o in answer.alternatives)} == {
         "zbv",
         "1f1b",

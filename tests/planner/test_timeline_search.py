@@ -1,0 +1,126 @@
+"""The search by timelines: by hand, its moments, its memory, its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulator.held_activations import Kept
+from simulator.held_activations import most_held as simulated_most_held
+
+from planner.split_moments import most_held, split_moments
+from planner.timeline_search import TimelineSearch, timeline_step_s
+from profiles.errors import InputError
+from simulator.schedule import build_schedule
+from tests.oracles.random_chains import V_SCHEDULES, draw_chain, split_fits
+
+
+def of_units(schedule, *, ranks, blocks, micro):
+    """Equal blocks of one second for each of F, I and W, and nothing else."""
+    problem = draw_chain(
+        0,
+        schedule,
+        ranks=ranks,
+        blocks=blocks,
+        micro=micro,
+        unlike=False,
+        mixed=False,
+        strategies=1,
+    )
+    one = np.ones(blocks)
+    (costs,) = problem.chain.costs
+    costs = replace(costs, forward_s=one, backward_s=2 * one[:, None])
+    sends = np.zeros_like(problem.chain.send_forward_s)
+    chain = replace(
+        problem.chain,
+        kinds=(0,) * blocks,
+        costs=(costs,),
+        send_forward_s=sends,
+        send_backward_s=sends,
+    )
+    held = replace(problem.held, chain=chain, tail_s=lambda rank, ranges: 0.0)
+    return replace(problem, held=held, weight_s=(one,))
+
+
+def test_zb_h1_over_equal_stages_by_hand():
+    # Two ranks of two blocks, F = I = W = 2 s, four micro-batches. The last rank ends last: a
+    # forward before it (2), its own 4 x 6 s of work; no idle time between.
+    found = TimelineSearch(of_units("zb-h1", ranks=2, blocks=4, micro=4)).best()
+    assert found.starts == (0, 2)
+    assert found.step_time_s == pytest.approx(2 + 24)
+
+
+def test_zbv_gives_every_rank_equal_work():
+    # Stages of one block: rank 1 begins one F later and has 2 x 4 x 3 s of work.
+    found = TimelineSearch(of_units("zbv", ranks=2, blocks=4, micro=4)).best()
+    assert found.starts == (0, 1, 2, 3)
+    assert found.step_time_s == pytest.approx(25)
+
+
+def test_equal_interleaved_stages_take_as_long_as_narayanan_says():
+    # 8 equal blocks of F 1, B 2 on 2 ranks x 2 stages, M = 4, no sends, no tail: a stage has 2
+    # blocks, T = 6, R = 12; M R + (p - 1) R / v = 48 + 6 = 54 (SC'21, section 2.2.2).
+    problem = of_units("interleaved", ranks=2, blocks=8, micro=4)
+    assert TimelineSearch(problem).best().step_time_s == pytest.approx(54)
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", *V_SCHEDULES])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_moments_hold_what_the_simulator_counts(schedule, ranks):
+    per_rank = 2 if schedule in V_SCHEDULES else 1
+    micro = 3 * ranks
+    made = build_schedule(
+        schedule, num_ranks=ranks, num_microbatches=micro, stages_per_rank=per_rank
+    )
+    held = most_held(schedule, ranks, micro, per_rank)
+    # In units of a micro-batch on a stage: before its I, and until its W.
+    before = Kept.units(made.num_stages, kept_for_weights=0.0)
+    assert held.sum(axis=0).tolist() == list(simulated_most_held(made, before))
+    for rank, most in enumerate(simulated_most_held(made)):
+        known = split_moments(schedule, ranks, micro, per_rank, rank)
+        assert known.done.max() <= micro
+        assert (known.whole + known.half).sum(axis=1).max() == most
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "v-half", "dualpipev"])
+def test_plans_fit_and_no_memory_has_none(schedule, unlike):
+    ranks = 3
+    problem = draw_chain(
+        7, schedule, ranks=ranks, blocks=14, micro=8, unlike=unlike, mixed=False, strategies=2
+    )
+    slots = tuple(replace(slot, capacity_bytes=0.0) for slot in problem.chain.slots)
+    held = replace(problem.held, chain=replace(problem.chain, slots=slots))
+    problem = replace(problem, held=held)
+    assert TimelineSearch(problem).best() is None
+    fitted = []
+    for room in (14.0, 20.0, 40.0, 1e9):
+        larger = problem.with_capacity(room)
+        found = TimelineSearch(larger).best()
+        if found is not None:
+            assert split_fits(larger, found)
+            fitted.append(found.step_time_s)
+    assert fitted
+    assert fitted[-1] <= min(fitted) * 1.01
+
+
+def test_a_plan_is_under_the_time_that_is_asked_for_or_none():
+    problem = draw_chain(
+        3, "zbv", ranks=4, blocks=26, micro=16, unlike=False, mixed=True, strategies=1
+    )
+    found = TimelineSearch(problem).best()
+    assert found.step_time_s == pytest.approx(timeline_step_s(problem, found), rel=1e-12)
+    assert TimelineSearch(problem).best(below=found.step_time_s * 0.99) is None
+    again = TimelineSearch(problem).best(below=found.step_time_s * 1.5)
+    assert again == found
+    assert TimelineSearch(problem).best(known=found.starts).step_time_s <= found.step_time_s
+
+
+def test_two_copies_of_the_model_are_no_stages_in_turn():
+    problem = draw_chain(
+        0, "zbv", ranks=2, blocks=6, micro=4, unlike=False, mixed=False, strategies=1
+    )
+    made = build_schedule("dualpipe", num_ranks=2, num_microbatches=4)
+    with pytest.raises(InputError, match="neither stages in turn nor a V of two"):
+        replace(problem, schedule=made)
