@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -235,6 +236,7 @@ def plan(
     if space is None:
         space = axes.space()
     if isinstance(model, str):
+        work = _as_counted(model, work)
         degrees = tp_degrees_for(where) if space.tp is None else tuple(sorted({1, *space.tp}))
         model = trace(
             model,
@@ -247,6 +249,11 @@ def plan(
         raise InputError(
             f"a traced model or a model's name is wanted, got {type(model).__name__}; "
             "shardwright.trace(module, inputs) traces a module"
+        )
+    if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
+        raise InputError(
+            f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
+            f"traced with {model.sequence_length}; make them equal"
         )
     from planner.search import search
 
@@ -262,6 +269,15 @@ def plan(
         time_limit_s=time_limit_s,
         progress=progress,
     )
+
+
+def _as_counted(model: str, work: Workload) -> Workload:
+    """The workload, counted in samples where a sample of the model is no sequence of tokens."""
+    import_from_here(model)
+    sample = sample_of(model, work.sequence_length if work.sequence_length > 1 else None)
+    if sample.counted_in == "samples":
+        return replace(work, counted_in="samples", sequence_length=1)
+    return work
 
 
 def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
