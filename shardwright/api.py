@@ -88,10 +88,13 @@ def trace(
             raise InputError(f"{model}: inputs, targets and loss_fn go with a module, not a name")
         import_from_here(model)
         spec = resolve_model(model)
-        length = sample_of(model, sequence_length).sequence_length
+        sample = sample_of(model, sequence_length)
     else:
         spec = _spec_of(model, inputs, targets, loss_fn, sequence_length)
-        length = sample_of_factory(spec, sequence_length).sequence_length
+        sample = sample_of_factory(spec, sequence_length)
+    length = sample.sequence_length
+    if sample.counted_in == "samples":
+        length = sequence_length or 1  # no such dimension: whatever is said is kept
     dtype = Workload(global_batch=1, sequence_length=length, precision=precision).compute_dtype
     return trace_model(
         spec,

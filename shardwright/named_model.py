@@ -75,9 +75,12 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
             )
         return Sample(sequence_length=tokens, assumptions=built.assumptions)
     if seq is not None and seq not in built.input_sizes:
-        raise InputError(
-            f"--seq {seq}: {spec.source} makes its own inputs, and no dimension of them is {seq}; "
-            "leave --seq out, or let the factory say what a sample is (tokens_per_sample)"
+        told = (
+            f"--seq {seq} is ignored: {spec.source} makes its own inputs, and no dimension of them "
+            f"is {seq}; costs are per sample (tokens_per_sample of the factory)"
+        )
+        return Sample(
+            sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, told)
         )
     if seq is not None:
         said = f"a sample is {seq} tokens, as --seq says"

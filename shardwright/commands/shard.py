@@ -57,9 +57,7 @@ def shard(
             micro_batch=micro_batch,
             micro_batches=micro_batches,
             precision=precision,
-            memory_limit_bytes=parse_quantity(memory, "bytes", where="--memory")
-            if memory
-            else None,
+            memory_limit_bytes=limit_bytes,
             time_limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
             assumptions=assumed,
         )
