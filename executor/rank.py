@@ -32,8 +32,7 @@ from executor.torch_pipeline import Pipeline
 from profiles.errors import MismatchError
 from profiles.model.loaders import ModelSpec
 from simulator.plan import Plan
-from simulator.schedule import build_schedule
-from simulator.schedule_shape import SPLIT_SCHEDULES
+from simulator.schedule import build_schedule, schedule_kind
 
 LEARNING_RATE = 1e-4
 
@@ -112,7 +111,7 @@ class Rank:
             cut = self.plan.stages[index]
             built = build_meta(spec, micro_batch=self.plan.micro_batch, **settings)
             names = parameter_names(built.module)
-            split = SplitBackward() if self.plan.schedule in SPLIT_SCHEDULES else None
+            split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             if flow is not None:
                 stage: StageModule = BranchStage(
                     built, flow, cut.first_block, cut.last_block, split=split

@@ -3,7 +3,7 @@
 1. every legal cell is priced at once by its lower bound; cells that surely lack memory fall;
 2. cells are refined in the order of their bounds, exactly inside, by the event timeline at last;
 3. it ends when no bound is left under the best plan: status `optimal` where best and bound meet
-   within OPTIMAL_GAP, else `feasible` with the gap;
+   within tolerances.OPTIMAL_GAP, else `feasible` with the gap;
 4. nothing fits: status `infeasible`, with the nearest plan and changes under which one exists.
 
 Equal inputs give equal answers, apart from `search_time_s` and where a time limit cuts in.
@@ -26,11 +26,10 @@ from planner.explain import why_not_first
 from planner.infeasible import explain_infeasible, nearest_misses
 from planner.relax import Candidate
 from planner.space import MAX_FREE_VPP, Ground, Space, legal_cells
+from planner.tolerances import status_of
 from profiles.errors import InputError
 from simulator.plan_file import Alternative, PlanFile, Relaxation
 
-OPTIMAL_GAP = 1e-4  # relative; the default at which MIP solvers call an answer optimal (Gurobi 12
-#                     reference manual, MIPGap; read 2026-11-21)
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
 TRIED_RUNNERS_UP = 9  # cells solved at most to find them
@@ -163,7 +162,7 @@ def _answer(
     gap = max(0.0, (step.value - outcome.bound_s) / step.value)
     cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
     return PlanFile(
-        status="optimal" if gap <= OPTIMAL_GAP else "feasible",
+        status=status_of(gap),
         bound=outcome.bound_s,
         gap=gap,
         step_time_s=step.value,

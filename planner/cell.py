@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.schedule_shape import SPLIT_SCHEDULES, rank_of_stage
+from simulator.schedule import schedule_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -34,7 +34,7 @@ class Cell:
 
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""
-        return rank_of_stage(self.schedule, self.pp, stage)
+        return schedule_kind(self.schedule).rank_of(self.pp, stage)
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in chain order."""
@@ -43,7 +43,7 @@ class Cell:
     @property
     def splits_backward(self) -> bool:
         """True where gradients of inputs and of weights are actions of their own."""
-        return self.schedule in SPLIT_SCHEDULES
+        return schedule_kind(self.schedule).splits_backward
 
     def __str__(self) -> str:
         """`tp4 pp2 dp4, 1f1b, micro-batch 2, zero 1`."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cell import Cell
-from planner.split_moments import most_held
+from simulator.in_flight import in_flight as held_by_ranks
 
 Counts = npt.NDArray[np.intp]
 Held = npt.NDArray[np.float64]
@@ -41,31 +41,12 @@ class Moments:
 def in_flight(cell: Cell) -> tuple[int, ...]:
     """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
     the first, where the backward is split: those before their I, of which all is kept)."""
-    m, p = cell.num_microbatches, cell.pp
-    if cell.schedule == "none":
-        return (1,)
-    if cell.schedule == "gpipe":
-        return (m,) * p
-    if cell.schedule == "1f1b":
-        return tuple(min(m, p - s) for s in range(p))
-    if cell.splits_backward:
-        held = most_held(cell.schedule, p, m, cell.vpp)
-        found = [0] * cell.num_stages
-        for rank in range(p):
-            for turn, stage in enumerate(cell.stages_of(rank)):
-                found[stage] = int(held[turn, rank])
-        return tuple(found)
-    return _kept_at_peak(p, m, cell.vpp)
-
-
-@functools.cache
-def _kept_at_peak(num_ranks: int, num_microbatches: int, stages_per_rank: int) -> tuple[int, ...]:
-    """Per virtual stage of an interleaved schedule, the last time that a rank's sum is highest:
-    after its last forward, with the backwards still to come, of its first stage last."""
-    p, v = num_ranks, stages_per_rank
-    ahead = (v - 1) * p + 2 * (p - 1 - np.arange(p)) + 1
-    left = np.minimum(ahead, num_microbatches * v)
-    return tuple(_turns(left, p, v).T.ravel().tolist())
+    held = held_by_ranks(cell.schedule, cell.pp, cell.num_microbatches, cell.vpp, until_input=True)
+    found = [0] * cell.num_stages
+    for rank, stages in enumerate(held):
+        for count, stage in zip(stages, cell.stages_of(rank), strict=True):
+            found[stage] = count
+    return tuple(found)
 
 
 @functools.cache

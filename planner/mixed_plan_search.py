@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from planner.mixed_prices import MixedPrices, check_rates
 from planner.mixed_search import MOST_STAGES, MixedOutcome, mixed_keys, search_mixed
 from planner.search import search
 from planner.space import Space
+from planner.tolerances import status_of
 from planner.traced import Traced
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
@@ -25,7 +27,6 @@ from simulator.stack import Stack
 from simulator.workload import Workload
 
 UNLIKE = "replicas that differ"
-OPTIMAL_GAP = 1e-4  # as in planner.answer
 _TRIED_STAGES = tuple(range(1, MOST_STAGES + 1))
 
 
@@ -65,15 +66,17 @@ def plan_mixed(
     """The best plan, what it was compared with, its bound and what is left out.
 
     usd_per_hour  of a device of each type, as far as known
-    time_limit_s  for each ordinary search, and for that of replicas that differ
+    time_limit_s  for all searches together: of what is left each has an equal share
 
     Searched are the ordinary plans on each part of the cluster (`mixed_parts`) and, for 1F1B,
     replicas that differ (`mixed_search`). Raises InputError where a device has no rate for the
     precision and where the pins leave nothing to search.
     """
     start = clock()
+    end = math.inf if time_limit_s is None else start + time_limit_s
     check_rates(cluster, workload.precision, workload.compute_dtype)
     prices = _prices(traced, cluster, workload, space=space, stack=stack)
+    parts = parts_of(cluster, space, _slowest(prices))
     found = [
         _ordinary(
             traced,
@@ -83,11 +86,12 @@ def plan_mixed(
             usd_per_hour=usd_per_hour,
             solver=solver,
             seed=seed,
-            limit_s=time_limit_s,
+            limit_s=None if time_limit_s is None else _left(clock, end) / (len(parts) - i + 1),
+            clock=clock,
         )
-        for part in parts_of(cluster, space, _slowest(prices))
+        for i, part in enumerate(parts)
     ]
-    keys = mixed_keys(prices, space) if prices.stages else ()
+    keys = mixed_keys(prices, space, in_time=lambda: clock() < end) if prices.stages else ()
     if not keys and not any(each.answer for each in found):
         raise InputError(
             f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "
@@ -100,7 +104,7 @@ def plan_mixed(
         usd_per_hour=usd_per_hour,
         below_s=best.step_time_s,
         clock=clock,
-        time_limit_s=time_limit_s,
+        time_limit_s=None if time_limit_s is None else _left(clock, end),
     )
     compared = [_compared(each, usd_per_hour) for each in found]
     compared.append(_unlike(outcome, keys_left=bool(keys)))
@@ -123,6 +127,10 @@ def plan_mixed(
     else:
         raise InputError(f"the searches ended without a plan: {found[0].why_not}")
     return replace(answer, search_time_s=clock() - start)
+
+
+def _left(clock: Callable[[], float], end_s: float) -> float:
+    return max(0.0, end_s - clock())
 
 
 def _prices(
@@ -165,7 +173,10 @@ def _ordinary(
     solver: str,
     seed: int,
     limit_s: float | None,
+    clock: Callable[[], float],
 ) -> _Found:
+    if limit_s == 0.0:
+        return _Found(part=part, why_not="not searched: the time limit was reached")
     one_type = len(set(part.devices)) == 1
     try:
         answer = search(
@@ -178,6 +189,7 @@ def _ordinary(
             price=usd_per_hour.get(part.devices[0]) if one_type else None,
             seed=seed,
             time_limit_s=limit_s,
+            clock=clock,
         )
     except InputError as error:
         return _Found(part=part, why_not=str(error))
@@ -277,7 +289,7 @@ def _with_unlike(
         used[name] = used.get(name, 0) + 1
     return replace(
         answer,
-        status="optimal" if gap <= OPTIMAL_GAP else "feasible",
+        status=status_of(gap),
         chosen=UNLIKE,
         bound=bound,
         gap=gap,
@@ -315,7 +327,7 @@ def _with_ordinary(
         ordinary = replace(ordinary, plan=plan, machine=prices.cluster.machine)
     return replace(
         answer,
-        status="optimal" if gap <= OPTIMAL_GAP and best.part.exact else "feasible",
+        status=status_of(gap) if best.part.exact else "feasible",
         chosen=best.part.title,
         bound=bound,
         gap=gap,

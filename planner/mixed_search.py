@@ -93,9 +93,11 @@ def search_mixed(
     )
 
 
-def mixed_keys(prices: MixedPrices, space: Space) -> tuple[MixedKey, ...]:
+def mixed_keys(
+    prices: MixedPrices, space: Space, *, in_time: Callable[[], bool] = lambda: True
+) -> tuple[MixedKey, ...]:
     """Every key of the space: degrees of which some type has a whole group in a node; without the
-    ZeRO stages that a higher one beats in both time and memory."""
+    ZeRO stages that a higher one beats in both time and memory, as long as there is time to ask."""
     found = []
     batch = prices.workload.global_batch
     for tp in prices.traced.tp_degrees:
@@ -116,7 +118,8 @@ def mixed_keys(prices: MixedPrices, space: Space) -> tuple[MixedKey, ...]:
                 found += [
                     key
                     for at, key in enumerate(stages)
-                    if not any(prices.needs_less(other, key) for other in stages[at + 1 :])
+                    if not in_time()
+                    or not any(prices.needs_less(other, key) for other in stages[at + 1 :])
                 ]
     return tuple(found)
 

@@ -6,19 +6,17 @@ solves each (planner/search.py) and only shows those under which a plan was real
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from planner.other_clusters import Rebuild, larger_clusters, with_more_memory
 from planner.space import Space
-from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
 from profiles.units import format_bytes
 from simulator.plan import Plan, Recompute
 from simulator.plan_file import Relaxation
 
-_MOST_TIMES = 1024  # devices are doubled at most to so many times what was asked
 _FREED = {
     "micro_batch": "--micro-batch {plan.micro_batch}",
     "zero": "--zero {plan.zero_stage}",
@@ -27,9 +25,6 @@ _FREED = {
     "dp": "--dp {plan.dp}",
     "schedule": "--schedule {plan.schedule}",
 }
-_NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
-
-Rebuild = Callable[[str], Cluster]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +98,7 @@ def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
 
 
 def _more_devices(space: Space, cluster: Cluster, rebuild: Rebuild) -> Iterator[Candidate]:
-    times = 2
-    while times <= _MOST_TIMES:
-        larger = grown(cluster, times, rebuild)
+    for larger in larger_clusters(cluster, rebuild):
         yield Candidate(
             kind="devices",
             space=space,
@@ -113,27 +106,12 @@ def _more_devices(space: Space, cluster: Cluster, rebuild: Rebuild) -> Iterator[
             change=f"{larger.num_devices} devices instead of {cluster.num_devices}",
             flag=f"--on {larger.name}",
         )
-        times *= 2
 
 
 def _larger_devices(
     space: Space, cluster: Cluster, other_devices: tuple[Device, ...], rebuild: Rebuild
 ) -> Iterator[Candidate]:
-    """The same number of a device with more memory: same vendor first, least memory first."""
-    if not cluster.homogeneous:
-        return
-    now = cluster.groups[0].device
-    larger = [
-        device
-        for device in other_devices
-        if device.usable_bytes > now.usable_bytes and device.type == now.type
-    ]
-    larger.sort(key=lambda d: (d.vendor != now.vendor, d.usable_bytes, d.name))
-    for device in larger:
-        try:
-            changed = with_device(cluster, device, rebuild)
-        except InputError:
-            continue  # so many of them make no node
+    for device, changed in with_more_memory(cluster, other_devices, rebuild):
         yield Candidate(
             kind="memory",
             space=space,
@@ -141,35 +119,3 @@ def _larger_devices(
             change=f"devices with {format_bytes(device.memory_bytes.value)} ({device.name})",
             flag=f"--on {changed.name}",
         )
-
-
-def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
-    """The cluster with so many times the nodes: by its name where the name says how it is built,
-    else with its outermost level reaching all of them."""
-    match = _NAMED.match(cluster.name)
-    if match is not None:
-        nodes = int(match.group(1) or 1) * times
-        return rebuild(f"{nodes}x{match.group(2)}x{match.group(3)}")
-    groups = tuple(replace(group, count=group.count * times) for group in cluster.groups)
-    devices = cluster.num_devices * times
-    levels = cluster.levels
-    if levels:
-        outer = replace(levels[-1], domain_size=max(levels[-1].domain_size, devices))
-        levels = (*levels[:-1], outer)
-    name = f"{cluster.name} with {times} times the nodes"
-    return replace(cluster, name=name, groups=groups, levels=levels)
-
-
-def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
-    """The cluster with all devices replaced: by its name where that says how it is built, else in
-    place, with the links as they are.
-
-    Raises InputError where the named cluster cannot be.
-    """
-    short = min((device.name, *device.aliases), key=len)
-    match = _NAMED.match(cluster.name)
-    if match is not None:
-        nodes = f"{match.group(1)}x" if match.group(1) else ""
-        return rebuild(f"{nodes}{match.group(2)}x{short}")
-    groups = tuple(replace(group, device=device) for group in cluster.groups)
-    return replace(cluster, name=f"{cluster.name} with {short}", groups=groups)

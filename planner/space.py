@@ -15,12 +15,9 @@ from planner.divisors import divisors
 from planner.pinned_axes import check_axes, pins_of
 from profiles.errors import InputError
 from simulator.plan import Recompute
-from simulator.runnable import FREE_SCHEDULES, why_not_runnable
-from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
+from simulator.runnable import free_schedules, runnable_schedules, why_not_runnable
+from simulator.schedule import schedule_kind
 
-SCHEDULE_NAMES = ("1f1b", "gpipe", "interleaved", "none", *SPLIT_SCHEDULES)
-"""`none` has one pipeline rank. A free axis means FREE_SCHEDULES (simulator/runnable.py); the
-executor runs the others too, where they are named."""
 MAX_FREE_VPP = 8  # a free vpp is tried up to this; more stages per rank must be pinned
 
 
@@ -29,7 +26,8 @@ class Space:
     """Allowed values per axis; None where free.
 
     zero       ZeRO stages 0 to 3
-    schedule   names of SCHEDULE_NAMES; None means FREE_SCHEDULES
+    schedule   names of runnable_schedules(), `none` for one pipeline rank; None means
+               free_schedules()
     recompute  kinds that a block may use; None means all, mixed block by block
 
     Raises InputError for empty axes, counts below 1 and unknown names.
@@ -45,13 +43,13 @@ class Space:
     recompute: tuple[Recompute, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_axes(self, {"schedule": SCHEDULE_NAMES, "recompute": tuple(Recompute)})
+        check_axes(self, {"schedule": runnable_schedules(), "recompute": tuple(Recompute)})
 
     def allows(self, axis: str, value: int | str) -> bool:
         """True where `value` is allowed on `axis`."""
         allowed = getattr(self, axis)
         if axis == "schedule" and allowed is None:
-            return value in FREE_SCHEDULES
+            return value in free_schedules()
         return allowed is None or value in allowed
 
     @property
@@ -108,11 +106,6 @@ def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
 
 def runnable(cell: Cell, precision: str) -> str:
     """Why a cell is not legal, or "": there is no such schedule, or the executor cannot run it."""
-    if cell.schedule == "interleaved" and cell.num_microbatches % cell.pp:
-        return (
-            f"interleaved 1f1b needs micro-batches in whole rounds of pp={cell.pp}, there are "
-            f"{cell.num_microbatches}"
-        )
     return why_not_runnable(
         pp=cell.pp,
         dp=cell.dp,
@@ -171,21 +164,16 @@ def _schedules(space: Space, ground: Ground, pp: int) -> Iterator[tuple[str, int
         if space.allows("schedule", "none") and space.allows("vpp", 1):
             yield "none", 1
         return
-    for name in SCHEDULE_NAMES:
-        if not space.allows("schedule", name):
+    for name in runnable_schedules():
+        if name == "none" or not space.allows("schedule", name):
             continue
-        if name in ("1f1b", "gpipe") and space.allows("vpp", 1):
-            yield name, 1
-        if name in SPLIT_SCHEDULES:
-            vpp = SHAPES[name].stages_per_rank
-            if space.allows("vpp", vpp) and pp * vpp <= ground.num_blocks:
+        wanted = schedule_kind(name).stages_per_rank
+        most = ground.num_blocks // pp
+        if wanted == 0 and space.vpp is None:
+            most = min(most, MAX_FREE_VPP)
+        for vpp in range(2, most + 1) if wanted == 0 else (wanted,):
+            if space.allows("vpp", vpp) and vpp <= most:
                 yield name, vpp
-        if name == "interleaved":
-            most = ground.num_blocks // pp
-            most = most if space.vpp is not None else min(most, MAX_FREE_VPP)
-            for vpp in range(2, most + 1):
-                if space.allows("vpp", vpp):
-                    yield name, vpp
 
 
 def _zero_stages(space: Space, dp: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 A forward adds a micro-batch to its stage; `I` leaves of it what the weights' gradients still need,
 `W` takes that too; a full `B` is both (Qi et al., arXiv 2401.10241, section 2.3 and equation 7; the
-same count as simulator/held_activations.py). Ranks run their actions in order whatever these take,
+same count as simulator/in_flight.py). Ranks run their actions in order whatever these take,
 so that no timeline is needed.
 """
 
@@ -96,13 +96,3 @@ def _walk(schedule: Schedule, rank: int) -> Counts:
         elif weights:
             half[turn], done[turn] = half[turn] - 1, done[turn] + 1
     return np.asarray(rows, dtype=np.intp)
-
-
-def most_held(name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Counts:
-    """[v, ranks] micro-batches of which each stage keeps all, when its rank does of most; in the
-    order of the virtual stages of each turn (a V's second turn is reversed)."""
-    found = []
-    for rank in range(num_ranks):
-        known = split_moments(name, num_ranks, num_microbatches, stages_per_rank, rank)
-        found.append(known.whole[int(known.whole.sum(axis=1).argmax())])
-    return np.asarray(found, dtype=np.intp).T

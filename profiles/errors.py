@@ -37,12 +37,15 @@ class InputError(ShardwrightError):
 class UnknownNameError(InputError):
     """A name that is not among the known ones; the message offers the nearest known name.
 
-    Parameters: what kind of thing was named, the name, the known names, where it was read.
+    Parameters: what kind of thing was named, the name, the known names, where it was read; `meant`
+    is what it stands for, where that is known.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, where: str = "", meant: str = ""
+    ) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = [meant] if meant else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         place = f" ({where})" if where else ""
         listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from planner.branch_and_bound import Progress
 from planner.layout.layout_answer import LayoutFile
-from planner.layout.rules import layout_stacks
 from planner.space import Space
 from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
@@ -31,6 +30,7 @@ from simulator.plan_file import PlanFile
 from simulator.predict import predict as _predict
 from simulator.prediction import Prediction
 from simulator.stack import load_stack
+from simulator.training_run.framework import framework_names
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def cluster(text: str) -> Cluster:
 
 def frameworks() -> tuple[str, ...]:
     """The frameworks that `plan(..., stack=NAME)` plans for."""
-    return layout_stacks()
+    return framework_names()
 
 
 def trace(

@@ -30,7 +30,6 @@ from itertools import product
 from pathlib import Path
 
 from planner.layout.layout_question import LayoutAsk, LayoutQuestion
-from planner.layout.rules import load_layout_rules
 from planner.space import Space
 from planner.sweep import Posed, Question
 from profiles.document import content_hash, read_document
@@ -57,6 +56,7 @@ from shardwright.plan_options import (
 )
 from shardwright.plan_request import default_precision
 from shardwright.solve_task import job_of, task_of
+from simulator.training_run.framework import load_framework
 from simulator.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
@@ -176,7 +176,7 @@ def _precision(grid: Grid, on: str, local: Path | None) -> tuple[str, tuple[str,
 
 
 def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
-    load_layout_rules(grid.stack)
+    load_framework(grid.stack)
     return LayoutAsk(
         stack=grid.stack,
         precision=first_precision(grid.precision),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiles.errors import InputError
-from simulator.schedule_shape import SHAPES, rank_of_stage
+from simulator.schedule import schedule_kind
 from simulator.workload import Workload
 
 PLAN_SCHEMA = "shardwright/plan@1"
@@ -59,7 +59,7 @@ class Plan:
     cluster        name of the cluster; cluster_hash  its content
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
                    s % pp, or where the schedule lies in a V on the rank there and back again
-                   (simulator/schedule_shape.py)
+                   (ScheduleKind.placement)
     zero_stage     0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over dp
     seed           the only source of randomness; solver_workers  fixed, for equal answers
     """
@@ -94,10 +94,10 @@ class Plan:
                 f"pp={self.pp} x vpp={self.vpp} needs {self.pp * self.vpp} stages, the plan has "
                 f"{len(self.stages)}"
             )
-        shape = SHAPES.get(self.schedule)
-        if shape and shape.splits_backward and self.vpp != shape.stages_per_rank:
+        kind = schedule_kind(self.schedule)
+        if kind.splits_backward and not kind.takes_stages(self.vpp):
             raise InputError(
-                f"the schedule {self.schedule!r} has {shape.stages_per_rank} stages per rank, the "
+                f"the schedule {self.schedule!r} has {kind.stages_per_rank} stages per rank, the "
                 f"plan has vpp={self.vpp}"
             )
         expected = 0
@@ -140,7 +140,7 @@ class Plan:
 
     def pp_rank_of(self, stage: int) -> int:
         """Pipeline rank that runs a virtual stage."""
-        return rank_of_stage(self.schedule, self.pp, stage)
+        return schedule_kind(self.schedule).rank_of(self.pp, stage)
 
     def tp_group(self, pp_rank: int, dp_rank: int = 0) -> tuple[int, ...]:
         """Ranks that split the layers of one pipeline rank and replica."""

@@ -15,7 +15,7 @@ from simulator.memory import (
 )
 from simulator.plan import Plan
 from simulator.prediction import RankMemory
-from simulator.schedule_shape import SPLIT_SCHEDULES
+from simulator.schedule import schedule_kind
 from simulator.stack import Stack
 from simulator.step_tail import held_parameters
 from simulator.timeline import Timeline
@@ -78,7 +78,7 @@ def _stage_bytes(
             is_first=stage == 0,
             is_last=last,
             buffers_apart=apart,
-            splits_backward=plan.schedule in SPLIT_SCHEDULES,
+            splits_backward=schedule_kind(plan.schedule).splits_backward,
         )
     cut = plan.stages[stage]
     return branched_stage_bytes(
@@ -86,5 +86,5 @@ def _stage_bytes(
         received=crossing_bytes(graph, cut.first_block),
         sent=crossing_bytes(graph, cut.last_block),
         buffers_apart=apart,
-        splits_backward=plan.schedule in SPLIT_SCHEDULES,
+        splits_backward=schedule_kind(plan.schedule).splits_backward,
     )

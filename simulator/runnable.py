@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from simulator.plan import Plan
-from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
+from simulator.schedule import schedule_kind, schedule_names
 
-RUNNABLE_SCHEDULES = ("none", *SHAPES)
-"""Schedules that the executor runs."""
 
-FREE_SCHEDULES = tuple(name for name in RUNNABLE_SCHEDULES if name not in SPLIT_SCHEDULES)
-"""Schedules that a search chooses from by itself; others are planned where a user names them."""
+def runnable_schedules() -> tuple[str, ...]:
+    """Schedules that the executor runs: of one copy of the model, and known before the step."""
+    kinds = map(schedule_kind, schedule_names())
+    return tuple(kind.name for kind in kinds if kind.copies == 1 and not kind.follows_durations)
+
+
+def free_schedules() -> tuple[str, ...]:
+    """Schedules that a search over blocks chooses from by itself; others are planned where a user
+    names them."""
+    return tuple(n for n in runnable_schedules() if not schedule_kind(n).splits_backward)
 
 
 def why_not_runnable(
@@ -27,21 +33,17 @@ def why_not_runnable(
 
     The planner asks before it proposes a plan, the executor before it runs one.
     """
-    if schedule not in RUNNABLE_SCHEDULES:
+    if schedule not in runnable_schedules():
         return f"the executor does not run the schedule {schedule!r}"
     if pp == 1 and schedule != "none":
         return f"the schedule {schedule!r} needs pp of 2 or more"
     if pp > 1 and schedule == "none":
         return "pp of 2 or more needs a schedule"
-    wanted = SHAPES[schedule].stages_per_rank if schedule in SHAPES else 1
-    if (vpp < 2) if wanted == 0 else (vpp != wanted):
+    kind = schedule_kind(schedule)
+    if not kind.takes_stages(vpp):
         return f"vpp={vpp} does not go with the schedule {schedule!r}"
-    least = SHAPES[schedule].microbatches_per_rank * pp if schedule in SHAPES else 0
-    if num_microbatches is not None and num_microbatches < least:
-        return (
-            f"{schedule} needs {least} micro-batches or more on pp={pp}, there are "
-            f"{num_microbatches}"
-        )
+    if num_microbatches is not None and kind.why_not(pp, num_microbatches):
+        return kind.why_not(pp, num_microbatches)
     if zero_stage and dp == 1:
         return f"zero_stage={zero_stage} shards over dp, which is 1"
     if precision == "fp16":

@@ -2,18 +2,18 @@
 
 An `Action` prints and parses as in torch.distributed.pipelining: `2F0` is the forward of stage 2
 on micro-batch 0, `B` a full backward, `I` the gradient of the inputs alone, `W` that of the
-weights alone. A `Schedule` as CSV has one line per rank and one action per cell; torch reads it.
+weights alone.
 
-A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule under a name, in a
-file of its own in `simulator/schedules/`; every file there is read, no list is kept.
+A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule, registered under a
+`ScheduleKind`, in a file of its own in `simulator/schedules/`; every file there is read. Planner,
+prices, memory and executor ask the kind; no other list of schedules is kept.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -103,46 +103,6 @@ class Schedule:
         share = self.num_microbatches // self.copies
         copy = stage // self.stages_per_copy
         return range(copy * share, (copy + 1) * share)
-
-    def to_csv(self) -> str:
-        """One line per rank, actions separated by commas, as torch's runtime reads it."""
-        return "".join(",".join(str(action) for action in row) + "\n" for row in self.ranks)
-
-
-def schedule_from_csv(text: str, name: str = "csv") -> Schedule:
-    """The schedule in a CSV as torch writes it (idle cells are empty); raises InputError.
-
-    Where parts of the stages share no micro-batch with the others, they are copies of the model.
-    """
-    rows = tuple(
-        tuple(Action.parse(cell) for cell in line.split(",") if cell.strip())
-        for line in text.splitlines()
-        if line.strip()
-    )
-    actions = [action for row in rows for action in row]
-    if not actions:
-        raise InputError("the schedule has no actions")
-    count = max(action.stage for action in actions) + 1
-    owner = {action.stage: rank for rank, row in enumerate(rows) for action in row}
-    if set(owner) != set(range(count)):
-        missing = sorted(set(range(count)) - set(owner))
-        raise InputError(f"the schedule has stages up to {count - 1} but none numbered {missing}")
-    return Schedule(
-        name=name,
-        num_microbatches=max(action.microbatch for action in actions) + 1,
-        stage_to_rank=tuple(owner[stage] for stage in range(count)),
-        ranks=rows,
-        copies=_copies(actions, count),
-    )
-
-
-def _copies(actions: list[Action], num_stages: int) -> int:
-    """Into how many equal parts the stages fall that share no micro-batch."""
-    taken: list[set[int]] = [set() for _ in range(num_stages)]
-    for action in actions:
-        taken[action.stage].add(action.microbatch)
-    parts = 1 + sum(a.isdisjoint(b) for a, b in itertools.pairwise(taken))
-    return parts if num_stages % parts == 0 else 1
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -243,29 +203,6 @@ def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Acti
     return (own, Action(stage + 1, action.kind, mb))
 
 
-def in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Per virtual stage, the most micro-batches whose activations it keeps at once."""
-    held = [0] * schedule.num_stages
-    most = [0] * schedule.num_stages
-    for row in schedule.ranks:
-        for action in row:
-            if action.kind is ActionKind.FORWARD:
-                held[action.stage] += 1
-                most[action.stage] = max(most[action.stage], held[action.stage])
-            elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
-                held[action.stage] -= 1
-    return tuple(most)
-
-
-def picture(schedule: Schedule) -> str:
-    """The order of actions as a text grid, one line per rank, without times."""
-    width = max(len(str(action)) for row in schedule.ranks for action in row) + 1
-    return "\n".join(
-        f"rank {rank}  " + "".join(str(action).ljust(width) for action in row).rstrip()
-        for rank, row in enumerate(schedule.ranks)
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
     """What a schedule may depend on beside its ranks and micro-batches.
@@ -293,16 +230,86 @@ class ScheduleOptions:
 
 
 ScheduleFunction = Callable[[int, int, ScheduleOptions], Schedule]
+HeldFunction = Callable[[int, int, int], tuple[tuple[int, ...], ...]]
+"""From ranks, micro-batches and stages per rank to the micro-batches that each stage of each rank
+keeps when its rank keeps most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleKind:
+    """A schedule's name and all that follows from it; whatever depends on a schedule asks here.
+
+    placement        of its virtual stages on the ranks
+    stages_per_rank  how many it needs; 0 for two or more, as the plan says
+    splits_backward  runs the gradients of inputs (I) and of weights (W) as actions of their own
+    copies           of the model that it holds (`Schedule.copies`)
+    pairs            runs a forward beside a backward, so that the all-to-alls of each hide under
+                     the other's compute (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4)
+    microbatches_per_rank   it needs so many times the number of ranks, at least
+    whole_rounds     it needs micro-batches in multiples of the number of ranks
+    even             it needs even numbers of ranks and of micro-batches
+    follows_durations  its order depends on how long actions take, so that no plan file names it
+    closed_form      its idle time is that of 1F1B's closed form; of others it is the timeline's
+    words            other names for it in published rows, lower case with hyphens
+    held             what it keeps in flight in closed form, until the weights' gradients are
+                     there; None: it is counted off the actions
+    """
+
+    name: str
+    placement: Placement = Placement.LOOP
+    stages_per_rank: int = 1
+    splits_backward: bool = False
+    copies: int = 1
+    pairs: bool = False
+    microbatches_per_rank: int = 0
+    whole_rounds: bool = False
+    even: bool = False
+    follows_durations: bool = False
+    closed_form: bool = False
+    words: tuple[str, ...] = ()
+    held: HeldFunction | None = None
+
+    def why_not(self, num_ranks: int, num_microbatches: int) -> str:
+        """Why it cannot run so many micro-batches on so many ranks, or ""."""
+        least = self.microbatches_per_rank * num_ranks
+        has = f"pp={num_ranks}, there are {num_microbatches}"
+        if num_microbatches < least:
+            return f"{self.name} needs {least} micro-batches or more on {has}"
+        if self.whole_rounds and num_microbatches % num_ranks:
+            return f"{self.name} needs micro-batches in whole rounds of {has}"
+        if self.even and (num_ranks % 2 or num_microbatches % 2):
+            return f"{self.name} needs even numbers of ranks and of micro-batches: {has}"
+        return ""
+
+    def takes_stages(self, stages_per_rank: int) -> bool:
+        """Whether ranks may hold so many stages each."""
+        wanted = self.stages_per_rank
+        return stages_per_rank >= 2 if wanted == 0 else stages_per_rank == wanted
+
+    def rank_of(self, num_ranks: int, stage: int) -> int:
+        """The pipeline rank that holds a virtual stage.
+
+        >>> [schedule_kind("zbv").rank_of(3, stage) for stage in range(6)]
+        [0, 1, 2, 2, 1, 0]
+        """
+        turn, place = divmod(stage, num_ranks)
+        return num_ranks - 1 - place if turn % 2 and self.placement is Placement.V else place
+
 
 # Filled by the files in simulator/schedules when the first schedule is asked for.
-SCHEDULES: dict[str, ScheduleFunction] = {}
+_KINDS: dict[str, ScheduleKind] = {}
+_MAKERS: dict[str, ScheduleFunction] = {}
+_PIPELINES: list[str] = []
 
 
-def register(name: str) -> Callable[[ScheduleFunction], ScheduleFunction]:
-    """Decorator: the function makes the schedule `name`."""
+def register(kind: ScheduleKind) -> Callable[[ScheduleFunction], ScheduleFunction]:
+    """Decorator: the function makes the schedules of this kind."""
 
     def put(function: ScheduleFunction) -> ScheduleFunction:
-        SCHEDULES[name] = function
+        if kind.name != "none" and kind.name not in _KINDS:
+            _PIPELINES.append(kind.name)
+        _KINDS[kind.name] = kind
+        _MAKERS[kind.name] = function
         return function
 
     return put
@@ -314,10 +321,24 @@ def _read_all() -> None:
     importlib.import_module("simulator.schedules")
 
 
-def schedule_names() -> tuple[str, ...]:
-    """Names that `build_schedule` knows."""
+def schedule_kind(name: str) -> ScheduleKind:
+    """What a schedule's name says; raises UnknownNameError."""
     _read_all()
-    return tuple(sorted(SCHEDULES))
+    if name not in _KINDS:
+        raise UnknownNameError("schedule", name, _KINDS)
+    return _KINDS[name]
+
+
+def schedule_names() -> tuple[str, ...]:
+    """Names that `build_schedule` knows, in the order of their registration."""
+    _read_all()
+    return tuple(_KINDS)
+
+
+def pipeline_names() -> Sequence[str]:
+    """Schedules of two ranks or more, in the order of their registration; it grows with them."""
+    _read_all()
+    return _PIPELINES
 
 
 @functools.lru_cache(maxsize=256)
@@ -334,9 +355,7 @@ def build_schedule(
 
     Raises UnknownNameError for another name, InputError for counts that the schedule cannot take.
     """
-    _read_all()
-    if name not in SCHEDULES:
-        raise UnknownNameError("schedule", name, SCHEDULES)
+    schedule_kind(name)
     if num_ranks < 1 or num_microbatches < 1 or stages_per_rank < 1:
         raise InputError(
             f"a schedule needs at least one rank, micro-batch and stage per rank, got {num_ranks}, "
@@ -345,4 +364,4 @@ def build_schedule(
     options = ScheduleOptions(
         stages_per_rank=stages_per_rank, durations=durations, kept_for_weights=kept_for_weights
     )
-    return SCHEDULES[name](num_ranks, num_microbatches, options)
+    return _MAKERS[name](num_ranks, num_microbatches, options)

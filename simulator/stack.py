@@ -1,78 +1,15 @@
-"""The stack: what a training framework keeps per parameter, when it communicates, what overlaps."""
+"""`load_stack`: what our executor keeps, from its framework file."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-from pathlib import Path
+from simulator.executor_states import ExecutorStates
+from simulator.training_run.framework import load_framework
 
-from profiles.document import read_document
-from profiles.errors import UnknownNameError
-
-STACK_SCHEMA = "shardwright/stack@1"
-STACK_FOLDER = Path(__file__).parents[1] / "profiles" / "data" / "stacks"
+Stack = ExecutorStates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionBytes:
-    """Bytes per parameter: the stored weight, the copy that is computed with, the gradient."""
-
-    parameter_bytes: float
-    working_copy_bytes: float
-    gradient_bytes: float
-
-    @property
-    def compute_bytes(self) -> float:
-        """Bytes of a weight as it is gathered and computed with."""
-        return self.working_copy_bytes or self.parameter_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerBytes:
-    """Bytes per parameter of each optimizer."""
-
-    adamw: float
-    sgd: float
-
-    def of(self, optimizer: str) -> float:
-        """Bytes a parameter of an optimizer's states."""
-        return self.adamw if optimizer == "adamw" else self.sgd
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
-    """Habits of the stack; the file of each stack says where each is read off."""
-
-    receive_buffers_per_microbatch: bool
-    sent_tensors_held_until_end: bool
-    gather_overlaps_compute: bool
-    gradients_whole_until_last: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """A training framework as data."""
-
-    name: str
-    date: str
-    source: str
-    fp32: PrecisionBytes
-    bf16: PrecisionBytes
-    fp16: PrecisionBytes
-    optimizer_bytes: OptimizerBytes
-    optimizer_traffic_bytes: OptimizerBytes
-    behaviour: Behaviour
-
-    def bytes_of(self, precision: str) -> PrecisionBytes:
-        """Of a precision: fp32, bf16 or fp16."""
-        return {"fp32": self.fp32, "bf16": self.bf16, "fp16": self.fp16}[precision]
-
-
-@functools.cache
-def load_stack(name: str = "torch") -> Stack:
-    """The stack that a file in profiles/data/stacks describes; raises UnknownNameError."""
-    path = STACK_FOLDER / f"{name}.toml"
-    known = sorted(p.stem for p in STACK_FOLDER.glob("*.toml"))
-    if name not in known:
-        raise UnknownNameError("stack", name, known)
-    return read_document(path, Stack, schema=STACK_SCHEMA)
+def load_stack() -> Stack:
+    """The section `executor` of profiles/data/frameworks/torch.toml."""
+    found = load_framework("torch").executor
+    assert found is not None
+    return found

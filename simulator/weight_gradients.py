@@ -20,7 +20,7 @@ from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Par
 from simulator.block_cost import measured_block, price_block
 from simulator.in_step import price_in_step
 from simulator.plan import Plan, Recompute
-from simulator.schedule_shape import SPLIT_SCHEDULES
+from simulator.schedule import schedule_kind
 
 
 def weight_gradient_ops(block: Block) -> dict[int, float]:
@@ -65,7 +65,7 @@ def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluste
 
 def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> float:
     """Seconds per micro-batch of a stage's W; 0 where the schedule does not split the backward."""
-    if plan.schedule not in SPLIT_SCHEDULES:
+    if not schedule_kind(plan.schedule).splits_backward:
         return 0.0
     cut = plan.stages[stage]
     devices = plan.tp_group(plan.pp_rank_of(stage))

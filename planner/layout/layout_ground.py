@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from planner.layout.rules import LayoutRules
 from profiles.errors import InputError
 from profiles.hardware.catalog import node_design
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
 from profiles.model.transformer import Transformer
 from simulator.training_run.far_level import FarLevel
+from simulator.training_run.framework import FrameworkRules
 from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
 from simulator.workload import MOST
@@ -24,7 +24,7 @@ def base_run(
     model: Transformer,
     cluster: Cluster,
     *,
-    rules: LayoutRules,
+    rules: FrameworkRules,
     global_batch: int,
     seq_len: int,
     precision: str,

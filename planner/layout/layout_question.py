@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, run_options, unoffered
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
@@ -18,6 +17,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer
 from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.framework import load_framework
 from simulator.training_run.recalibrate import Calibration
 from simulator.training_run.training_run import TrainingRun
 
@@ -47,6 +47,9 @@ class LayoutQuestion:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
+        if self.space.recompute is not None:
+            meant = tuple(map(load_framework(self.stack).recompute_meant, self.space.recompute))
+            object.__setattr__(self, "space", replace(self.space, recompute=meant))
         if not 0.0 < self.fit_risk < 1.0:
             raise InputError(
                 f"--fit-risk {self.fit_risk:g}: the probability of running out of memory must be "
@@ -101,7 +104,7 @@ def solve_layouts(
 
 def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, LayoutGround]:
     """The run before its layout is chosen, and what the space is laid over."""
-    rules = load_layout_rules(question.stack)
+    rules = load_framework(question.stack).rules
     base = base_run(
         question.name,
         question.model,

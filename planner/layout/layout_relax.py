@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
-from planner.layout.rules import load_layout_rules
-from profiles.errors import ShardwrightError
+from planner.other_clusters import larger_clusters, with_more_memory
+from planner.pinned_axes import flag_of
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.host import has_host
 from profiles.units import format_bytes
-
-_NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
-_MOST_TIMES = 1024
+from simulator.training_run.framework import load_framework
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +34,7 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
 def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     """Host memory, where the framework can use it and the host is known: states, then half and all
     of the saved activations too."""
-    offers = load_layout_rules(question.stack).offers
+    offers = load_framework(question.stack).rules.offers
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
     offloaded = question
@@ -72,8 +69,7 @@ def layout_candidates(
     space, cluster = question.space, question.cluster
     for axis in (f.name for f in fields(LayoutSpace)):
         if getattr(space, axis) is not None:
-            freed = replace(space, **{axis: None})
-            flag = "--" + axis.replace("_", "-")
+            freed, flag = replace(space, **{axis: None}), flag_of(axis)
             yield LayoutCandidate(
                 kind=axis,
                 question=replace(question, space=freed),
@@ -81,38 +77,18 @@ def layout_candidates(
                 flag=f"no {flag}",
             )
     yield from offload_candidates(question)
-    named = _NAMED.match(cluster.name)
-    if named is None:
-        return
-    nodes, per_node, device = int(named[1] or 1), int(named[2]), named[3]
-    times = 2
-    while times <= _MOST_TIMES:
-        larger = _rebuilt(rebuild, f"{nodes * times}x{per_node}x{device}")
-        if larger is not None:
-            yield LayoutCandidate(
-                kind="devices",
-                question=replace(question, cluster=larger),
-                change=f"{larger.num_devices} devices",
-                flag=f"--on {larger.name}",
-            )
-        times *= 2
-    here = cluster.groups[0].device
-    others = [get_device(name) for name in device_names]
-    for other in sorted(others, key=lambda found: (found.usable_bytes, found.name)):
-        if other.usable_bytes <= here.usable_bytes or other.type != here.type:
-            continue
-        swapped = _rebuilt(rebuild, f"{nodes}x{per_node}x{other.name}")
-        if swapped is not None:
-            yield LayoutCandidate(
-                kind="memory",
-                question=replace(question, cluster=swapped),
-                change=f"{other.name} ({format_bytes(other.usable_bytes)} usable)",
-                flag=f"--on {swapped.name}",
-            )
-
-
-def _rebuilt(rebuild: Callable[[str], Cluster], name: str) -> Cluster | None:
-    try:
-        return rebuild(name)
-    except ShardwrightError:
-        return None
+    for larger in larger_clusters(cluster, rebuild):
+        yield LayoutCandidate(
+            kind="devices",
+            question=replace(question, cluster=larger),
+            change=f"{larger.num_devices} devices",
+            flag=f"--on {larger.name}",
+        )
+    others = tuple(get_device(name) for name in device_names)
+    for device, swapped in with_more_memory(cluster, others, rebuild):
+        yield LayoutCandidate(
+            kind="memory",
+            question=replace(question, cluster=swapped),
+            change=f"{device.name} ({format_bytes(device.usable_bytes)} usable)",
+            flag=f"--on {swapped.name}",
+        )

@@ -144,7 +144,7 @@ class _Search:
         self.end = math.inf if time_limit_s is None else self.start + time_limit_s
         self.found: dict[tuple[object, ...], PricedLayout] = {}
         self.open: list[tuple[Candidates, int]] = []
-        self.lightest: list[tuple[float, int, TrainingRun]] = []
+        self.lightest: list[tuple[float, TrainingRun]] = []
         self.best_s = math.inf
         self.left_s = math.inf
         self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
@@ -267,17 +267,17 @@ class _Search:
 
     def _note_lightest(self, layouts: Layouts) -> None:
         """Keeps the layouts with the lowest floors of memory."""
-        sharded = np.max(layouts.zero_stage, initial=0)
-        layouts = layouts.rows(np.flatnonzero(layouts.zero_stage == sharded))
+        sharded = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
+        layouts = layouts.rows(np.flatnonzero(sharded | (layouts.dp * layouts.cp == 1)))
         floors = self.floors.needed(layouts)
         for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
             run = layouts.run(self.prices.base, index)
-            self.lightest.append((float(floors[index]), len(self.lightest), run))
-        self.lightest = sorted(self.lightest)[:_OFTEN]
+            self.lightest.append((float(floors[index]), run))
+        self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_OFTEN]
 
     def _nearest(self) -> NearMiss | None:
         """Of the layouts with the lowest floors, the one that lacks least."""
-        misses = [(footprint(run, runs_program=False), run) for _, _, run in self.lightest]
+        misses = [(footprint(run, runs_program=False), run) for _, run in self.lightest]
         allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
         if not allowed:
             return None

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from planner.divisors import divisors
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Counts, Layouts
-from planner.layout.rules import LayoutRules
 from planner.layout.run_option import RunOption
 from planner.pinned_axes import check_axes, flag_of, pins_of
 from profiles.errors import InputError
 from profiles.model.transformer import Transformer
-
-_TWO_CHUNKS = frozenset({"zbv", "v-half", "v-min", "dualpipev"})
+from simulator.schedule import schedule_kind
+from simulator.training_run.framework import FrameworkRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class LayoutGround:
     """
 
     model: Transformer
-    rules: LayoutRules
+    rules: FrameworkRules
     num_devices: int
     node_devices: int
     global_batch: int
@@ -219,7 +218,7 @@ def layouts_of(space: LayoutSpace, ground: LayoutGround, meshes: Meshes) -> Layo
     keys = np.stack(
         [
             meshes.pp,
-            counts % meshes.pp == 0,
+            counts,
             meshes.dp * meshes.cp > 1,
             *(() if plain else (meshes.dp, meshes.cp)),
         ],
@@ -233,7 +232,7 @@ def layouts_of(space: LayoutSpace, ground: LayoutGround, meshes: Meshes) -> Layo
             pp=int(meshes.pp[i]),
             dp=int(meshes.dp[i]),
             cp=int(meshes.cp[i]),
-            whole_rounds=bool(counts[i] % meshes.pp[i] == 0),
+            microbatches=int(counts[i]),
         )
         for i in first.tolist()
     ]
@@ -265,14 +264,14 @@ def layouts_of(space: LayoutSpace, ground: LayoutGround, meshes: Meshes) -> Layo
 
 
 def _choices(
-    space: LayoutSpace, ground: LayoutGround, *, pp: int, dp: int, cp: int, whole_rounds: bool
+    space: LayoutSpace, ground: LayoutGround, *, pp: int, dp: int, cp: int, microbatches: int
 ) -> NDArray[np.int64]:
     """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
-    zeros = [z for z in _zero_stages(ground.rules, dp * cp) if space.allows("zero", z)]
+    zeros = [z for z in _zero_stages(ground.rules, pp, dp * cp) if space.allows("zero", z)]
     kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if space.allows("recompute", k)]
     rows = [
         (schedule, vpp, zero, kind, number)
-        for schedule, vpp in pipelines(space, ground, pp, whole_rounds=whole_rounds)
+        for schedule, vpp in pipelines(space, ground, pp, microbatches)
         for zero in zeros
         for kind in kinds
         for number, option in enumerate(ground.options)
@@ -282,36 +281,36 @@ def _choices(
     return np.asarray(rows, dtype=np.int64).reshape(-1, 5)
 
 
-def _zero_stages(rules: LayoutRules, replicas: int) -> tuple[int, ...]:
+def _zero_stages(rules: FrameworkRules, pp: int, replicas: int) -> tuple[int, ...]:
     """With one replica there is nothing to shard, unless the framework always does."""
-    return rules.zero_stages if replicas > 1 else rules.zero_stages[:1]
+    offered = rules.zero_stages_at(pp)
+    return offered if replicas > 1 else offered[:1]
 
 
 def pipelines(
-    space: LayoutSpace, ground: LayoutGround, pp: int, *, whole_rounds: bool
+    space: LayoutSpace, ground: LayoutGround, pp: int, microbatches: int
 ) -> list[tuple[int, int]]:
-    """(schedule's index, stages per rank); whole_rounds: pp divides the micro-batches."""
+    """(schedule's index, stages per rank)."""
+    plain = SCHEDULES.index("1f1b")
     if pp == 1:
-        return [(0, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
+        return [(plain, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
     asked = space.schedule or ground.rules.schedules
     layers = ground.model.num_layers
     found = []
     for name in asked:
-        number = SCHEDULES.index(name)
-        if name == "interleaved":
-            if not whole_rounds or "vpp" not in ground.rules.axes:
-                continue
+        number, kind = SCHEDULES.index(name), schedule_kind(name)
+        if kind.why_not(pp, microbatches) or layers < pp * kind.stages_per_rank:
+            continue
+        if kind.stages_per_rank:
+            if space.allows("vpp", kind.stages_per_rank):
+                found.append((number, kind.stages_per_rank))
+        elif "vpp" in ground.rules.axes:
             found += [
                 (number, vpp)
                 for vpp in range(2, layers // pp + 2)
                 if space.allows("vpp", vpp)
                 and (layers % (pp * vpp) == 0 or (layers + 2) % (pp * vpp) == 0)
             ]
-        elif name in _TWO_CHUNKS:
-            if space.allows("vpp", 2) and layers >= 2 * pp:
-                found.append((number, 2))
-        elif space.allows("vpp", 1):
-            found.append((number, 1))
     return found
 
 

@@ -9,23 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.run_option import RunOption
+from simulator.recompute_kind import RECOMPUTE_KINDS
+from simulator.schedule import pipeline_names
 from simulator.training_run.training_run import TrainingRun
 
 Counts = NDArray[np.int64]
 
-# The schedules and recompute kinds that a layout's index may mean, in a fixed order.
-SCHEDULES = (
-    "1f1b",
-    "interleaved",
-    "gpipe",
-    "zb-h1",
-    "zb-h2",
-    "zbv",
-    "v-half",
-    "v-min",
-    "dualpipev",
-)
-RECOMPUTE = ("none", "selective", "mlp", "minimal", "alternate", "full")
+# The schedules and recompute kinds that a layout's index may mean, in the order of registration.
+SCHEDULES = pipeline_names()
+RECOMPUTE = tuple(RECOMPUTE_KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,16 +8,18 @@ schedules that may keep less have as floor what a rank holds without activations
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from simulator.in_flight import most_in_flight
+from simulator.schedule import schedule_kind
 from simulator.training_run.footprint import rank_footprint
 from simulator.training_run.training_run import TrainingRun
 
-_KEEP_LESS = tuple(SCHEDULES.index(name) for name in ("v-half", "v-min", "zbv", "dualpipev"))
 Array = NDArray[np.float64]
 
 _AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage", "option")
@@ -96,7 +98,19 @@ class MemoryFloors:
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:
-    return np.asarray(np.isin(layouts.schedule, _KEEP_LESS) & (layouts.pp > 1))
+    named = [number for number, name in enumerate(SCHEDULES) if _may_keep_less(name)]
+    return np.asarray(np.isin(layouts.schedule, named) & (layouts.pp > 1))
+
+
+@functools.cache
+def _may_keep_less(schedule: str) -> bool:
+    """Whether a schedule's first rank may keep less than under 1F1B: it has other layers, or fewer
+    micro-batches in flight (16 of them on 4 ranks show the kind)."""
+    kind = schedule_kind(schedule)
+    if kind.stages_per_rank == 0:
+        return False
+    chunks = kind.stages_per_rank * kind.copies
+    return chunks > 1 or most_in_flight(schedule, 4, 16)[0] < most_in_flight("1f1b", 4, 16)[0]
 
 
 def _none(layouts: Layouts) -> NDArray[np.int64]:

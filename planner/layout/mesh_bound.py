@@ -23,10 +23,11 @@ from planner.layout.layout_space import LayoutGround, LayoutSpace, Meshes, pipel
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
 from planner.layout.run_option import RunOption
+from simulator.schedule import schedule_kind
 
 Array = NDArray[np.float64]
 
-_CLOSED = ("1f1b", "gpipe")
+
 # Kernels of larger micro-batches are no slower per sequence, but for the unevenness of what was
 # measured: those of powers of this number, taken so much faster, stand for all below.
 _POWER = 8
@@ -51,7 +52,7 @@ class MeshBounds:
         )
         self._prices = prices.at(one)
         self._known: dict[tuple[int, ...], float] = {}
-        self._waits: dict[tuple[int, bool], float] = {}
+        self._waits: dict[tuple[int, int], float] = {}
         self._least_s: float | None = None
 
     def coarse(self, meshes: Meshes) -> Array:
@@ -87,25 +88,26 @@ class MeshBounds:
     def _rounds(self, meshes: Meshes) -> Array:
         """[meshes] m + (p - 1) / v"""
         count = self._ground.global_batch // (meshes.dp * meshes.micro_batch)
-        whole = count % meshes.pp == 0
-        waits = np.zeros(len(meshes))
-        for pp in np.unique(meshes.pp).tolist():
-            for rounds in (False, True):
-                waits[(meshes.pp == pp) & (whole == rounds)] = self._waiting(pp, rounds)
-        return np.asarray(count + waits)
+        keys = meshes.pp * (self._ground.global_batch + 1) + count
+        kinds, first, where = np.unique(keys, return_index=True, return_inverse=True)
+        waits = [
+            self._waiting(int(meshes.pp[i]), int(count[i]))
+            for i in (first.tolist() if kinds.size else ())
+        ]
+        return np.asarray(count + np.asarray(waits)[where.ravel()]) if waits else count * 1.0
 
-    def _waiting(self, pp: int, rounds: bool) -> float:
-        if (pp, rounds) not in self._waits:
+    def _waiting(self, pp: int, microbatches: int) -> float:
+        if (pp, microbatches) not in self._waits:
             found = [
                 pp - 1.0
-                if SCHEDULES[number] in _CLOSED
+                if schedule_kind(SCHEDULES[number]).closed_form
                 else max(0.0, pp - 3.0) / (2.0 * vpp)
                 if SCHEDULES[number] == "interleaved"
                 else 0.0
-                for number, vpp in pipelines(self._space, self._ground, pp, whole_rounds=rounds)
+                for number, vpp in pipelines(self._space, self._ground, pp, microbatches)
             ]
-            self._waits[pp, rounds] = min(found, default=0.0)
-        return self._waits[pp, rounds]
+            self._waits[pp, microbatches] = min(found, default=0.0)
+        return self._waits[pp, microbatches]
 
     def _seconds(self, kinds: NDArray[np.int64]) -> Array:
         """[kinds] of one micro-batch on a pipeline of one rank."""
@@ -121,7 +123,7 @@ class MeshBounds:
             vpp=ones,
             zero_stage=0 * ones,
             micro_batch=size,
-            schedule=0 * ones,
+            schedule=0 * ones + SCHEDULES.index("1f1b"),
             recompute=0 * ones + RECOMPUTE.index("none"),
             recompute_layers=0 * ones,
             option=np.tile(np.arange(len(self._options)), len(kinds)),

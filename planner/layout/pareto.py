@@ -7,7 +7,6 @@ cluster, since on equal devices dollars and joules per token are proportional to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,12 +18,11 @@ from planner.layout.layout_space import legal_layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
+from planner.other_clusters import cluster_name
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from simulator.training_run.coefficients import CoefficientFile
-
-_NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
 
 
 def memory_front(
@@ -73,17 +71,16 @@ def device_front(
 
     Raises InputError for a cluster that is not named by its numbers (`16x8xh100-sxm`).
     """
-    named = _NAMED.match(question.cluster.name)
-    if named is None:
+    name = cluster_name(question.cluster)
+    if name is None:
         raise InputError(
             f"--pareto usd needs a cluster such as 16x8xh100-sxm, whose nodes can be counted; "
             f"{question.cluster.name} is not"
         )
-    nodes, per_node, device = int(named[1] or 1), int(named[2]), named[3]
-    counts = sorted({nodes, *(2**k for k in range(nodes.bit_length()) if 2**k <= nodes)})
+    counts = sorted({name.nodes, *(2**k for k in range(name.nodes.bit_length()))})
     best: list[tuple[Cluster, PricedLayout]] = []
     for count in counts:
-        part = rebuild(f"{count}x{per_node}x{device}")
+        part = rebuild(str(replace(name, nodes=count)))
         try:
             outcome, _ = solve_layouts(
                 replace(question, cluster=part), coefficients, [], clock=clock, runners_up=0

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import SCHEDULES, Layouts
+from simulator.schedule import ScheduleKind, schedule_kind
 from simulator.training_run.coefficients import CoefficientFile, assign
 from simulator.training_run.features import Features, features
 from simulator.training_run.step_time import StepParts, step_parts
@@ -53,7 +54,7 @@ _OF_MESH = (
     "wide_last",
     "host_step_s",
 )
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory")
+_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 # An idle share of 0 means that a closed form serves (step_time.py).
 _NEXT_TO_NONE = 1e-12
@@ -81,11 +82,7 @@ class LayoutPrices:
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
-        return np.asarray(
-            (layouts.pp == 1)
-            | (layouts.schedule == SCHEDULES.index("1f1b"))
-            | (layouts.schedule == SCHEDULES.index("gpipe"))
-        )
+        return np.asarray((layouts.pp == 1) | _closed(layouts))
 
     def step_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds; never above the step time."""
@@ -178,6 +175,8 @@ class LayoutPrices:
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
         known["dp"] = part.dp.astype(float)
         known["idle_share"] = _least_idle(known, part)
+        pairs = _of_schedules(lambda kind: kind.pairs)[part.schedule]
+        known["overlaps_experts"] = pairs.astype(np.float64)
         # What does not fit is refused when it is refined.
         known["over_memory"] = np.zeros(len(part))
         return step_parts(
@@ -208,6 +207,16 @@ def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
     return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
 
 
+def _closed(layouts: Layouts) -> NDArray[np.bool_]:
+    """[layouts] whether the schedule's idle time has a closed form."""
+    return _of_schedules(lambda kind: kind.closed_form)[layouts.schedule]
+
+
+def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:
+    """[SCHEDULES] whether it holds of each."""
+    return np.asarray([holds(schedule_kind(name)) for name in SCHEDULES])
+
+
 def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:
     """Lower bounds on `idle_share`; 0 where it is 0 by definition.
 
@@ -217,10 +226,7 @@ def _least_idle(x: dict[str, Array], layouts: Layouts) -> Array:
     Zero-bubble schedules may idle next to nothing.
     """
     interleaved = (layouts.schedule == SCHEDULES.index("interleaved")) & (layouts.vpp > 1)
-    plain = (layouts.schedule == SCHEDULES.index("1f1b")) | (
-        layouts.schedule == SCHEDULES.index("gpipe")
-    )
-    closed = (layouts.pp == 1) | plain
+    closed = (layouts.pp == 1) | _closed(layouts)
     pp, vpp = x["pp"], x["vpp"]
     forward = x["matmul_forward"] + x["grouped_forward"] + x["attention_forward"]
     forward = forward + x["pass_forward"] + x["score_forward"]

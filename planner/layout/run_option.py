@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from planner.layout.rules import LayoutRules
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.device import PRECISION_TYPES, Device
 from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.compression import REDUCTIONS, compression_of
+from simulator.training_run.framework import FrameworkRules
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.training_run import TrainingRun
 
@@ -71,7 +71,7 @@ class RunOption:
             return False
         return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
 
-    def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: LayoutRules) -> bool:
+    def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
         """Factors and chosen entries are of whole gradients, which ZeRO 2 and 3 never have;
         replicas that step alone share no states with others; and what the framework refuses."""
         if self.compression and zero_stage > 1:
@@ -159,7 +159,7 @@ class AskedOptions:
 
 
 def run_options(
-    asked: AskedOptions, base: TrainingRun, rules: LayoutRules, device: Device
+    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[RunOption, ...]:
     """Every option that is asked of a framework on a device, the framework's own ways first.
 
@@ -200,7 +200,7 @@ def run_options(
     return tuple(dict.fromkeys(found))
 
 
-def unoffered(asked: AskedOptions, rules: LayoutRules) -> list[str]:
+def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
     """What is asked beyond what the framework does, and what changes the numerics, in words."""
     wanted = {
         "bf16-reduce": "bf16" in asked.reductions,
@@ -227,7 +227,7 @@ def unoffered(asked: AskedOptions, rules: LayoutRules) -> list[str]:
 
 
 def precisions_of(
-    asked: AskedOptions, base: TrainingRun, rules: LayoutRules, device: Device
+    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[str, ...]:
     """The precisions to choose from; ("",) where the question has one."""
     if not asked.precisions:
@@ -243,7 +243,7 @@ def precisions_of(
     return asked.precisions
 
 
-def _must_have(name: str, rules: LayoutRules, device: Device) -> None:
+def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
     """Raises InputError for a precision that the device or the framework lacks."""
     if name not in PRECISION_TYPES:
         raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
@@ -257,7 +257,7 @@ def _must_have(name: str, rules: LayoutRules, device: Device) -> None:
     if name in LOW_PRECISIONS and name not in rules.precisions:
         raise InputError(
             f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
-            f"(profiles/data/layout_rules/{rules.name}.toml)"
+            f"(rules of its framework file)"
         )
 
 
@@ -267,7 +267,9 @@ def _has(device: Device, precision: str) -> bool:
     return PRECISION_TYPES[precision] in device.peak_flop_per_s
 
 
-def _orders(asked: tuple[str, ...], rules: LayoutRules, *, several_levels: bool) -> tuple[str, ...]:
+def _orders(
+    asked: tuple[str, ...], rules: FrameworkRules, *, several_levels: bool
+) -> tuple[str, ...]:
     """Where nothing is asked, all that the framework has on a machine of several levels, and its
     usual one on two, which the coefficients were fitted in."""
     if ANY in asked or (not asked and several_levels):
@@ -276,7 +278,7 @@ def _orders(asked: tuple[str, ...], rules: LayoutRules, *, several_levels: bool)
         if order not in rules.orders:
             raise InputError(
                 f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
-                f"(profiles/data/layout_rules/{rules.name}.toml)"
+                f"(rules of its framework file)"
             )
     return asked or rules.orders[:1]
 

@@ -12,7 +12,6 @@ from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.pareto import device_front, memory_front
-from planner.layout.rules import layout_stacks
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError, InputError
@@ -38,6 +37,7 @@ from shardwright.reports.layout_report import (
     layout_report,
 )
 from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.framework import framework_names
 from simulator.training_run.recalibrate import Calibration, calibrated
 
 DEFAULT_STACK = "torch"
@@ -103,7 +103,7 @@ def stacks_of(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
-    return layout_stacks() if ANY_STACK in names else names
+    return framework_names() if ANY_STACK in names else names
 
 
 def _calibration(path: Path) -> Calibration:
@@ -193,7 +193,7 @@ def _best_of_others(
     question: LayoutQuestion, answer: LayoutFile, request: PlanRequest, output: AnswerOutput
 ) -> str:
     """One line of what the best framework would bring; empty where it is this one."""
-    names = tuple(name for name in layout_stacks() if name != answer.stack)
+    names = tuple(name for name in framework_names() if name != answer.stack)
     beside = replace(output, explain=False, quiet=True)
     answers, _ = _by_framework(
         question, names, request, beside, min(_BESIDE_S, request.time_limit_s)

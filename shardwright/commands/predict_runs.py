@@ -51,6 +51,8 @@ def _as_row(made: RunPrediction) -> PredictedRun:
         fits=made.fits,
         status=f"unsupported: {made.why_not}" if made.why_not else OK,
         defaults="; ".join(_assumed(made)),
+        memory_left_gib=None if made.memory_left_bytes is None else made.memory_left_bytes / _GIB,
+        out_of_memory_probability=made.out_of_memory_probability,
     )
 
 
@@ -66,4 +68,7 @@ def row_of(prediction: PredictedRun) -> list[str]:
         value = getattr(prediction, column)
         cells.append("" if value is None else f"{value:.6g}")
     cells.append("" if prediction.fits is None else str(int(prediction.fits)))
-    return [*cells, prediction.status, prediction.defaults]
+    cells += [prediction.status, prediction.defaults]
+    for left in (prediction.memory_left_gib, prediction.out_of_memory_probability):
+        cells.append("" if left is None else f"{left:.4g}")
+    return cells

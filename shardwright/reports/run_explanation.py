@@ -172,9 +172,14 @@ def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType
         tensors,
         Text(
             "A layer's are those of one layer and micro-batch before recomputation. "
-            f"profiles/data/run_memory/{found.stack}.toml ({found.date}): {found.source}"
+            f"{_file_of(found.stack)} ({found.date}): {found.source}"
         ),
     ]
     if found.refused:
         parts.append(Text(f"The stack would not run it: {found.refused}"))
     return parts
+
+
+def _file_of(framework: str) -> str:
+    ships = not framework.endswith(".toml")
+    return f"profiles/data/frameworks/{framework}.toml" if ships else framework

@@ -19,7 +19,7 @@ from simulator.training_run.coefficients import Assigned, assign
 from simulator.training_run.complete import complete_run
 from simulator.training_run.features import Features, features
 from simulator.training_run.fit import Fitted, fit_coefficients
-from simulator.training_run.run_stack import load_run_stack
+from simulator.training_run.framework import load_framework
 from simulator.training_run.step_time import step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -78,7 +78,7 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
         runs.append(completed)
         slow = reached is not None and reached < _LEAST_MFU and completed.num_nodes > 1
         in_trouble.append(slow and completed.device.startswith("h100"))
-        known = load_run_stack(completed.stack).blocking_messages
+        known = load_framework(completed.stack).blocking_messages
         explained.append(known or not in_trouble[-1])
     groups = np.asarray(
         [f"{source_of(run.id)}, {slow}" for run, slow in zip(runs, in_trouble, strict=True)]

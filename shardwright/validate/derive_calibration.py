@@ -20,6 +20,7 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
+from shardwright.validate.memory_elsewhere import FIGURES, peaks_elsewhere
 from shardwright.validate.memory_fit import (
     MemoryTable,
     fit_memory,
@@ -66,6 +67,7 @@ def main() -> None:
     memory_folds = plain_folds(peaks.published)
     left = left_out_bytes(peaks, memory_folds)
     memory = bands(ratios_by_regime(peaks, left))
+    memory = peaks_elsewhere(FIGURES, memory) | memory
     write_text(INTERVALS_FILE, _intervals(step, memory, today))
     _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
     inside = tuple(
@@ -151,7 +153,8 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
         "# shardwright/validate/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
-        'method = "split conformal, 5-fold (unseen: whole sources left out, equally weighed)"',
+        'method = "split conformal, 5-fold (unseen: whole sources left out, equally weighed; '
+        'memory of torchtitan: profiles/data/published/figures.csv)"',
         f'date = "{today}"',
     ]
     for title, table in (("step", step), ("memory", memory)):

@@ -19,6 +19,7 @@ from profiles.published.run import PublishedRun
 from simulator.prediction import Interval
 from simulator.training_run.complete import complete_run
 from simulator.training_run.footprint import GIB, footprint
+from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.host_lead import (
     HostLead,
     fitted_shares,
@@ -26,7 +27,6 @@ from simulator.training_run.host_lead import (
     shipped_host_lead,
 )
 from simulator.training_run.interval import bands, memory_interval, memory_regimes_of
-from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
 from simulator.training_run.reserved_peak import (
     SMALL_TENSORS_BYTES,
     likelier_bytes,
@@ -116,7 +116,7 @@ def memory_table(published: Iterable[PublishedRun], measured: Iterable[Measured]
 
 
 def _row(run: TrainingRun) -> ProgramRow | DeviceRow | CountedRow:
-    stack = memory_stack_of(run)
+    stack = memory_of(run)
     if stack.program:
         low = program_peak(run, 0)
         if low is not None:
@@ -133,7 +133,9 @@ def _row(run: TrainingRun) -> ProgramRow | DeviceRow | CountedRow:
     return CountedRow(shown=found.shown_bytes)
 
 
-def _device_row(stack: MemoryStack, shown: float, reserved: float, run: TrainingRun) -> DeviceRow:
+def _device_row(
+    stack: FrameworkMemory, shown: float, reserved: float, run: TrainingRun
+) -> DeviceRow:
     ranks = footprint(run, runs_program=False).ranks
     fullest = max(ranks, key=lambda rank: rank.reserved_bytes)
     passing = fullest.activations + fullest.moment_bytes

@@ -19,6 +19,8 @@ PREDICTED_COLUMNS = (
     "fits",
     "status",
     "defaults",
+    "memory_left_gib",
+    "out_of_memory_probability",
 )
 OK = "ok"
 
@@ -28,6 +30,8 @@ class PredictedRun:
     """What was predicted of the run `id`; None where nothing was.
 
     The low and high values bound a 90 % interval; `status` is `ok` or `unsupported: why`.
+    `memory_left_gib` is what the device has beyond what the run needs to run at all (`fits` where
+    that is not negative), `out_of_memory_probability` that it needs more than the device has.
     """
 
     id: str
@@ -40,6 +44,8 @@ class PredictedRun:
     fits: bool | None = None
     status: str = OK
     defaults: str = ""
+    memory_left_gib: float | None = None
+    out_of_memory_probability: float | None = None
 
 
 def read_predicted(path: str | Path) -> tuple[PredictedRun, ...]:

@@ -18,13 +18,13 @@ from planner.layout.layout_search import search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import layout_stacks, load_layout_rules
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.footprint import fits
+from simulator.training_run.framework import framework_names, load_framework
 from simulator.training_run.predict_runs import predicted_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -63,7 +63,7 @@ def proposals(
             done = complete_run(run)
         except ShardwrightError:
             continue
-        if done.stack in layout_stacks() and not done.lora:
+        if done.stack in framework_names() and not done.lora:
             groups[(run.source, *_group(done))].append(done)
     coefficients = shipped_coefficients()
     return tuple(
@@ -110,7 +110,7 @@ def _proposal(
     coefficients: CoefficientFile,
 ) -> Proposal:
     first = runs[0]
-    rules = load_layout_rules(first.stack)
+    rules = load_framework(first.stack).rules
     # Sources that tell say alike of all their layouts whether the sequence is split.
     base = replace(
         first, recompute="none", sequence_parallel=any(run.sequence_parallel for run in runs)

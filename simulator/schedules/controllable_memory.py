@@ -17,14 +17,16 @@ from collections import deque
 from dataclasses import dataclass
 
 from simulator.action import Action, ActionKind
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 _PERIOD = 6  # slots between micro-batches: two each of F, I and W
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 _Block = dict[tuple[int, ActionKind], int]
 
 
-@register("v-min")
+@register(
+    ScheduleKind(name="v-min", placement=Placement.V, stages_per_rank=2, splits_backward=True)
+)
 def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """(p + 4) // 3 micro-batches: every pass follows its predecessor at once.
 
@@ -40,7 +42,9 @@ def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
     return _schedule("v-min", block, num_ranks, num_microbatches, options)
 
 
-@register("v-half")
+@register(
+    ScheduleKind(name="v-half", placement=Placement.V, stages_per_rank=2, splits_backward=True)
+)
 def v_half(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """(p + 2) // 2 micro-batches: down the ranks a pass takes two slots, up the ranks one.
 

@@ -20,13 +20,22 @@ from collections import deque
 
 from profiles.errors import InputError
 from simulator.action import Action, ActionKind
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 _F, _B = ActionKind.FORWARD, ActionKind.BACKWARD
 _I, _W = ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 
 
-@register("dualpipev")
+@register(
+    ScheduleKind(
+        name="dualpipev",
+        placement=Placement.V,
+        stages_per_rank=2,
+        splits_backward=True,
+        pairs=True,
+        microbatches_per_rank=2,
+    )
+)
 def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """One copy of the model in a V; torch's ScheduleDualPipeV."""
     options.require_stages_per_rank("dualpipev", 2, hint="use --vpp 2")
@@ -48,7 +57,16 @@ def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -
     )
 
 
-@register("dualpipe")
+@register(
+    ScheduleKind(
+        name="dualpipe",
+        copies=2,
+        splits_backward=True,
+        pairs=True,
+        microbatches_per_rank=2,
+        even=True,
+    )
+)
 def dualpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """Two copies of the model, one down and one up the ranks; virtual stages p + s are the second.
 

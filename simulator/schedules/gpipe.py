@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 
-@register("gpipe")
+@register(
+    ScheduleKind(
+        name="gpipe", closed_form=True, words=("afab",), held=lambda p, m, v: ((m,) * v,) * p
+    )
+)
 def gpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """Huang et al., arXiv 1811.06965, figure 2c; keeps every micro-batch."""
     options.require_stages_per_rank("gpipe", 1, hint="use interleaved")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from profiles.errors import InputError
 from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 
-@register("interleaved")
+def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:
+    """A rank keeps most after the last forward that it runs ahead: 1 + (p - 1) / (p v) times 1F1B's
+    (Korthikanti et al., arXiv 2205.05198, section 4.2.3), its stages p micro-batches each in turn;
+    of the moments at which it keeps most, the last."""
+    found = []
+    for rank in range(p):
+        rounds, rest = divmod(min((v - 1) * p + 2 * (p - 1 - rank) + 1, m * v), p * v)
+        found.append(tuple(rounds * p + min(max(rest - t * p, 0), p) for t in range(v)))
+    return tuple(found)
+
+
+@register(ScheduleKind(name="interleaved", stages_per_rank=0, whole_rounds=True, held=_held))
 def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """1F1B over several stages per rank (Narayanan et al., arXiv 2104.04473, section 2.2).
 

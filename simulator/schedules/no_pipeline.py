@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from profiles.errors import InputError
 from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 
-@register("none")
+@register(ScheduleKind(name="none", closed_form=True, held=lambda p, m, v: ((1,),) * p))
 def no_pipeline(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """One micro-batch after the other, forward and backward."""
     options.require_stages_per_rank("none", 1, hint="use interleaved")

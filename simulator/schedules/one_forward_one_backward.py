@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 
-@register("1f1b")
+@register(
+    ScheduleKind(
+        name="1f1b",
+        closed_form=True,
+        words=("pipedream-flush", "1f1b-i"),
+        held=lambda p, m, v: tuple((min(m, p - rank),) for rank in range(p)),
+    )
+)
 def one_forward_one_backward(
     num_ranks: int, num_microbatches: int, options: ScheduleOptions
 ) -> Schedule:

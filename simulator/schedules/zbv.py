@@ -8,12 +8,16 @@ most 2 p halves of a micro-batch, a half being one of its two stages.
 from __future__ import annotations
 
 from simulator.action import Action, ActionKind
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 
 
-@register("zbv")
+@register(
+    ScheduleKind(
+        name="zbv", placement=Placement.V, stages_per_rank=2, splits_backward=True, words=("zb-v",)
+    )
+)
 def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """The order of figure 8, which is that of torch's ScheduleZBVZeroBubble."""
     options.require_stages_per_rank("zbv", 2, hint="use --vpp 2")

@@ -18,18 +18,32 @@ from dataclasses import dataclass, field
 from profiles.errors import InputError
 from simulator.action import Action, ActionKind
 from simulator.durations import Durations
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 
 _ROUNDING = 1e-9  # of memory sums of fractions
 
 
-@register("zb-1p")
+@register(
+    ScheduleKind(
+        name="zb-1p",
+        splits_backward=True,
+        follows_durations=True,
+        held=lambda p, m, v: ((min(m, p),),) * p,
+    )
+)
 def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """Searched within the memory of 1F1B: p micro-batches on every rank."""
     return automatic("zb-1p", num_ranks, num_microbatches, options, memory_limit=num_ranks)
 
 
-@register("zb-2p")
+@register(
+    ScheduleKind(
+        name="zb-2p",
+        splits_backward=True,
+        follows_durations=True,
+        held=lambda p, m, v: ((min(m, 2 * p - 1),),) * p,
+    )
+)
 def zb_2p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """Searched within twice the memory of 1F1B, enough for close to no bubble (section 5.4)."""
     return automatic("zb-2p", num_ranks, num_microbatches, options, memory_limit=2 * num_ranks)

@@ -13,13 +13,15 @@ after another, and end so too, as no rank waits for the others before its optimi
 from __future__ import annotations
 
 from simulator.action import Action, backward_input, backward_weight, forward
-from simulator.schedule import Placement, Schedule, ScheduleOptions, register
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
 from simulator.schedules.interleaved import microbatches_per_round, turns
 
 Turns = list[tuple[int, int]]
 
 
-@register("zb-h1")
+@register(
+    ScheduleKind(name="zb-h1", splits_backward=True, held=lambda p, m, v: ((min(m, p),),) * p)
+)
 def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """1F1B whose rank r runs each W r turns late, in the memory of 1F1B.
 
@@ -39,7 +41,11 @@ def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
     return _schedule("zb-h1", num_ranks, num_microbatches, local, rows)
 
 
-@register("zb-h2")
+@register(
+    ScheduleKind(
+        name="zb-h2", splits_backward=True, held=lambda p, m, v: ((min(m, 2 * p - 1),),) * p
+    )
+)
 def zb_h2(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """Twice the forwards before the first backward and W twice as late: no bubble if all are equal.
 

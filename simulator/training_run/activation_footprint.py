@@ -1,14 +1,15 @@
 """What a layer keeps of one micro-batch from its forward to its backward, by recompute kind.
 
-Tensors, widths and splits are data (profiles/data/run_memory); for an unfused GPT layer they add
-up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198), which tests check.
+Tensors, widths and splits are data (`[memory]` of a framework's file); those of an unfused GPT
+layer add up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198), which tests check.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.training_run.memory_stack import MemoryStack
+from simulator.recompute_kind import recompute_kind
+from simulator.training_run.framework import FrameworkMemory
 from simulator.training_run.tensor_sizes import TensorSizes
 
 _DENSE_PARTS = ("input", "norm", "attention", "attention-again", "core", "mlp", "mlp-again")
@@ -22,26 +23,6 @@ _EXPERT_PARTS = (
     "experts",
     "shared",
 )
-# What recomputation frees of a layer. `minimal` is MaxText's, which keeps the outputs of matmuls;
-# `alternate` is torchtitan's, which keeps every second one's.
-_FREED: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "selective": ("core",),
-    "mlp": ("mlp", "mlp-again", "routing", "experts", "shared"),
-    "minimal": ("core", "norm"),
-    "alternate": ("norm", "attention-again", "mlp-again", "routing", "shared"),
-    "full": (
-        "norm",
-        "attention",
-        "attention-again",
-        "core",
-        "mlp",
-        "mlp-again",
-        "routing",
-        "experts",
-        "shared",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +39,9 @@ class ActivationBytes:
     expert_rerun: float
 
 
-def activation_bytes(recompute: str, stack: MemoryStack, sizes: TensorSizes) -> ActivationBytes:
+def activation_bytes(recompute: str, stack: FrameworkMemory, sizes: TensorSizes) -> ActivationBytes:
     """Of a micro-batch under a recompute kind (`TrainingRun.recompute`)."""
-    freed = _FREED[recompute]
+    freed = recompute_kind(recompute).frees
     parts = dict.fromkeys((*_DENSE_PARTS, *_EXPERT_PARTS), 0.0)
     for tensor in stack.layers:
         parts[tensor.part] += sizes.bytes_of(tensor)

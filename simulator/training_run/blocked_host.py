@@ -5,10 +5,9 @@ Facts for `message_stalls.py`, which says what they cost; all 0 of other framewo
 
 from __future__ import annotations
 
-from profiles.errors import UnknownNameError
 from profiles.hardware.catalog import get_device
 from simulator.training_run.footprint import footprint
-from simulator.training_run.run_stack import RunStack
+from simulator.training_run.framework import Framework
 from simulator.training_run.training_run import TrainingRun
 
 # torch's DistributedDataParallel sums gradients in buckets of so many bytes: `bucket_cap_mb` is 25
@@ -18,7 +17,7 @@ _BUCKET_BYTES = 25 * 2**20
 
 
 def blocked_host(
-    run: TrainingRun, stack: RunStack, *, rank_parameters: float, fits: bool
+    run: TrainingRun, stack: Framework, *, rank_parameters: float, fits: bool
 ) -> dict[str, float]:
     """The features of a run that `Features` keeps for such frameworks, by name.
 
@@ -32,13 +31,12 @@ def blocked_host(
         "blocking": float(blocks),
         "tensor_waits": 2.0 * run.tp if blocks and run.tp > 1 else 0.0,
         "tensor_nodes": float(-(-run.tp // run.node_devices)),
-        "reduce_buckets": rank_parameters * stack.gradient_bytes / _BUCKET_BYTES if whole else 0.0,
+        "reduce_buckets": rank_parameters * stack.summed_gradient_bytes / _BUCKET_BYTES
+        if whole
+        else 0.0,
         "over_memory": float(blocks and run.pp > 1 and not fits and _is_over_memory(run)),
     }
 
 
 def _is_over_memory(run: TrainingRun) -> bool:
-    try:
-        return footprint(run).needed_bytes > get_device(run.device).usable_bytes
-    except UnknownNameError:  # no memory file describes its stack
-        return False
+    return footprint(run).needed_bytes > get_device(run.device).usable_bytes

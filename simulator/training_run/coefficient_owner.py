@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
+from simulator.training_run.framework import load_framework
 from simulator.training_run.network_text import NodeNetwork, network_of, usual_network
 from simulator.training_run.training_run import TrainingRun
 
@@ -51,10 +52,16 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits":
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
-        return f"{run.stack}.{'sharded' if run.zero_stage else 'whole'}"
+        return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
-        return run.stack
+        return software_of(run)
     return network_kind(run) if kind.owner == "network" else "*"
+
+
+def software_of(run: TrainingRun) -> str:
+    """The framework whose coefficients a run takes."""
+    framework = load_framework(run.stack)
+    return framework.coefficients_of or framework.name
 
 
 @functools.cache

@@ -26,10 +26,9 @@ from simulator.training_run.complete_words import (
     schedule_of,
     vpp_of,
 )
-from simulator.training_run.memory_stack import memory_stack_of_framework
+from simulator.training_run.framework import framework_of, load_framework
 from simulator.training_run.network_text import network_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run_stack import load_run_stack, stack_of_framework
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.unsupported import UnsupportedRunError
 
@@ -86,7 +85,6 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         precision=_precision(run, device, stack, said),
         schedule=schedule_of(run, layout.pp, vpp, said),
         stack=stack,
-        memory_stack=memory_stack_of_framework(run.framework),
         lora=lora,
     )
     completed = with_run_options(run, completed, said)
@@ -119,7 +117,7 @@ def _without_memory(name: str) -> str:
 
 
 def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
-    stack = stack_of_framework(run.framework) if run.framework else ""
+    stack = framework_of(run.framework) if run.framework else ""
     old = device.name.startswith(_OLD_DEVICES)
     if stack == "megatron-core" and old and not re.search(r"\d", run.framework):
         # One name for ten years of code: without a version the device dates it.
@@ -141,7 +139,7 @@ def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
 
 def _compiled(run: PublishedRun, stack: str, said: list[str]) -> str:
     """The stack, or the compiled one where a precision below 16 bits leans on the compiler."""
-    compiled = load_run_stack(stack).compiled_name
+    compiled = load_framework(stack).compiled_name
     if not compiled or PRECISIONS.get(run.precision.strip().lower()) not in LOW_PRECISIONS:
         return stack
     said.append(f"torch.compile, which fuses the casts of {run.precision}")
@@ -174,9 +172,9 @@ def _global_batch(run: PublishedRun, seq_len: int, said: list[str]) -> int:
 def _zero_stage(run: PublishedRun, stack: str, pp: int, said: list[str]) -> int:
     stage = run.zero_stage
     if stage is None:
-        stage = load_run_stack(stack).usual_zero_stage
+        stage = load_framework(stack).usual_zero_stage
         said.append(f"ZeRO stage {stage}")
-    if pp > 1 and stage > 1 and load_run_stack(stack).gathered_in_pipelines:
+    if pp > 1 and stage > 1 and load_framework(stack).gathered_in_pipelines:
         said.append(f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work")
         return 1
     return stage
@@ -206,7 +204,7 @@ def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) 
         return False
     if run.sequence_parallel is not None:
         return run.sequence_parallel
-    on = load_run_stack(stack).usual_sequence_parallel
+    on = load_framework(stack).usual_sequence_parallel
     said.append(f"sequence parallelism {'on' if on else 'off'}")
     return on
 
@@ -231,7 +229,7 @@ def _micro_batch(
         return min(run.micro_batch, per_rank)
     whole = layout.pp == 1 and (device.type == "tpu" or zero_stage == 3)
     micro_batch = per_rank if whole else 1
-    if layout.pp > 1 and load_run_stack(stack).microbatch_per_stage:
+    if layout.pp > 1 and load_framework(stack).microbatch_per_stage:
         micro_batch = max(1, per_rank // (layout.pp * vpp))
     said.append(f"micro-batch {micro_batch}")
     return micro_batch

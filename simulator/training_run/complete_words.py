@@ -6,7 +6,8 @@ import re
 
 from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
-from simulator.training_run.run_stack import load_run_stack
+from simulator.schedule import pipeline_names, schedule_kind
+from simulator.training_run.framework import load_framework
 from simulator.training_run.unsupported import UnsupportedRunError
 
 PRECISIONS = {
@@ -79,9 +80,9 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         said.append(f"recompute {run.recompute!r} taken as 'minimal'")
         return "minimal"
     if text == "alternate" or (
-        "selective" in text and load_run_stack(stack).selective != "selective"
+        "selective" in text and load_framework(stack).selective != "selective"
     ):
-        kind = load_run_stack(stack).selective if text != "alternate" else text
+        kind = load_framework(stack).selective if text != "alternate" else text
         if text != kind:
             said.append(f"selective as every second matmul ({stack}'s default)")
         return kind
@@ -177,11 +178,12 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     if "interleav" in text or (advised and num_layers % pp == 0):
         per_rank = num_layers // pp
         even = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
-        chunks = load_run_stack(stack).usual_chunks or even
+        chunks = load_framework(stack).usual_chunks or even
         said.append(f"{chunks} chunks per pipeline rank")
         return chunks
-    if text in ("zbv", "zb-v", "dualpipev", "v-half", "v-min"):
-        return 2
+    named = _schedule_named(text)
+    if named and schedule_kind(named).stages_per_rank > 1:
+        return schedule_kind(named).stages_per_rank
     said.append("1 chunk per pipeline rank")
     return 1
 
@@ -190,19 +192,22 @@ def schedule_of(run: PublishedRun, pp: int, vpp: int, said: list[str]) -> str:
     """The run's schedule in our words; `none` without a pipeline. Raises UnsupportedRunError."""
     if pp == 1:
         return "none"
-    text = run.schedule.strip().lower().replace("_", "-").replace(" ", "-")
+    text = run.schedule.strip().lower()
     if text in ("", "none"):
         schedule = "interleaved" if vpp > 1 else "1f1b"
         said.append(f"schedule {schedule}")
         return schedule
-    if text in ("1f1b", "pipedream-flush", "1f1b-i") or "interleav" in text:
+    found = _schedule_named(text)
+    if found in ("1f1b", "interleaved") or "interleav" in text:
         return "interleaved" if vpp > 1 else "1f1b"
-    if text == "afab":  # all forward, all backward: nanotron's and the Ultra-Scale playbook's word
-        return "gpipe"
-    if text in ("zb", "zb-v", "zbv"):
-        return "zbv" if vpp == 2 or "v" in text else "zb-h1"
-    if text in ("zb-1p", "zb-2p", "zb-h1", "zb-h2", "gpipe", "dualpipe", "dualpipev"):
-        return text
-    if text in ("v-half", "v-min"):
-        return text
+    if text == "zb":
+        return "zbv" if vpp == 2 else "zb-h1"
+    if found:
+        return found
     raise UnsupportedRunError(run.id, f"the schedule {run.schedule!r} is not known")
+
+
+def _schedule_named(text: str) -> str:
+    """The schedule that a word means, or ""."""
+    word = text.replace("_", "-").replace(" ", "-")
+    return next((n for n in pipeline_names() if word in (n, *schedule_kind(n).words)), "")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count
+from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
-from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.run_conditions import rank_conditions
 from simulator.training_run.stage_share import stage_shares
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
@@ -55,9 +55,9 @@ class MemoryExplanation:
 def explain_memory(run: TrainingRun) -> MemoryExplanation:
     """The parts of what the stack's own report would print.
 
-    Raises UnknownNameError or InputError where no memory file describes the run's stack.
+    Raises InputError where the framework's file does not describe the ZeRO stage.
     """
-    stack = memory_stack_of(run)
+    stack = memory_of(run)
     found = footprint(run)
     rank = _shown_rank(found, stack)
     lines = [*_static(run, rank), *_kept(run, stack, rank)]
@@ -105,14 +105,14 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         shown_bytes=found.shown_bytes,
         lines=tuple(line for line in lines if line.memory_bytes),
         tensors=_tensors(run, stack, rank),
-        stack=stack.name,
+        stack=run.stack,
         source=stack.source,
         date=stack.date,
         refused=found.refused,
     )
 
 
-def _shown_rank(found: Footprint, stack: MemoryStack) -> RankFootprint:
+def _shown_rank(found: Footprint, stack: FrameworkMemory) -> RankFootprint:
     # What the device shows is the fullest rank's, whichever rank prints.
     if stack.shows == "device":
         return max(found.ranks, key=lambda rank: rank.reserved_bytes)
@@ -139,8 +139,8 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     return found
 
 
-def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[MemoryLine]:
-    layer = activation_bytes(run.recompute, stack, TensorSizes(run, stack))
+def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list[MemoryLine]:
+    layer = activation_bytes(run.recompute, stack, TensorSizes(run))
     mine = [s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank]
     dense = sum(share.dense_layers for share in mine)
     experts = sum(share.expert_layers for share in mine)
@@ -153,7 +153,7 @@ def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[Mem
         if count
     ]
     chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
-    flight = most_in_flight(run)[rank.rank]
+    flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank.rank]
     return [
         MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
         MemoryLine(
@@ -166,8 +166,10 @@ def _kept(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> list[Mem
     ]
 
 
-def _tensors(run: TrainingRun, stack: MemoryStack, rank: RankFootprint) -> tuple[TensorLine, ...]:
-    sizes = TensorSizes(run, stack)
+def _tensors(
+    run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint
+) -> tuple[TensorLine, ...]:
+    sizes = TensorSizes(run)
     mine = tuple(s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank)
     here = RankFacts(
         num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)

@@ -24,6 +24,7 @@ from simulator.training_run.coefficients import (
 from simulator.training_run.explain_memory import MemoryExplanation, explain_memory
 from simulator.training_run.explain_step import step_lines
 from simulator.training_run.features import features
+from simulator.training_run.framework import load_framework
 from simulator.training_run.interval import (
     UNSEEN,
     Band,
@@ -43,7 +44,6 @@ from simulator.training_run.recalibrate import (
     calibrated_interval,
     is_calibrated,
 )
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.step_line import StepLine
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
@@ -226,7 +226,7 @@ def _surfaces(run: TrainingRun) -> list[SourceUsed]:
                 source=f"{surface.source} ({surface.date}){reason}",
             )
         )
-    stack = load_run_stack(run.stack)
+    stack = load_framework(run.stack)
     if stack.attention == "unfused":
         return found
     attention = load_attention_surface(run.device)
@@ -254,7 +254,7 @@ def _rates(run: TrainingRun) -> list[SourceUsed]:
     link = get_link(node_design(run.device).inner_link)
     rate = link.bandwidth_bytes_per_s
     network = network_of(run.outer_link, run.device, run.node_devices)
-    stack = load_run_stack(run.stack)
+    stack = load_framework(run.stack)
     found = [
         SourceUsed(
             name="memory bandwidth",

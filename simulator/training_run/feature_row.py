@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from profiles.hardware.catalog import get_device
+from simulator.schedule import schedule_kind
 from simulator.training_run.blocked_host import blocked_host
+from simulator.training_run.framework import Framework
 from simulator.training_run.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.idle_share import idle_share
-from simulator.training_run.layer_work import LayerWork, padded_vocabulary
+from simulator.training_run.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.message_row import message_row
 from simulator.training_run.rank_parameters import (
     layer_parameters,
@@ -15,20 +17,15 @@ from simulator.training_run.rank_parameters import (
 )
 from simulator.training_run.run_conditions import BLOCK_SCALED
 from simulator.training_run.run_links import links_of
-from simulator.training_run.run_stack import RunStack
 from simulator.training_run.stage_layers import predicting_layers, recomputed_shares, stage_layers
 from simulator.training_run.step_messages import extra_pass_bytes
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import WorkSeconds
 
-# A forward and a backward of two micro-batches run as one, and the all-to-alls of each beside the
-# compute of the other (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4).
-PAIRED_SCHEDULES = ("dualpipe", "dualpipev")
-
 
 def feature_row(
     run: TrainingRun,
-    stack: RunStack,
+    stack: Framework,
     works: tuple[LayerWork, ...],
     seconds: tuple[WorkSeconds, ...],
     *,
@@ -110,12 +107,12 @@ def feature_row(
     else:
         row["host_step_s"] = 0.0
     row["host_layer_s"] = activation_host_s(run)
-    row["overlaps_experts"] = float(run.schedule in PAIRED_SCHEDULES)
+    row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
     row["overlaps_host"] = float(stack.overlaps_host)
     row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
-    table = 0.0 if run.lora else padded_vocabulary(run, stack) * model.hidden_size / run.tp
+    table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row)
     held = sum(rank_parameters(run, stack))
@@ -123,9 +120,9 @@ def feature_row(
     return row
 
 
-def _expert_kernels(run: TrainingRun, stack: RunStack, dense: float, *, products: int) -> float:
+def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, products: int) -> float:
     """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
-    and both of an expert's matmuls are launched for every local expert (`RunStack.expert_kernels`),
+    both of an expert's matmuls are launched for every local expert (`Framework.expert_kernels`),
     `products` times each; those with a scale per block cast and reorder two operands."""
     each = stack.expert_kernels
     if run.precision in BLOCK_SCALED:

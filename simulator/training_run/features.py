@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.training_run.feature_row import feature_row
+from simulator.training_run.framework import load_framework
 from simulator.training_run.layer_work import (
     LayerWork,
     head_work,
     layer_work,
 )
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.wide_layers import precisions, wide_layers_row
 from simulator.training_run.work_seconds import work_seconds
@@ -66,7 +66,7 @@ class Features:
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
                           stage's time per micro-batch (0 for others, which have a closed form)
-    blocking              1 where the host waits for every message between stages (RunStack)
+    blocking              1 where the host waits for every message between stages (Framework)
     tensor_waits          ranks of tensor parallelism's collectives, forward, of such a stack
     tensor_nodes          nodes that a group of tensor parallelism spans
     reduce_buckets        buckets of gradients that such a stack exchanges one by one, once per step
@@ -169,7 +169,7 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
 
     all_fit  skip the memory check: the runs are known to fit
     """
-    stacks = [load_run_stack(run.stack) for run in runs]
+    stacks = [load_framework(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
     places: dict[tuple[object, ...], int] = {}
     computed = [(r, s) for run, s in zip(runs, stacks, strict=True) for r in precisions(run)]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
+from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
-from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import MemoryStack, memory_stack_of
+from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.reserved_peak import reported_peak_bytes
 from simulator.training_run.run_conditions import rank_conditions
 from simulator.training_run.stage_share import StageShare, stage_shares
@@ -83,12 +83,12 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     runs_program  `shown_bytes` is that of the stack's program, where there is one: some 30 ms;
                   else it is counted, and all else is the same
 
-    Raises UnknownNameError where no memory file describes the run's stack.
+    Raises InputError where the framework's file does not describe the run's ZeRO stage.
     """
-    stack = memory_stack_of(run)
-    sizes = TensorSizes(run, stack)
+    stack = memory_of(run)
+    sizes = TensorSizes(run)
     shares = stage_shares(run, stack.stage_split)
-    in_flight = most_in_flight(run)
+    in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)
     layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
@@ -117,11 +117,19 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
 
 def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     """The footprint of one pipeline rank alone."""
-    stack = memory_stack_of(run)
-    sizes = TensorSizes(run, stack)
+    stack = memory_of(run)
+    sizes = TensorSizes(run)
     shares = stage_shares(run, stack.stage_split)
     layer = _layer_bytes(run, stack, sizes)
-    return _rank_footprint(run, stack, sizes, layer, rank, shares, most_in_flight(run)[rank])
+    return _rank_footprint(
+        run,
+        stack,
+        sizes,
+        layer,
+        rank,
+        shares,
+        most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank],
+    )
 
 
 def fits(run: TrainingRun) -> bool:
@@ -132,7 +140,7 @@ def fits(run: TrainingRun) -> bool:
 
 
 def _layer_bytes(
-    run: TrainingRun, stack: MemoryStack, sizes: TensorSizes
+    run: TrainingRun, stack: FrameworkMemory, sizes: TensorSizes
 ) -> tuple[ActivationBytes, ActivationBytes]:
     """Of a layer under the run's recompute kind, and of one that is not run again."""
     layer = activation_bytes(run.recompute, stack, sizes)
@@ -167,7 +175,7 @@ def _on_device(
     return kept - away + min(away, 2.0 * run.activation_offload * largest)
 
 
-def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...]) -> str:
+def _refusal(run: TrainingRun, stack: FrameworkMemory, shares: tuple[StageShare, ...]) -> str:
     """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
     (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
     empty = sum(share.is_empty for share in shares)
@@ -183,7 +191,7 @@ def _refusal(run: TrainingRun, stack: MemoryStack, shares: tuple[StageShare, ...
 
 def _rank_footprint(
     run: TrainingRun,
-    stack: MemoryStack,
+    stack: FrameworkMemory,
     sizes: TensorSizes,
     layers: tuple[ActivationBytes, ActivationBytes],
     rank: int,

@@ -15,11 +15,10 @@ Rates are as stated in profiles/data/hosts.
 from __future__ import annotations
 
 from profiles.hardware.host import Host, host_of
+from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import activation_bytes
-from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.framework import Framework, load_framework, memory_of
 from simulator.training_run.rank_parameters import updated_parameters
-from simulator.training_run.run_stack import RunStack, load_run_stack
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.tensor_sizes import TensorSizes
 from simulator.training_run.training_run import TrainingRun
@@ -39,12 +38,12 @@ _HELD_BYTES = 16.0
 USABLE_SHARE = 0.9
 
 
-def optimizer_host_s(run: TrainingRun, stack: RunStack, updated: float) -> float:
+def optimizer_host_s(run: TrainingRun, stack: Framework, updated: float) -> float:
     """Seconds per step of an optimizer in host memory for `updated` parameters on this device."""
     host = host_of(run.device)
-    down = updated * stack.gradient_bytes / host.link_bytes_per_s
+    down = updated * stack.summed_gradient_bytes / host.link_bytes_per_s
     work = updated * _ADAM_BYTES / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
-    up = updated * stack.weight_bytes / host.link_bytes_per_s
+    up = updated * stack.sent_weight_bytes / host.link_bytes_per_s
     return max(down, work, up) if stack.overlaps_host else down + work + up
 
 
@@ -60,7 +59,7 @@ def host_bytes(run: TrainingRun, updated: float, layers: float) -> float:
     """Bytes of host memory that a device needs; `layers` are its own."""
     held = _HELD_BYTES * updated if run.optimizer_offload else 0.0
     if run.activation_offload:
-        in_flight = most_in_flight(run)[0]
+        in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[0]
         held += run.activation_offload * _kept_bytes(run) * layers * in_flight
     return held
 
@@ -72,8 +71,8 @@ def host_limit_bytes(host: Host) -> float:
 
 def _kept_bytes(run: TrainingRun) -> float:
     """What an average layer keeps of one micro-batch."""
-    stack = memory_stack_of(run)
-    sizes = TensorSizes(run, stack)
+    stack = memory_of(run)
+    sizes = TensorSizes(run)
     share = run.model.num_expert_layers / run.model.num_layers
 
     def of(kind: str) -> float:
@@ -91,7 +90,7 @@ def host_memory_short(run: TrainingRun) -> str:
     if not (run.optimizer_offload or run.activation_offload):
         return ""
     host = host_of(run.device)
-    stack = load_run_stack(run.stack)
+    stack = load_framework(run.stack)
     needed = host_bytes(run, updated_parameters(run, stack), stage_layers(run)[0])
     if needed <= host_limit_bytes(host):
         return ""

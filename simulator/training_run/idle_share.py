@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from simulator.bubble import longest_rank_s
 from simulator.durations import Durations
-from simulator.schedule import build_schedule
+from simulator.schedule import ScheduleKind, build_schedule, schedule_kind
 from simulator.timeline import simulate
 from simulator.training_run.training_run import TrainingRun
 
@@ -18,8 +18,6 @@ _NEXT_TO_NONE = 1e-12
 # the timeline would be of more actions than this (a second or two), none beyond.
 _ROUNDS = (4, 2)
 _MOST_ACTIONS = 150_000
-# Schedules whose ranks hold two chunks, the second on the way back.
-_IN_V = ("zbv", "v-half", "v-min", "dualpipev")
 
 
 def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
@@ -32,7 +30,8 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     others, which the closed form does not know. Pipelines too long for a timeline take the closed
     form of 1F1B, which is above a zero-bubble schedule's.
     """
-    if run.pp < 2:
+    kind = schedule_kind(run.schedule)
+    if run.pp < 2 or kind.closed_form:
         return 0.0
     forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
     forward += row["pass_forward"] + row["score_forward"]
@@ -40,18 +39,21 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     backward += row["pass_backward"] + 1.5 * row["score_forward"]
     backward += row["recomputed_matmul"] * forward
     send = row["cut_inner"] + row["cut_outer"]
-    if run.schedule.startswith("zb") or run.schedule in (*_IN_V, "dualpipe"):
-        return _zero_bubble_share(run, row, forward, backward, send)
-    if run.schedule == "interleaved" and run.vpp > 1:
-        return _interleaved_share(run, row, forward, backward, send)
-    return 0.0
+    if kind.stages_per_rank:
+        return _fixed_chunks_share(run, kind, row, forward, backward, send)
+    return _interleaved_share(run, row, forward, backward, send) if run.vpp > 1 else 0.0
 
 
-def _zero_bubble_share(
-    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+def _fixed_chunks_share(
+    run: TrainingRun,
+    kind: ScheduleKind,
+    row: dict[str, float],
+    forward: float,
+    backward: float,
+    send: float,
 ) -> float:
     weight = 0.5 * row["matmul_backward"]
-    chunks = 2 if run.schedule in _IN_V else 1
+    chunks = kind.stages_per_rank
     stages = run.pp * chunks
     layers = [row["layers"] / chunks] * stages
     head = 0.0
@@ -61,9 +63,8 @@ def _zero_bubble_share(
         layers[-1] = row["last_layers"]
         head = row["head_matmul"] + row["head_pass"]
     thirds = [0.0] * (stages - 1) + [head / 3]
-    if run.schedule == "dualpipe":
-        # A second copy of every stage; each copy runs half of the micro-batches.
-        stages, layers, thirds = 2 * stages, 2 * layers, 2 * thirds
+    # Copies of every stage run a part of the micro-batches each.
+    stages, layers, thirds = kind.copies * stages, kind.copies * layers, kind.copies * thirds
     durations = Durations(
         forward_s=tuple(forward * n + h for n, h in zip(layers, thirds, strict=True)),
         backward_s=tuple(backward * n + 2 * h for n, h in zip(layers, thirds, strict=True)),
@@ -75,11 +76,10 @@ def _zero_bubble_share(
         send_backward_s=(send,) * stages,
     )
     count = _micro_batches(run, 3 * stages)
-    if run.schedule.startswith("dualpipe"):
-        # The schedules exist for two micro-batches per rank or more; fewer idle as 1f1b.
-        count = count // 2 * 2 if count >= 2 * run.pp and run.pp % 2 == 0 else 0
-    if count == 0:
-        return 0.0
+    if kind.even:
+        count = count // 2 * 2
+    if count == 0 or kind.why_not(run.pp, count):
+        return 0.0  # what the schedule does not exist for idles as 1f1b
     schedule = build_schedule(
         run.schedule,
         num_ranks=run.pp,
@@ -114,7 +114,7 @@ def _interleaved_share(
         send_backward_s=(0.0, *[send] * (stages - 1)),
     )
     schedule = build_schedule(
-        "interleaved", num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
+        run.schedule, num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
     )
     end = max(simulate(schedule, durations).end_s)
     layer = forward + backward

@@ -19,10 +19,10 @@ from statistics import NormalDist
 
 from profiles.document import read_document
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_owner import software_of
 from simulator.training_run.coefficients import COEFFICIENTS_FILE
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.framework import load_framework, memory_of
 from simulator.training_run.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.training_run import TrainingRun
 
 INTERVALS_SCHEMA = "shardwright/run-intervals@1"
@@ -67,7 +67,7 @@ def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
 
 def regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes that a run belongs to, the narrowest first."""
-    nodes, software = run.num_nodes, run.stack
+    nodes, software = run.num_nodes, _software(run)
     size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
     return (
         f"{software}, {run.device}, {size}",
@@ -80,7 +80,14 @@ def regimes_of(run: TrainingRun) -> tuple[str, ...]:
 
 
 def _pair(run: TrainingRun) -> str:
-    return f"{run.stack}, {run.device}"
+    return f"{_software(run)}, {run.device}"
+
+
+def _software(run: TrainingRun) -> str:
+    """The framework, or the one whose coefficients it takes where that has such layouts too."""
+    own, lender = load_framework(run.stack), load_framework(software_of(run))
+    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel}
+    return lender.name if lender.rules.runs(degrees, run.zero_stage) else own.name
 
 
 def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
@@ -90,7 +97,7 @@ def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     regimes of their own: some of the former take many times as long (message_stalls.py).
     """
     names = regimes_of(run)
-    if not load_run_stack(run.stack).blocking_messages:
+    if not load_framework(run.stack).blocking_messages:
         return names
     with_stages = run.pp > 1 and run.num_nodes > 1
     word = "stages between nodes" if with_stages else "no stages between nodes"
@@ -117,12 +124,12 @@ def widened(found: Interval, unfitted_s: float) -> Interval:
 
 def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes of a run's memory, the narrowest first: what was not predicted of a peak goes
-    with what the stack keeps (its memory file, the precision, adapters), with collectives that
+    with what the stack keeps (its name, the precision, adapters), with collectives that
     hold tensors back (tensor parallelism and its reach) and with what is in flight.
 
-    Raises what memory_stack_of raises.
+    Raises what memory_of raises.
     """
-    stack = memory_stack_of(run).name
+    stack = memory_of(run).name
     low = run.precision in LOW_PRECISIONS
     kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
     reach = "in a node" if run.tp <= run.node_devices else "across nodes"

@@ -9,15 +9,15 @@ tokens that ep ranks send to it, balanced (a load imbalance multiplies the token
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.model.transformer import Transformer
+from simulator.training_run.framework import Framework
 from simulator.training_run.quantised_bytes import quantised_bytes
-from simulator.training_run.run_stack import RunStack
 from simulator.training_run.state_work import SCAN_BACKWARD, state_work
+from simulator.training_run.tensor_width import padded_vocabulary as padded
 from simulator.training_run.training_run import TrainingRun
 
 # Data types that the matmuls of a layer run in; attention and head stay in 16 bits
@@ -132,14 +132,19 @@ def element_bytes(run: TrainingRun) -> float:
     return 4.0 if run.precision == "fp32" else 2.0
 
 
-def padded_vocabulary(run: TrainingRun, stack: RunStack) -> int:
+def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
     """The vocabulary as the stack stores it (Megatron-LM pads to 128 x tp)."""
-    multiple = stack.vocabulary_multiple * run.tp if stack.vocabulary_multiple > 1 else 1
-    return math.ceil(run.model.vocab_size / multiple) * multiple
+    return padded(run.model, stack.vocabulary_multiple, run.tp)
+
+
+def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
+    """The rows of a table, or logits of a token, that a rank holds."""
+    whole = padded_vocabulary(run, stack)
+    return whole / run.tp if stack.splits_vocabulary else float(whole)
 
 
 def layer_work(
-    run: TrainingRun, stack: RunStack, *, experts: bool, imbalance: float = 1.0
+    run: TrainingRun, stack: Framework, *, experts: bool, imbalance: float = 1.0
 ) -> LayerWork:
     """One transformer layer; `experts` chooses the feed-forward, imbalance >= 1 loads the fullest
     expert rank."""
@@ -210,9 +215,9 @@ def layer_work(
     )
 
 
-def head_work(run: TrainingRun, stack: RunStack) -> LayerWork:
+def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
     """The logits and their loss."""
-    vocabulary = padded_vocabulary(run, stack) / run.tp
+    vocabulary = vocabulary_share(run, stack)
     logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
     moved = stack.loss_bytes * run.tokens * vocabulary
     return LayerWork(
@@ -265,7 +270,7 @@ def _feed_forward(
 
 
 def _attention(
-    run: TrainingRun, stack: RunStack
+    run: TrainingRun, stack: Framework
 ) -> tuple[tuple[Attention, ...], tuple[Matmul, ...], float]:
     model, dtype = run.model, wide_type(run)
     heads = model.num_heads / run.tp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.far_seconds import FarCut, far_cut
+from simulator.training_run.framework import Framework
 from simulator.training_run.layer_work import element_bytes
 from simulator.training_run.message_seconds import Links, Messages, send
 from simulator.training_run.rank_group import (
@@ -13,7 +14,6 @@ from simulator.training_run.rank_group import (
     tensor_group,
 )
 from simulator.training_run.run_links import moved_messages
-from simulator.training_run.run_stack import RunStack
 from simulator.training_run.step_messages import data_messages, worker_messages
 from simulator.training_run.training_run import TrainingRun
 
@@ -25,7 +25,7 @@ def cuts_cross_nodes(run: TrainingRun) -> bool:
     return run.node_devices % (stage_stride(run) * run.pp) != 0
 
 
-def message_row(run: TrainingRun, stack: RunStack, links: Links) -> dict[str, float]:
+def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
     """The features of a run that messages make, by their names in `Features`."""
     h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width

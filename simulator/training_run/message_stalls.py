@@ -1,6 +1,6 @@
 """Cost of a host that blocks on every pipeline message (nanotron).
 
-Such a framework (`RunStack.blocking_messages`; nanotron) sends shape and stride ahead of every
+Such a framework (`Framework.blocking_messages`; nanotron) sends shape and stride ahead of every
 tensor, and the receiving host reads them before it goes on. On published runs (the sweep of the
 Ultra-Scale Playbook, 847 runs on 1 to 64 nodes) that shows in three ways:
 

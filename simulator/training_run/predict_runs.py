@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import ShardwrightError
+from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.prediction import Interval
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import UnsupportedRunError, complete_run
 from simulator.training_run.features import features
-from simulator.training_run.footprint import Footprint, fits, footprint
-from simulator.training_run.interval import memory_interval, step_interval, widened
+from simulator.training_run.footprint import Footprint, footprint
+from simulator.training_run.interval import (
+    memory_interval,
+    out_of_memory_probability,
+    step_interval,
+    widened,
+)
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -27,6 +33,8 @@ class RunPrediction:
 
     run       the completed run, or None where it is unsupported
     parts     seconds of each part of the step, by StepParts' names
+    fits      the framework runs it, and memory_left_bytes, what the device has beyond the need, is
+              not negative
     why_not   why there is no prediction, or ""; why_no_memory  why there is none of the memory
     """
 
@@ -36,6 +44,8 @@ class RunPrediction:
     parts: tuple[tuple[str, float], ...] = ()
     peak_memory_bytes: Interval | None = None
     fits: bool | None = None
+    memory_left_bytes: float | None = None
+    out_of_memory_probability: float | None = None
     why_not: str = ""
     why_no_memory: str = ""
 
@@ -68,9 +78,18 @@ def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
             step_time_s=widened(step_interval(run, totals[row]), unfitted[row]),
             parts=split,
             peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
-            fits=fits(run) if memory else None,
             why_no_memory=why_no_memory,
         )
+        if memory is not None:
+            usable = get_device(run.device).usable_bytes
+            found[place] = replace(
+                found[place],
+                fits=not memory.refused and memory.needed_bytes <= usable,
+                memory_left_bytes=usable - memory.needed_bytes,
+                out_of_memory_probability=out_of_memory_probability(
+                    run, memory.needed_bytes, usable
+                ),
+            )
     return tuple(found)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.training_run.layer_work import padded_vocabulary
-from simulator.training_run.run_stack import RunStack
+from simulator.training_run.framework import Framework
+from simulator.training_run.layer_work import vocabulary_share
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 
@@ -41,16 +41,16 @@ def _expert_replicas(run: TrainingRun) -> int:
     return max(1, run.sharing_ranks * run.tp // expert_ranks(run))
 
 
-def rank_parameters(run: TrainingRun, stack: RunStack) -> tuple[float, float]:
+def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
     """Weights of the pipeline rank that holds most, its layers and one vocabulary table: those that
     all data-parallel ranks have alike, and experts."""
     full, _ = stage_layers(run)
-    table = padded_vocabulary(run, stack) * run.model.hidden_size / run.tp
+    table = vocabulary_share(run, stack) * run.model.hidden_size
     tables = 1 if run.pp > 1 or run.model.tied_embeddings else 2
     return full * _shared_parameters(run) + tables * table, full * _expert_parameters(run)
 
 
-def updated_parameters(run: TrainingRun, stack: RunStack) -> float:
+def updated_parameters(run: TrainingRun, stack: Framework) -> float:
     """Weights whose optimizer states a rank holds."""
     if run.lora:
         return 0.0

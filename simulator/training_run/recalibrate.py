@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
 from simulator.prediction import Interval
-from simulator.training_run.coefficient_owner import processor_of
+from simulator.training_run.coefficient_owner import processor_of, software_of
 from simulator.training_run.coefficients import (
     KINDS,
     Assigned,
@@ -175,7 +175,7 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
 
 def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
     """Whether the calibration saw runs of this device and of this stack."""
-    named = {f"matmul.{processor_of(run.device)}", f"launch_us.{run.stack}"}
+    named = {f"matmul.{processor_of(run.device)}", f"launch_us.{software_of(run)}"}
     return named <= set(calibration.values)
 
 

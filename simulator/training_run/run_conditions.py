@@ -4,32 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.training_run.framework import load_framework
 from simulator.training_run.host_lead import shipped_host_lead
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
-CONDITIONS = (
-    "gated",
-    "plain",
-    "latent",
-    "context-parallel",
-    "tensor-parallel",
-    "host-ahead",
-    "data-parallel",
-    "several-micro-batches",
-    "unsharded-states",
-    "sharded-parameters",
-    "fp8",
-    "no-fp8",
-    "eager",
-    "compiled",
-    "alternate",
-    "trained-weights",
-    "dense-layers-here",
-    "expert-layers-here",
-    "later-rank",
-)
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
 # A scale for every 32 or 16 elements, not one per tensor.
 BLOCK_SCALED = ("mxfp8", "nvfp4")
@@ -52,8 +31,8 @@ def run_conditions(run: TrainingRun) -> frozenset[str]:
         "sharded-parameters": run.zero_stage >= 3,
         "fp8": low,
         "no-fp8": not low,
-        "eager": bool(load_run_stack(run.stack).compiled_name),
-        "compiled": not load_run_stack(run.stack).compiled_name,
+        "eager": bool(load_framework(run.stack).compiled_name),
+        "compiled": not load_framework(run.stack).compiled_name,
         "alternate": run.recompute == "alternate",
         "trained-weights": not run.lora,
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from profiles.model.transformer import Transformer
-from simulator.training_run.run_stack import RunStack
+from simulator.recompute_kind import recompute_kind
+from simulator.training_run.framework import Framework
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -45,25 +45,9 @@ def recomputed_share(run: TrainingRun) -> float:
     return min(1.0, run.recompute_layers * run.vpp / full)
 
 
-def recomputed_shares(run: TrainingRun, stack: RunStack) -> tuple[float, float, float]:
+def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float, float]:
     """Shares of the forward's matmuls, attention core and passes that are done again."""
-    if run.recompute == "full":
-        share = recomputed_share(run)
-        return share, share, share
-    if run.recompute == "selective":
-        return 0.0, 1.0 if stack.attention == "unfused" else 0.0, 0.0
-    if run.recompute == "mlp":
-        return 0.5, 0.0, 0.5
-    if run.recompute == "minimal":
-        return 0.0, 0.0, 1.0
-    if run.recompute == "alternate":
-        return _alternate_share(run.model), 0.0, 1.0
-    return 0.0, 0.0, 0.0
-
-
-def _alternate_share(model: Transformer) -> float:
-    """Work of keys, output and up projection over that of all seven matmuls of a layer (of six
-    without a gate, whose last one's output nothing asks for)."""
-    query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
-    again = key + query + (model.ffn_size if model.gated else 0)
-    return again / (2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size)
+    again = recompute_kind(run.recompute).again(run.model)
+    share = recomputed_share(run) if run.recompute == "full" else 1.0
+    core = again.unfused_core if stack.attention == "unfused" else again.core
+    return share * again.matmul, share * core, share * again.passes

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.model.transformer import Transformer
+from simulator.schedule import schedule_kind
 from simulator.training_run.training_run import TrainingRun
-
-# Schedules whose first rank holds the last stage too: stages go there and back.
-_V_SHAPED = ("zbv", "dualpipev", "v-half", "v-min")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +27,14 @@ class StageShare:
 
 
 def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
-    """The virtual stages of a run in the order of the model.
+    """The virtual stages of a run in the order of the model, of all copies that its ranks hold.
 
     split  `cost` cuts as nanotron does (src/nanotron/models/base.py, build_model); `even` gives
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
            Bubble README, "Notices"), else as equal as can be with the rest in front
     """
     count = run.pp * run.vpp
+    kind = schedule_kind(run.schedule)
     cuts = _by_cost(run, count) if split == "cost" else _even(run.model.num_layers, count)
     shares = []
     begins = 0
@@ -43,7 +42,7 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
         dense_here = _dense_before(run.model, begins + layers) - _dense_before(run.model, begins)
         shares.append(
             StageShare(
-                rank=_rank(stage, run),
+                rank=kind.rank_of(run.pp, stage),
                 dense_layers=dense_here,
                 expert_layers=layers - dense_here,
                 has_embedding=stage == 0,
@@ -52,7 +51,9 @@ def stage_shares(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
             )
         )
         begins += layers
-    return tuple(shares)
+    # A second copy of the model runs the other way (DualPipe).
+    mirrored = [replace(share, rank=run.pp - 1 - share.rank) for share in shares]
+    return tuple(shares + mirrored * (kind.copies - 1))
 
 
 def _dense_before(model: Transformer, layers: int) -> int:
@@ -71,12 +72,6 @@ class _Cuts:
     layers: tuple[int, ...]
     head: int
     last: int
-
-
-def _rank(stage: int, run: TrainingRun) -> int:
-    turn, place = divmod(stage, run.pp)
-    back = run.schedule in _V_SHAPED and turn % 2
-    return run.pp - 1 - place if back else place
 
 
 def _even(num_layers: int, count: int) -> _Cuts:

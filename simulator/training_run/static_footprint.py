@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.training_run.memory_stack import MemoryStack
+from simulator.schedule import schedule_kind
+from simulator.training_run.framework import FrameworkMemory, load_framework
 from simulator.training_run.run_conditions import LOW_PRECISIONS
 from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
@@ -28,7 +29,7 @@ class StaticBytes:
 
 
 def static_bytes(
-    run: TrainingRun, stack: MemoryStack, shares: Sequence[StageShare], vocabulary: int
+    run: TrainingRun, stack: FrameworkMemory, shares: Sequence[StageShare], vocabulary: int
 ) -> StaticBytes:
     """Of a rank that holds the virtual stages `shares`.
 
@@ -36,13 +37,15 @@ def static_bytes(
     cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
     Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
-    dense, experts = _rank_parameters(run, shares, vocabulary)
-    ranks = run.sharing_ranks
+    tp = run.tp if load_framework(run.stack).splits_vocabulary else 1
+    dense, experts = _rank_parameters(run, shares, vocabulary / tp)
+    ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
     expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
     if run.expert_parallel == 1:
         # Experts are then divided by tp as the other matrices are.
         expert_ranks = ranks
     stage = run.zero_stage
+    whole_sums = load_framework(run.stack).own_executor and run.pp > 1
 
     def held(bytes_each: float, parameters: tuple[float, float], *, sharded: bool) -> float:
         if not sharded:
@@ -57,7 +60,7 @@ def static_bytes(
     return StaticBytes(
         num_parameters=dense + experts,
         parameters=parameters,
-        gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2),
+        gradients=held(_gradient_bytes(run, stack), trained, sharded=stage >= 2 and not whole_sums),
         optimizer=held(_state_bytes(run, stack), trained, sharded=stage >= 1),
     )
 
@@ -73,7 +76,7 @@ def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float
     return sum(share.num_layers for share in shares) * each / run.tp
 
 
-def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _weight_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     if run.optimizer_offload and not run.lora:
         return stack.offloaded_weight_bytes
     if run.lora and run.precision in LOW_PRECISIONS:
@@ -81,14 +84,14 @@ def _weight_bytes(run: TrainingRun, stack: MemoryStack) -> float:
     return _FP32_BYTES if run.precision == "fp32" else stack.weight_bytes
 
 
-def _state_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _state_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
     if run.optimizer_offload:
         return 0.0
     return 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
 
 
-def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
+def _gradient_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     if run.optimizer_offload:
         return stack.offloaded_gradient_bytes
     if run.precision in LOW_PRECISIONS:
@@ -99,7 +102,7 @@ def _gradient_bytes(run: TrainingRun, stack: MemoryStack) -> float:
 
 
 def _rank_parameters(
-    run: TrainingRun, shares: Sequence[StageShare], vocabulary: int
+    run: TrainingRun, shares: Sequence[StageShare], table_rows: float
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
     model, tp = run.model, run.tp
@@ -113,13 +116,13 @@ def _rank_parameters(
         split = run.expert_parallel if run.expert_parallel > 1 else tp
         experts += share.expert_layers * model.num_experts * model.expert_parameters / split
         if share.has_embedding:
-            dense += model.hidden_size * (vocabulary / tp + model.learned_positions)
+            dense += model.hidden_size * (table_rows + model.learned_positions)
         if share.has_head:
             dense += model.hidden_size * (2 if model.biases else 1)
             if not (model.tied_embeddings and share.has_embedding):
-                dense += model.hidden_size * vocabulary / tp
+                dense += model.hidden_size * table_rows
     if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
-        dense -= model.hidden_size * vocabulary / tp
+        dense -= model.hidden_size * table_rows
     return dense, experts
 
 

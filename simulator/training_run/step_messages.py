@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.training_run.framework import Framework
 from simulator.training_run.gradient_exchange import (
     GradientMessage,
     compressed,
@@ -10,28 +11,38 @@ from simulator.training_run.gradient_exchange import (
     outer_pass_bytes,
     shared_sides,
 )
-from simulator.training_run.layer_work import element_bytes, padded_vocabulary
+from simulator.training_run.layer_work import element_bytes, vocabulary_share
 from simulator.training_run.message_seconds import Links, Messages
 from simulator.training_run.rank_group import RankGroup, data_group, expert_replicas, worker_group
 from simulator.training_run.rank_parameters import expert_ranks, layer_parameters, rank_parameters
 from simulator.training_run.run_links import moved_messages
-from simulator.training_run.run_stack import RunStack
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 
 
-def data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
-    """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
+def data_messages(run: TrainingRun, stack: Framework, links: Links) -> tuple[Messages, Messages]:
+    """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step.
+
+    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and
+    3 shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3
+    for the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage
+    3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
+    Its ZeRO 1 sums whole gradients and hands out what each rank updated.
+    """
     group, stride = data_group(run), run.tp
     if group.ranks < 2 or run.lora:
         return Messages(), Messages()
-    weight = element_bytes(run) if run.precision == "fp32" else stack.weight_bytes
-    gradient = gradient_bytes(run, stack.gradient_bytes)
-    if run.zero_stage == 3:
+    weight = element_bytes(run) if run.precision == "fp32" else stack.sent_weight_bytes
+    gradient = gradient_bytes(run, stack.summed_gradient_bytes)
+    gathers, reduces = _per_micro_batch(run, stack)
+    once = Messages()
+    if gathers or reduces:
         layer = layer_parameters(run)
         gather = moved_messages(run, links, "all_gather", layer * weight, group, stride)
         reduce = moved_messages(run, links, "reduce_scatter", layer * gradient, group, stride)
-        return gather * 2.0 + reduce, Messages()
+        once = gather * gathers + reduce * reduces
+    if reduces:
+        return once, Messages()
     shared, experts = rank_parameters(run, stack)
     reduce = Messages()
     replicas = expert_replicas(run)
@@ -42,22 +53,29 @@ def data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Mess
             )
     for count, ranks in ((shared, group), (experts, replicas)):
         weights = count * weight
-        if run.zero_stage >= 1:
-            if not run.compression:
-                reduce += moved_messages(
-                    run, links, "reduce_scatter", count * gradient, ranks, stride
-                )
+        if not run.compression:
+            sharded = run.zero_stage >= (2 if stack.own_executor else 1)
+            operation = "reduce_scatter" if sharded else "all_reduce"
+            reduce += moved_messages(run, links, operation, count * gradient, ranks, stride)
+        if run.zero_stage >= 1 and not gathers:
             reduce += moved_messages(run, links, "all_gather", weights, ranks, stride)
-        elif not run.compression:
-            reduce += moved_messages(run, links, "all_reduce", count * gradient, ranks, stride)
-    return Messages(), reduce
+    return once, reduce
 
 
-def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage, RankGroup]]:
+def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
+    """How often a layer is gathered, and its gradients reduced, per micro-batch."""
+    if not stack.own_executor:
+        return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)
+    if run.pp > 1:
+        return (1.0 if run.zero_stage == 3 else 0.0), 0.0
+    return {2: (1.0, 1.0), 3: (2.0, 1.0)}.get(run.zero_stage, (0.0, 0.0))
+
+
+def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:
     """The compressed gradients' messages: of what all replicas have alike, and of experts."""
     shared, experts = rank_parameters(run, stack)
     full, _ = stage_layers(run)
-    tables = padded_vocabulary(run, stack) / run.tp + run.model.hidden_size
+    tables = vocabulary_share(run, stack) + run.model.hidden_size
     found = []
     for count, sides, ranks in (
         (shared, full * shared_sides(run) + tables, data_group(run)),
@@ -68,7 +86,7 @@ def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage
     return found
 
 
-def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages:
+def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> Messages:
     """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
     worker averages its share with the other workers' and the worker gathers them."""
     if run.local_workers < 2 or run.lora:
@@ -82,7 +100,7 @@ def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages
     return found * (1.0 / run.local_steps)
 
 
-def extra_pass_bytes(run: TrainingRun, stack: RunStack) -> float:
+def extra_pass_bytes(run: TrainingRun, stack: Framework) -> float:
     """Bytes that compression and the outer optimizer of local steps stream, per step."""
     if run.local_workers < 2 and not run.compression:
         return 0.0

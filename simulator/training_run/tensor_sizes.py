@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simulator.training_run.memory_stack import KeptTensor, MemoryStack
+from simulator.training_run.framework import load_framework
+from simulator.training_run.kept_tensor import KeptTensor
 from simulator.training_run.run_conditions import run_conditions
 from simulator.training_run.tensor_width import padded_vocabulary, token_widths, weight_widths
 from simulator.training_run.training_run import TrainingRun
@@ -31,8 +32,10 @@ class TensorSizes:
 
     __slots__ = ("_conditions", "_fp32", "_per_token", "_per_weight", "_splits", "vocabulary")
 
-    def __init__(self, run: TrainingRun, stack: MemoryStack) -> None:
-        self.vocabulary = padded_vocabulary(run.model, stack.vocabulary_multiple, run.tp)
+    def __init__(self, run: TrainingRun) -> None:
+        self.vocabulary = padded_vocabulary(
+            run.model, load_framework(run.stack).vocabulary_multiple, run.tp
+        )
         self._conditions = run_conditions(run)
         self._fp32 = run.precision == "fp32"
         tokens = run.tokens

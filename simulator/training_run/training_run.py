@@ -18,14 +18,12 @@ class TrainingRun:
 
     device        name in the catalogue; node_devices  devices that the inner link joins
     expert_parallel  ranks over which experts are spread (a part of dp x tp)
-    recompute     `none`, `selective` (the attention core), `mlp`, `full`, `minimal` (all that is
-                  cheap; MaxText's word) or `alternate` (that and every second matmul;
-                  torchtitan's)
+    recompute     a kind of simulator/recompute_kind.py
     recompute_layers  of `full`: the first so many layers of each virtual stage are run again (what
                   Megatron-Core calls the block method); 0 for all
     vpp           model chunks per pipeline rank
-    stack         name of a run stack (simulator/training_run/run_stack.py)
-    memory_stack  name of a file of profiles/data/run_memory, where it is not the stack's own; ""
+    stack         the framework: a name, or the path of its file (simulator/training_run/
+                  framework.py)
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
@@ -67,7 +65,6 @@ class TrainingRun:
     precision: str
     schedule: str
     stack: str
-    memory_stack: str = ""
     lora: bool = False
     recompute_layers: int = 0
     optimizer_offload: bool = False

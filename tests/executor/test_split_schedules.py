@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simulator.plan import Plan, Recompute
-from simulator.runnable import why_not_runnable_plan
-from simulator.schedule_shape import SHAPES, SPLIT_SCHEDULES
+from simulator.runnable import runnable_schedules, why_not_runnable_plan
+from simulator.schedule import schedule_kind
 from tests.executor.cases import (
     CNN_ENTRIES,
     GPT2_ENTRIES,
@@ -53,10 +53,13 @@ def entries_of(models: dict[str, str], folder: Path) -> dict[str, tuple[str, tup
     }
 
 
+SPLIT_SCHEDULES = tuple(n for n in runnable_schedules() if schedule_kind(n).splits_backward)
+
+
 def case(folder: Path, model: str, schedule: str, **settings: Any) -> tuple[str, Plan]:
     source, entries = entries_of(write_models(folder), folder)[model]
     settings.setdefault("pp", 2)
-    vpp = SHAPES[schedule].stages_per_rank
+    vpp = schedule_kind(schedule).stages_per_rank
     plan = make_plan(source, entries, schedule=schedule, vpp=vpp, **settings)
     if model == "t5":
         plan = replace(plan, tied_parameters=(T5_TIES,))

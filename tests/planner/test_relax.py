@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.relax import candidates, grown, with_device
+from planner.other_clusters import grown, with_device
+from planner.relax import candidates
 from planner.space import Space
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster, Level, NodeGroup

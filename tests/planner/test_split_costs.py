@@ -19,13 +19,15 @@ from planner.split_problem import rank_peaks, split_durations, split_tails, stag
 from planner.split_search import Splitter
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_cluster
-from simulator.schedule_shape import SPLIT_SCHEDULES
+from simulator.runnable import runnable_schedules
+from simulator.schedule import schedule_kind
 from simulator.stack import load_stack
 from simulator.timeline import simulate
 from simulator.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel
 from tests.planner.test_costs import CLUSTERS, MODELS, PRICED, cells_of, costs_of
 
+SPLIT_SCHEDULES = tuple(n for n in runnable_schedules() if schedule_kind(n).splits_backward)
 EVERY = Space(schedule=(*SPLIT_SCHEDULES, "1f1b", "gpipe", "interleaved"))
 
 

@@ -9,7 +9,10 @@ from typer.testing import CliRunner
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_document
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
+from shardwright.answer_json import ANSWER_KEYS
 from shardwright.cli import app
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.recalibrate import shipped_hash
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")
 ON = ("--on", "2x8xh100-sxm")
@@ -114,3 +117,84 @@ def test_options_beside_the_axes() -> None:
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--optimizer-offload")
     with pytest.raises(InputError, match="several to choose from need --stack"):
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--precision", "bf16,fp16")
+
+
+def test_every_answer_has_the_same_keys() -> None:
+    found = json.loads(typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--tp", "1,2", "--json"))
+    assert set(ANSWER_KEYS) <= set(found)
+    assert found["step_time_s"] == found["chosen"]["prediction"]["step_time_s"]["value"]
+    assert found["plan"] == found["chosen"]["run"]
+    assert 0.0 <= found["out_of_memory_probability"] <= 0.1
+    for other in found["alternatives"]:
+        assert other["step_time_s"] >= found["step_time_s"]
+        assert {"plan", "mfu", "peak_memory_bytes", "why_not_first"} <= set(other)
+
+
+def test_several_frameworks(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    asked = ("plan", "gpt2", "--global-batch", "64", "--seq", "1024", "--on", "1x8xh100-sxm")
+    text = typed(*asked, "--stack", "megatron-core,torch-fsdp,nanotron", "-o", str(path))
+    assert "The best layout of each framework" in text
+    assert "slower" in text
+    found = json.loads(typed(*asked, "--stack", "megatron-core,torch-fsdp", "--cp", "2", "--json"))
+    assert set(ANSWER_KEYS) <= set(found)
+    assert [each["stack"] for each in found["frameworks"]] == ["megatron-core"]
+    assert "has no such axis" in found["refused"]["torch-fsdp"]
+    every = json.loads(typed(*asked, "--stack", "any", "--json"))
+    times = [each["step_time_s"] for each in every["frameworks"]]
+    assert times == sorted(times)
+    assert every["step_time_s"] == times[0]
+    assert read_document(path, LayoutFile, schema=LAYOUT_SCHEMA).stack in text
+
+
+def test_idle_devices_are_paid_for() -> None:
+    asked = ("plan", "llama-3.1-8b", "--global-batch", "100", "--seq", "4096", "--price", "2")
+    found = json.loads(typed(*asked, "--on", "7x8xh100-sxm", "--stack", "megatron-core", "--json"))
+    used, idle = found["devices_used"], found["devices_idle"]
+    assert used + idle == 56
+    assert idle > 0
+    tokens_per_s = 100 * 4096 / found["step_time_s"]
+    assert found["usd_per_million_tokens"] == pytest.approx(56 * 2 / 3600 / tokens_per_s * 1e6)
+    assert any(f"{used} of 56 devices are used" in said for said in found["assumptions"])
+    near = {each["global_batch"]: each["tokens_per_s"] for each in found["nearby_batches"]}
+    assert min(near) < 100 < max(near)
+    assert min(near.values()) > tokens_per_s
+
+
+def test_the_risk_of_running_out_of_memory() -> None:
+    peaks = []
+    for risk in ("1%", "0.5"):
+        found = json.loads(typed(*ASKED, "megatron-core", *ON, "--fit-risk", risk, "--json"))
+        assert found["out_of_memory_probability"] <= (0.01 if risk == "1%" else 0.5)
+        peaks.append((found["peak_memory_bytes"], -found["step_time_s"]))
+    assert peaks[0][1] <= peaks[1][1]
+    for wrong in ("0", "1.5", "much"):
+        with pytest.raises(InputError, match="--fit-risk"):
+            typed(*ASKED, "megatron-core", *ON, "--fit-risk", wrong)
+
+
+def test_a_front_as_json_and_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "front.json"
+    flags = ("--cp", "1", "--tp", "1,2", "--pp", "1,2", "--pareto", "memory")
+    found = json.loads(typed(*ASKED, "megatron-core", *ON, *flags, "--json", "-o", str(path)))
+    assert found == json.loads(path.read_text())
+    times = [point["step_time_s"] for point in found["front"]]
+    assert times == sorted(times)
+
+
+def test_what_own_runs_taught(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    based_on = shipped_hash(shipped_coefficients())
+    path.write_text(
+        'schema = "shardwright/run-calibration@1"\nsource = "mine.csv"\nmethod = "by hand"\n'
+        f'date = "2026-11-22"\nruns = 3\nbased_on = "{based_on}"\nerror_before = 0.3\n'
+        "residual = 0.1\n"
+        "left_out_error = 0.1\ninterval_scale = 0.5\n[values]\n"
+        '"matmul.h100-sxm-80gb" = 4.0\n"launch_us.megatron-core" = 6.0\n'
+    )
+    pins = ("--cp", "1", "--tp", "1", "--pp", "1", "--json")
+    usual = json.loads(typed(*ASKED, "megatron-core", *ON, *pins))
+    mine = json.loads(typed(*ASKED, "megatron-core", *ON, *pins, "--calibration", str(path)))
+    assert mine["step_time_s"] > 1.5 * usual["step_time_s"]
+    width = [x["step_time_high_s"] / x["step_time_low_s"] for x in (usual, mine)]
+    assert width[1] < width[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from profiles.model.transformer import Transformer
 from simulator.training_run.activation_footprint import activation_bytes
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.framework import memory_of
 from simulator.training_run.tensor_sizes import TensorSizes
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import GPT_RUN
@@ -41,5 +41,5 @@ RUN = replace(
 
 
 def layer_bytes(run: TrainingRun) -> float:
-    stack = memory_stack_of(run)
-    return activation_bytes(run.recompute, stack, TensorSizes(run, stack)).dense_layer
+    stack = memory_of(run)
+    return activation_bytes(run.recompute, stack, TensorSizes(run)).dense_layer

@@ -9,22 +9,14 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_device
 from profiles.model.transformer import LatentAttention, Transformer
-from simulator.held_activations import most_held
+from simulator.in_flight import most_in_flight
 from simulator.schedule import build_schedule
 from simulator.training_run.footprint import fits, footprint
-from simulator.training_run.in_flight_batches import most_in_flight
-from simulator.training_run.memory_stack import (
-    KeptTensor,
-    LingeringTensor,
-    Moment,
-    load_memory_stack,
-    memory_stack_names,
-    memory_stack_of,
-    memory_stack_of_framework,
-)
-from simulator.training_run.run_stack import run_stack_names
+from simulator.training_run.framework import framework_of
+from simulator.training_run.kept_tensor import KeptTensor, LingeringTensor, Moment
 from simulator.training_run.stage_share import stage_shares
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
+from tests.oracles.held_activations import most_held
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 GIB = 2**30
@@ -133,9 +125,7 @@ def test_uneven_experts_hold_more_tokens() -> None:
         SMALL_GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True
     )
     run = replace(RUN, model=moe, stack="megatron-core", precision="bf16")
-    even, uneven = (
-        TensorSizes(replace(run, expert_imbalance=by), memory_stack_of(run)) for by in (1.0, 1.5)
-    )
+    even, uneven = (TensorSizes(replace(run, expert_imbalance=by)) for by in (1.0, 1.5))
     tokens = KeptTensor(name="t", width="routed")
     # Two experts per token: 2 h elements of 2 bytes.
     assert even.bytes_of(tokens) == run.tokens * 2 * 1024 * 2
@@ -145,7 +135,7 @@ def test_uneven_experts_hold_more_tokens() -> None:
 
 
 def test_buckets_hold_no_more_than_there_is() -> None:
-    small = TensorSizes(RUN, memory_stack_of(RUN))
+    small = TensorSizes(RUN)
     bucket = KeptTensor(name="b", width="parameters", bytes=2, most=5e8)
     for count, held in ((1e8, 2e8), (5e8, 1e9), (3e9, 1e9)):
         assert small.bytes_of(bucket, RankFacts(num_parameters=count)) == held
@@ -202,17 +192,15 @@ def test_latent_attention_keeps_expanded_keys_and_values() -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_in_flight_is_what_the_schedule_keeps(name: str, v: int, p: int, rounds: int) -> None:
     m = rounds * p
-    run = replace(RUN, pp=p, vpp=v, num_devices=p, schedule=name, global_batch=2 * m)
     schedule = build_schedule(name, num_ranks=p, num_microbatches=m, stages_per_rank=v)
-    assert most_in_flight(run) == most_held(schedule)
+    assert most_in_flight(name, p, m, v) == most_held(schedule)
 
 
 @pytest.mark.parametrize("name", ["zbv", "v-half", "v-min"])
 def test_more_micro_batches_keep_no_more_after_the_warm_up(name: str) -> None:
-    few = replace(RUN, pp=4, vpp=2, num_devices=4, schedule=name, global_batch=2 * 16)
     many = build_schedule(name, num_ranks=4, num_microbatches=40, stages_per_rank=2)
-    assert most_in_flight(few) == most_held(many)
-    assert most_in_flight(replace(few, global_batch=2 * 400)) == most_held(many)
+    assert most_in_flight(name, 4, 16, 2) == most_held(many)
+    assert most_in_flight(name, 4, 400, 2) == most_held(many)
 
 
 def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
@@ -306,40 +294,24 @@ def test_the_context_is_shown_by_the_device_alone() -> None:
     assert found.device_bytes - found.reserved_bytes == pytest.approx(2.2 * GIB, rel=0.05)
 
 
-def test_a_framework_may_have_a_file_of_its_own() -> None:
-    assert memory_stack_of_framework("OneFlow 75f11b8") == "oneflow"
-    assert memory_stack_of_framework("Megatron-LM") == ""
+def test_a_framework_that_is_like_another_differs_where_its_file_says() -> None:
     run = replace(RUN, stack="megatron-2021", precision="fp16")
-    own = replace(run, memory_stack=memory_stack_of_framework("OneFlow"))
+    own = replace(run, stack=framework_of("OneFlow 75f11b8"))
     # The same tensors, printed by nvidia-smi and without an allocator's blocks.
     assert footprint(own).allocated_bytes == footprint(run).allocated_bytes
     assert footprint(own).shown_bytes == footprint(own).device_bytes
     assert footprint(own).reserved_bytes == footprint(own).allocated_bytes
 
 
-def test_every_run_stack_has_a_memory_file_at_its_stages() -> None:
-    for name in run_stack_names():
-        stages = [
-            stage
-            for memory in map(load_memory_stack, memory_stack_names())
-            if name in memory.run_stacks
-            for stage in memory.zero_stages
-        ]
-        assert stages, name
-        assert len(set(stages)) == len(stages), name
-
-
 def test_messages_name_what_there_is() -> None:
     with pytest.raises(
-        UnknownNameError, match=r"run stack with a memory file.*'nanotro'.*nanotron"
+        UnknownNameError, match=r"unknown framework 'nanotro'.*Did you mean 'nanotron'"
     ):
         footprint(replace(RUN, stack="nanotro"))
     with pytest.raises(
-        InputError, match=r"'nanotron' at ZeRO stage 3 \(nanotron\.toml: \(0, 1\)\)"
+        InputError, match=r"nanotron .* ZeRO stage 3 \(its file describes stages 0, 1\)"
     ):
         footprint(replace(ULTRA_1B, zero_stage=3))
-    with pytest.raises(UnknownNameError, match="memory stack"):
-        load_memory_stack("megatron")
     with pytest.raises(UnknownNameError, match="width 'hiden'"):
         KeptTensor(name="x", width="hiden")
     with pytest.raises(UnknownNameError, match="condition 'gatd'"):

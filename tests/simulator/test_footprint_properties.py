@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.training_run.footprint import footprint
-from simulator.training_run.memory_stack import load_memory_stack, memory_stack_names
+from simulator.training_run.framework import framework_names, load_framework
 from simulator.training_run.stage_share import stage_shares
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
@@ -19,13 +19,12 @@ _LAYOUTS = st.tuples(
     st.sampled_from([1, 2, 4]),
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(["none", "selective", "mlp", "full"]),
-    st.sampled_from(memory_stack_names()),
+    st.sampled_from(framework_names()),
 )
 
 
 def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
     tp, pp, mb, recompute, name = layout
-    stack = load_memory_stack(name)
     return replace(
         RUN,
         tp=tp,
@@ -36,9 +35,8 @@ def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
         global_batch=512,
         recompute=recompute,
         schedule="1f1b" if pp > 1 else "none",
-        stack=stack.run_stacks[0] if stack.run_stacks else "megatron-2021",
-        memory_stack="" if stack.run_stacks else name,
-        zero_stage=stack.zero_stages[-1],
+        stack=name,
+        zero_stage=load_framework(name).rules.zero_stages[-1],
         sequence_parallel=tp > 1,
     )
 

@@ -14,6 +14,7 @@ from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.explain_run import explain_run
 from simulator.training_run.features import features
 from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import load_framework
 from simulator.training_run.host_offload import (
     ADAM_REACH,
     host_limit_bytes,
@@ -21,10 +22,9 @@ from simulator.training_run.host_offload import (
     optimizer_host_s,
 )
 from simulator.training_run.predict_runs import predicted_parts
-from simulator.training_run.run_stack import load_run_stack
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
-BRIDGE = load_run_stack("megatron-bridge")
+BRIDGE = load_framework("megatron-bridge")
 PLAIN = replace(BRIDGE, overlaps_host=False)
 # Public figures of Qwen3-30B-A3B (its config.json).
 QWEN = Transformer(

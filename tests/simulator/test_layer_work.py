@@ -10,6 +10,12 @@ from hypothesis import given, settings
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
+from simulator.training_run.framework import (
+    Framework,
+    framework_names,
+    framework_of,
+    load_framework,
+)
 from simulator.training_run.layer_work import (
     LayerWork,
     Matmul,
@@ -17,12 +23,6 @@ from simulator.training_run.layer_work import (
     layer_work,
     matmul_type,
     padded_vocabulary,
-)
-from simulator.training_run.run_stack import (
-    RunStack,
-    load_run_stack,
-    run_stack_names,
-    stack_of_framework,
 )
 from simulator.training_run.training_run import TrainingRun
 from simulator.training_run.work_seconds import work_seconds
@@ -37,8 +37,8 @@ from tests.simulator.described_runs import (
     training_runs,
 )
 
-OLD = load_run_stack("megatron-2021")
-CORE = load_run_stack("megatron-core")
+OLD = load_framework("megatron-2021")
+CORE = load_framework("megatron-core")
 
 
 def flop(matmuls: Iterable[Matmul]) -> float:
@@ -49,11 +49,11 @@ def shapes(matmuls: Iterable[Matmul]) -> list[tuple[float, float, float]]:
     return [(x.m, x.n, x.k) for x in matmuls]
 
 
-def dense(run: TrainingRun, stack: RunStack = CORE) -> LayerWork:
+def dense(run: TrainingRun, stack: Framework = CORE) -> LayerWork:
     return layer_work(run, stack, experts=False)
 
 
-def moe(run: TrainingRun, stack: RunStack = CORE, imbalance: float = 1.0) -> LayerWork:
+def moe(run: TrainingRun, stack: Framework = CORE, imbalance: float = 1.0) -> LayerWork:
     return layer_work(run, stack, experts=True, imbalance=imbalance)
 
 
@@ -109,7 +109,7 @@ def test_the_vocabulary_is_padded_as_the_stack_does() -> None:
     assert padded_vocabulary(GPT_RUN, OLD) == 51200
     (logits,) = head_work(GPT_RUN, OLD).matmuls
     assert (logits.m, logits.n, logits.k) == (2048, 6400, 12288)
-    assert padded_vocabulary(GPT_RUN, load_run_stack("nanotron")) == 50257
+    assert padded_vocabulary(GPT_RUN, load_framework("nanotron")) == 50257
     # 34 bytes a logit, half of them in each pass.
     head = head_work(GPT_RUN, OLD)
     assert head.forward_pass_bytes == head.backward_pass_bytes == 17 * 2048 * 6400
@@ -273,7 +273,7 @@ def test_equal_shapes_cost_the_same_in_any_company() -> None:
 
 def test_flash_attention_2_on_hopper_runs_as_amperes_program() -> None:
     """Dao, arXiv 2307.08691, section 4.1: 335 TFLOP/s on H100 against 225 on A100."""
-    old = dense(LLAMA_RUN, load_run_stack("torch-fsdp"))
+    old = dense(LLAMA_RUN, load_framework("torch-fsdp"))
     on_h100, on_a100 = work_seconds([("h100-sxm-80gb", old), ("a100-sxm-80gb", old)])
     ratio = on_a100.attention_forward_s / on_h100.attention_forward_s
     assert ratio == pytest.approx(335 / 225)
@@ -368,14 +368,14 @@ def test_biases_and_positions_are_counted() -> None:
 
 
 def test_every_stack_reads_and_says_where_it_is_from() -> None:
-    for name in run_stack_names():
-        stack = load_run_stack(name)
+    for name in framework_names():
+        stack = load_framework(name)
         assert stack.name == name
         assert stack.attention in ("fused", "flash-2", "unfused")
         assert len(stack.source) > 20, name
         assert len(stack.date) == 10, name
         # 2 or 4 bytes; an optimizer reads and writes master weights and two moments at least.
-        assert {stack.weight_bytes, stack.gradient_bytes} <= {2, 4}
+        assert {stack.sent_weight_bytes, stack.summed_gradient_bytes} <= {2, 4}
         assert stack.optimizer_traffic_bytes >= 24
 
 
@@ -391,9 +391,9 @@ def test_every_stack_reads_and_says_where_it_is_from() -> None:
     ],
 )
 def test_the_longest_beginning_tells_the_stack(framework: str, stack: str) -> None:
-    assert stack_of_framework(framework) == stack
+    assert framework_of(framework) == stack
 
 
 def test_an_unknown_stack_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'nanotron'"):
-        load_run_stack("nanotrom")
+        load_framework("nanotrom")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
 from simulator.plan import Recompute
-from simulator.schedule import build_schedule, in_flight
+from simulator.schedule import build_schedule
 from simulator.stack import load_stack
 from simulator.timeline import Durations, simulate
+from tests.oracles.held_activations import stage_peaks
 from tests.simulator.hand_made import cluster, layer, plan
 from tests.simulator.test_block_cost import price
 
@@ -103,7 +104,7 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
     stage = one_stage_each(p, kept, kept + forward_more, kept + backward_more)
     size = static()
     base = size.parameters + size.optimizer
-    for rank, window in enumerate(in_flight(schedule)):
+    for rank, window in enumerate(stage_peaks(schedule)):
         memory = rank_memory(
             the_plan,
             rank,

@@ -26,7 +26,7 @@ from simulator.training_run.coefficients import (
     shipped_coefficients,
 )
 from simulator.training_run.features import features
-from simulator.training_run.run_stack import run_stack_names
+from simulator.training_run.framework import framework_names
 from simulator.training_run.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, figures
 
@@ -232,10 +232,10 @@ def is_physical(kind: Kind, owner: str) -> bool:
         name, _, bits = owner.rpartition(".")
         return name in device_names() and bits in ("4", "8", "16", "32")
     if kind.owner == "stack":
-        return owner in run_stack_names()
+        return owner in framework_names()
     if kind.owner == "stack and sharding":
         name, _, sharding = owner.rpartition(".")
-        return name in run_stack_names() and sharding in ("sharded", "whole")
+        return name in framework_names() and sharding in ("sharded", "whole")
     if kind.owner == "network":
         words = ("infiniband", "roce", "omni-path", "efa", "slingshot", "ethernet", "network")
         return owner in words or get_link(owner).name == owner

@@ -9,15 +9,15 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.state_space import StateSpace
 from simulator.training_run.features import features
+from simulator.training_run.framework import load_framework
 from simulator.training_run.layer_work import layer_work
 from simulator.training_run.quantised_bytes import quantised_bytes
-from simulator.training_run.run_stack import load_run_stack
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.state_work import state_work
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
 
-CORE = load_run_stack("megatron-core")
+CORE = load_framework("megatron-core")
 NANO = figures("Nemotron 3 Nano 30B-A3B")
 SUPER = figures("Nemotron 3 Super 120B-A12B")
 RUN = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)

@@ -13,7 +13,7 @@ from profiles.published.run_table import read_runs
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.complete import complete_run
 from simulator.training_run.features import features
-from simulator.training_run.memory_stack import memory_stack_of
+from simulator.training_run.framework import memory_of
 from simulator.training_run.predict_runs import predict_runs
 from simulator.training_run.tensor_sizes import TensorSizes
 
@@ -68,12 +68,12 @@ def test_a_pipeline_keeps_parameters_gathered_and_has_a_micro_batch_per_stage() 
     run = complete_run(LLAMA_8B)
     assert run.zero_stage == 1
     assert run.micro_batch == 256 // 8 // 8
-    assert memory_stack_of(run).name == "torchtitan-gathered"
+    assert memory_of(run).name == "torchtitan-gathered"
     interleaved = complete_run(replace(LLAMA_8B, schedule="interleaved-1f1b"))
     assert (interleaved.vpp, interleaved.micro_batch) == (2, 256 // 8 // 16)
     whole = complete_run(replace(LLAMA_8B, pp=1, dp=64))
     assert whole.zero_stage == 3
-    assert memory_stack_of(whole).name == "torchtitan"
+    assert memory_of(whole).name == "torchtitan"
 
 
 def test_tensor_parallelism_splits_the_sequence_too() -> None:
@@ -93,8 +93,8 @@ def test_what_a_layer_keeps_of_a_token() -> None:
     """In 16 bits its input, queries, values, the attention's output, the gate and the last output;
     the softmax's sum per head in fp32."""
     run = complete_run(replace(LLAMA_8B, pp=1, dp=64, micro_batch=1))
-    stack = memory_stack_of(run)
-    kept = activation_bytes(run.recompute, stack, TensorSizes(run, stack)).dense_layer
+    stack = memory_of(run)
+    kept = activation_bytes(run.recompute, stack, TensorSizes(run)).dense_layer
     widths = 4096 + 4096 + 1024 + 4096 + 14336 + 4096
     assert kept / 8192 == pytest.approx(2 * widths + 4 * 32)
 

@@ -9,12 +9,12 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import layout_stacks, load_layout_rules
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_cluster, get_device
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import framework_names, load_framework, memory_of
 from simulator.training_run.stage_layers import stage_layers
 from tests.planner.layout.asked import question, solved
 
@@ -22,11 +22,11 @@ from tests.planner.layout.asked import question, solved
 def enumerated(asked):
     """The least step time of all layouts that fit, each priced alone by the scalar functions."""
     answer = solved(asked)
-    split = load_layout_rules(asked.stack).sequence_parallel
+    split = load_framework(asked.stack).rules.sequence_parallel
     base = replace(answer.chosen.run, id=asked.name, sequence_parallel=split)
     ground = LayoutGround(
         model=asked.model,
-        rules=load_layout_rules(asked.stack),
+        rules=load_framework(asked.stack).rules,
         num_devices=asked.cluster.num_devices,
         node_devices=base.node_devices,
         global_batch=asked.global_batch,
@@ -47,7 +47,7 @@ def enumerated(asked):
 
 def partly_recomputed(run):
     """The run, or where its framework allows it every number of layers that are run again."""
-    if run.recompute != "full" or not load_layout_rules(run.stack).partial_recompute:
+    if run.recompute != "full" or not load_framework(run.stack).rules.partial_recompute:
         return (run,)
     most = math.ceil(stage_layers(run)[0] / run.vpp)
     return tuple(replace(run, recompute_layers=layers) for layers in range(1, most + 1))
@@ -197,13 +197,12 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
 
 
 def test_every_framework_has_rules_that_its_memory_files_cover():
-    from simulator.training_run.memory_stack import memory_stack_of
 
-    for stack in layout_stacks():
+    for stack in framework_names():
         asked = question(stack=stack, on="1x8xh100-sxm", batch=8)
         answer = solved(asked)
-        for zero in load_layout_rules(stack).zero_stages:
-            memory_stack_of(replace(answer.chosen.run, zero_stage=zero))
+        for zero in load_framework(stack).rules.zero_stages:
+            memory_of(replace(answer.chosen.run, zero_stage=zero))
 
 
 def test_search_is_quick_enough_to_be_asked_often():

@@ -10,12 +10,12 @@ from planner.layout.layout_space import legal_layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import load_layout_rules
 from planner.layout.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_cluster, get_device, get_link
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import load_framework
 from simulator.training_run.host_offload import host_memory_short
 from tests.planner.layout.asked import question, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
@@ -235,7 +235,7 @@ def test_any_precision_is_what_both_have():
         asked = question(on=f"8x{device}", stack=stack, batch=8)
         base, _ = ground_of(asked, [])
         options = run_options(
-            AskedOptions(precisions=("any",)), base, load_layout_rules(stack), get_device(device)
+            AskedOptions(precisions=("any",)), base, load_framework(stack).rules, get_device(device)
         )
         return [option.precision for option in options]
 

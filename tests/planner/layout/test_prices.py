@@ -8,12 +8,12 @@ import pytest
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import LayoutPrices
-from planner.layout.rules import load_layout_rules
 from profiles.model.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.features import Features, features
 from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import load_framework
 from tests.simulator.described_runs import GPT_RUN
 
 CASES = (
@@ -30,7 +30,7 @@ CASES = (
 def laid_out(case):
     model, stack, device, count, batch, seq, pins = case
     figures = figures_of_config(resolve_model(model).config, model)
-    rules = load_layout_rules(stack)
+    rules = load_framework(stack).rules
     base = replace(
         GPT_RUN,
         id=model,
@@ -89,10 +89,13 @@ def test_interleaved_bounds_are_close():
 def test_every_feature_is_gathered_by_what_it_depends_on():
     """Two runs that differ in one axis alone differ in no feature that is gathered without it."""
     base, layouts = laid_out(CASES[2])
+    from planner.layout.layouts import SCHEDULES
     from planner.layout.prices import _OF_MESH, _OWN
 
     layer = [f.name for f in fields(Features) if f.name not in (*_OF_MESH, *_OWN)]
-    rows = np.flatnonzero((layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == 0))
+    rows = np.flatnonzero(
+        (layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == SCHEDULES.index("1f1b"))
+    )
     run = layouts.run(base, int(rows[0]))
     for changed, names in (
         (replace(run, zero_stage=1 - run.zero_stage), layer),

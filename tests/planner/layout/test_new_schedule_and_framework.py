@@ -1,0 +1,122 @@
+"""A schedule by one function, and a framework by one file: planned, priced and simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.layout.layout_space import LayoutSpace, legal_layouts
+from planner.layout.layouts import RECOMPUTE, SCHEDULES
+from planner.space import Ground, Space, legal_cells
+from profiles.errors import InputError
+from simulator import schedule as registry
+from simulator.action import backward, forward
+from simulator.in_flight import most_in_flight
+from simulator.runnable import runnable_schedules
+from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.footprint import footprint
+from simulator.training_run.predict_runs import predicted_parts
+from simulator.training_run.training_run import TrainingRun
+from tests.planner.layout.asked import question as small_question
+
+
+@pytest.fixture
+def late() -> Iterator[str]:
+    """1F1B that begins one micro-batch later than it could."""
+    kind = ScheduleKind(name="one-late", words=("late",))
+
+    @register(kind)
+    def one_late(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+        rows = []
+        for rank in range(num_ranks):
+            ahead = min(num_microbatches, num_ranks - rank + 1)
+            row = [forward(rank, m) for m in range(ahead)]
+            for m in range(num_microbatches):
+                row.append(backward(rank, m))
+                row += [forward(rank, m + ahead)] if m + ahead < num_microbatches else []
+            rows.append(tuple(row))
+        return Schedule(
+            name="one-late",
+            num_microbatches=num_microbatches,
+            stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
+            ranks=tuple(rows),
+        )
+
+    yield kind.name
+    for table in (registry._KINDS, registry._MAKERS):
+        table.pop(kind.name)
+    registry._PIPELINES.remove(kind.name)
+
+
+def question(stack: str, **space: object) -> LayoutQuestion:
+    asked: LayoutQuestion = small_question(stack=stack, on="1x8xh100-sxm", **space)
+    return asked
+
+
+def planned(asked: LayoutQuestion) -> TrainingRun:
+    outcome, _ = solve_layouts(asked, shipped_coefficients(), [], clock=lambda: 0.0)
+    return outcome.layouts[0].run
+
+
+def test_a_schedule_is_one_function(late: str) -> None:
+    run = planned(question("megatron-core", schedule=(late,), pp=(4,), tp=(2,)))
+    assert run.schedule == late
+    plain = replace(run, schedule="1f1b")
+    # One micro-batch more in flight, and no faster: counted and timed off its own actions.
+    assert most_in_flight(late, 4, 32) == (5.0, 4.0, 3.0, 2.0)
+    assert footprint(run).allocated_bytes > footprint(plain).allocated_bytes
+    times = predicted_parts([run, plain]).total_s
+    assert times[0] == pytest.approx(times[1], rel=0.1)
+    # Our own executor's search takes it too.
+    assert late in runnable_schedules()
+    ground = Ground(num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=16)
+    assert {cell.schedule for cell in legal_cells(Space(schedule=(late,)), ground)} == {late}
+
+
+MINE = """
+schema = "shardwright/framework@1"
+like = "megatron-core"
+name = "mine"
+date = "2026-11-22"
+source = "a fork of Megatron-Core with zero-bubble pipelines, for this test"
+names = ["mine"]
+coefficients_of = "megatron-core"
+[rules]
+axes = ["pp", "dp"]
+schedules = ["1f1b", "zb-h1"]
+zero_stages = [1]
+"""
+
+
+def test_a_framework_is_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    run = planned(question(str(path), pp=(4,)))
+    assert (run.stack, run.tp, run.pp, run.zero_stage) == (str(path), 1, 4, 1)
+    assert run.schedule == "zb-h1"
+    same = replace(run, stack="megatron-core")
+    assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]
+    assert footprint(run).needed_bytes == footprint(same).needed_bytes
+    with pytest.raises(InputError, match="has no such axis"):
+        legal_layouts(LayoutSpace(tp=(2,)), ground_of(question(str(path)), [])[1])
+
+
+def test_what_selective_means_is_the_frameworks() -> None:
+    for stack, kind in (("torch", "attention"), ("torchtitan", "alternate")):
+        for word in ("selective", kind):
+            asked = question(stack, recompute=(word,))
+            layouts = legal_layouts(asked.space, ground_of(asked, [])[1])
+            assert {RECOMPUTE[index] for index in layouts.recompute.tolist()} == {kind}
+    asked = question("megatron-core", recompute=("attention",))
+    assert asked.space.recompute == ("selective",)
+
+
+def test_every_schedule_that_rows_may_name_is_planned() -> None:
+    for name in ("dualpipe", "zb-1p", "zbv", "gpipe"):
+        assert name in SCHEDULES
+        assert planned(question("megatron-core", schedule=(name,), pp=(4,))).schedule == name

@@ -1,0 +1,128 @@
+"""Framework files: every one that ships, one of a user's own, and what happens to wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import DocumentError, InputError, UnknownNameError
+from simulator.stack import load_stack
+from simulator.training_run.framework import (
+    FRAMEWORK_FOLDER,
+    framework_names,
+    framework_of,
+    load_framework,
+)
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_every_framework_that_ships(name: str) -> None:
+    framework = load_framework(name)
+    rules = framework.rules
+    assert framework.name == rules.name == name
+    for source, date in (
+        (framework.source, framework.date),
+        (rules.source, rules.date),
+        *((memory.source, memory.date) for memory in framework.memory),
+    ):
+        assert len(source) > 20
+        assert len(date) == 10
+    # Every stage that may be chosen is described once, and what a name means is found by it.
+    stages = [stage for memory in framework.memory for stage in memory.zero_stages]
+    assert len(set(stages)) == len(stages)
+    assert set(rules.zero_stages_at(1)) <= set(stages)
+    assert all(framework_of(alias) == name for alias in framework.names)
+    assert "dp" in rules.axes
+    assert ("vpp" in rules.axes) <= ("interleaved" in rules.schedules) or name == "torch-fsdp"
+    # 2 or 4 bytes; an optimizer reads and writes master weights and two moments at least.
+    assert {framework.sent_weight_bytes, framework.summed_gradient_bytes} <= {2, 4}
+    assert framework.optimizer_traffic_bytes >= 24
+    if framework.coefficients_of:
+        assert not load_framework(framework.coefficients_of).coefficients_of
+
+
+def test_bytes_per_parameter_of_mixed_precision_adam_are_the_published_ones():
+    # ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 bytes for fp16 with fp32 Adam. Here the
+    # gradients are fp32, 2 more: 4 (master) + 2 (working copy) + 4 + 8.
+    stack = load_stack()
+    sizes = stack.bytes_of("bf16")
+    states = stack.optimizer_bytes.of("adamw")
+    total = sizes.parameter_bytes + sizes.working_copy_bytes + sizes.gradient_bytes + states
+    assert total == 18
+    whole = stack.bytes_of("fp32")
+    assert whole.parameter_bytes + whole.gradient_bytes + states == 16
+    assert sizes.compute_bytes == 2
+    assert whole.compute_bytes == 4
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text('schema = "shardwright/framework@1"\n' + text, encoding="utf-8")
+    return str(path)
+
+
+MINE = """
+like = "megatron-core"
+name = "mine"
+date = "2026-11-22"
+source = "a fork of Megatron-Core, for this test"
+names = []
+norm_passes = 20
+[rules]
+schedules = ["1f1b", "zbv"]
+[memory]
+state_bytes = 6
+"""
+
+
+def test_a_framework_of_ones_own_is_like_another_but_for_what_it_says(tmp_path: Path) -> None:
+    core, mine = load_framework("megatron-core"), load_framework(write(tmp_path, MINE))
+    assert (mine.norm_passes, mine.rules.schedules) == (20, ("1f1b", "zbv"))
+    assert mine.memory_at(1).state_bytes == 6
+    assert mine.memory_at(1).layers == core.memory_at(1).layers
+    assert mine.rules.axes == core.rules.axes
+    assert mine.kernels_forward == core.kernels_forward
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"zbv"', '"zvb"', "Did you mean 'zbv'"),
+        ("norm_passes", "norm_pases", "Did you mean 'norm_passes'"),
+        ("state_bytes = 6", 'state_bytes = "6"', "state_bytes"),
+        ("state_bytes = 6", "zero_stages = [0]", "ZeRO stage 1"),
+        ("megatron-core", "megatron-cor", "Did you mean 'megatron-core'"),
+        ("@1", "@2", "is not a shardwright/framework@1 file"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, old: str, new: str, says: str) -> None:
+    path = Path(write(tmp_path, MINE))
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    with pytest.raises((InputError, DocumentError), match=says):
+        load_framework(str(path))
+
+
+def test_files_that_are_like_each_other(tmp_path: Path) -> None:
+    path = write(tmp_path, MINE.replace("megatron-core", str(tmp_path / "mine.toml")))
+    with pytest.raises(DocumentError, match="circle"):
+        load_framework(path)
+
+
+@pytest.mark.parametrize(
+    ("alias", "framework"),
+    [
+        ("megatron", "megatron-"),
+        ("deepspeed", "megatron-deepspeed"),
+        ("fsdp", "torch-fsdp"),
+        ("nemo", "megatron-bridge"),
+        ("nanotrom", "nanotron"),
+    ],
+)
+def test_an_alias_says_what_it_stands_for(alias: str, framework: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{framework}"):
+        load_framework(alias)
+
+
+def test_files_lie_where_they_are_looked_for() -> None:
+    assert {path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")} == set(framework_names())
