@@ -302,14 +302,14 @@ def _plan_for_stack(
     from planner.layout.layout_price import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.layout_task import layout_task, solve_layout_task
-    from shardwright.named_model import figures_of
+    from shardwright.named_model import described_of
 
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
     question = LayoutQuestion(
         name=name,
-        model=figures_of(name),
+        model=described_of(name, work.sequence_length).figures,
         cluster=on,
         stack=stack,
         global_batch=work.global_batch,

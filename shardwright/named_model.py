@@ -89,9 +89,37 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     return Sample(sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, said))
 
 
-def figures_of(model: str) -> Transformer:
-    """The figures of a shipped name or a config.json."""
-    from profiles.model.config_figures import figures_of_config
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A model by its figures, and what a sample of it is."""
 
-    spec = resolve_model(model)
-    return figures_of_config(spec.config, spec.source)
+    figures: Transformer
+    sample: Sample
+
+
+def described_of(model: str, seq: int | None) -> Described:
+    """The figures of a shipped name, a config.json or `package.module:factory`.
+
+    Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
+    """
+    from profiles.model.described_model import describe_model
+    from shardwright.places import trace_cache
+
+    import_from_here(model)
+    factory = bool(resolve_model(model).factory)
+    sample = Sample(sequence_length=seq or 1) if factory else sample_of(model, seq)
+    asked = sample.sequence_length if sample.sequence_length > 1 else None
+    found = describe_model(model, sequence_length=asked, cache=trace_cache())
+    own, positions = found.sequence_length, found.figures.learned_positions
+    length, assumed = sample.sequence_length, sample.assumptions
+    if own and seq is None:
+        length, assumed = own, (f"sequence length {own} (the inputs of {model})",)
+    elif own and own != length:
+        assumed = (f"figures traced at {own} tokens per sample, planned at --seq {length}",)
+    if own and 0 < positions < length:
+        raise InputError(
+            f"--seq {length} is above the {positions} learned positions of {model}; use "
+            f"{positions} or less"
+        )
+    sample = Sample(sequence_length=length, assumptions=(*assumed, *found.notes))
+    return Described(figures=found.figures, sample=sample)

@@ -47,7 +47,7 @@ from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.axes import AXES, Axes, axes_of
 from shardwright.layout_task import layout_job, layout_task
-from shardwright.named_model import DEFAULT_SEQUENCE, Sample, figures_of, sample_of
+from shardwright.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.plan_options import (
     OPTION_FLAGS,
     asked_options,
@@ -137,7 +137,7 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
     made = []
     for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
         for length in grid.sequence_lengths or (None,):
-            sample = _sample(model, length)
+            sample = _sample(model, length, described=layouts is not None)
             precision, told = _precision(grid, on, local)
             work = Workload(
                 global_batch=batch,
@@ -187,9 +187,9 @@ def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
     )
 
 
-def _sample(model: str, length: int | None) -> Sample:
+def _sample(model: str, length: int | None, *, described: bool) -> Sample:
     try:
-        return sample_of(model, length)
+        return described_of(model, length).sample if described else sample_of(model, length)
     except (ModelError, DocumentError, UnknownNameError):
         # The model cannot be read: the question fails when it is posed.
         return Sample(sequence_length=length or DEFAULT_SEQUENCE)
@@ -223,7 +223,7 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
     return LayoutQuestion(
         name=question.model,
-        model=figures_of(question.model),
+        model=described_of(question.model, question.workload.sequence_length).figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

@@ -15,18 +15,24 @@ from profiles.model.config_kinds import CONFIG_KINDS, ConfigKind
 from profiles.model.transformer import LatentAttention, Transformer
 
 
+def known_type(config: Mapping[str, Any]) -> bool:
+    """Whether configurations of this model type are read without tracing."""
+    return _type_of(config) in CONFIG_KINDS
+
+
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     """The figures of a configuration; `where` names it in errors.
 
-    Raises ModelError for a model type that is not a chain of transformer layers (encoder-decoders,
-    vision, state-space models), for a missing or non-positive key, and for layers that differ in
-    kind.
+    Tokens predicted ahead are those of `num_nextn_predict_layers`, though transformers builds no
+    layers for them.
+    Raises ModelError for a model type that config_kinds.py does not know, for a missing or
+    non-positive key, and for layers that differ in kind.
     """
-    name = str(config.get("model_type", "")).replace("-", "_")
+    name = _type_of(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
-            f"{where}: model type {name!r} cannot be described by a transformer's figures; known "
-            f"are {', '.join(sorted(CONFIG_KINDS))}. Without --stack the model is traced."
+            f"{where}: configurations of model type {name!r} are not read without building the "
+            f"model; those that are: {', '.join(sorted(CONFIG_KINDS))}"
         )
     kind = CONFIG_KINDS[name]
     config = {**config} | {
@@ -47,13 +53,18 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     if experts:
         _refuse_mixed_layers(config, where)
     window, windowed = _window(config, kind)
+    latent = _latent(config, where) if config.get("kv_lora_rank") else None
+    head_size = int(config.get("head_dim") or kind.head_size or hidden // heads)
+    if latent is not None:
+        # `head_dim` is that of the rotary part there: a query's head has both parts.
+        head_size = latent.nope_size + latent.rope_size
     return Transformer(
         num_layers=_count(config, "num_hidden_layers", where, kind),
         hidden_size=hidden,
         ffn_size=ffn if not experts or dense else 0,
         num_heads=heads,
         num_kv_heads=_kv_heads(config, name, heads),
-        head_size=int(config.get("head_dim") or kind.head_size or hidden // heads),
+        head_size=head_size,
         vocab_size=_count(config, "vocab_size", where, kind),
         gated=kind.gated,
         tied_embeddings=bool(config.get("tie_word_embeddings", kind.tied)),
@@ -64,10 +75,15 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         first_dense_layers=dense,
         learned_positions=_learned_positions(config, kind),
         biases=kind.biases,
-        latent=_latent(config, where) if config.get("kv_lora_rank") else None,
+        latent=latent,
         window=window,
         window_layers=windowed,
+        predicted_ahead=int(config.get("num_nextn_predict_layers") or 0),
     )
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:

@@ -54,6 +54,9 @@ _GEMMA = ConfigKind(tied=True, head_size=256)
 _BERT = ConfigKind(gated=False, tied=True, biases=True, learned=True)
 _PLAIN = ConfigKind(gated=False)
 
+# Encoders: a token's attention meets those behind it too.
+BOTH_WAYS = frozenset({"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "modernbert"})
+
 CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "llama": _GATED,
     "llama4_text": ConfigKind(head_size=128, shared_experts=1),

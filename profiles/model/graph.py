@@ -87,7 +87,11 @@ class MatmulShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .]."""
+    """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .].
+
+    mask_reach  keys that a query meets at most as a mask that was given says (kv_len: all before
+                it), 0 where its values are not known, None where no mask was given
+    """
 
     batch: int
     heads: int
@@ -96,6 +100,7 @@ class AttentionShape:
     kv_len: int
     head_dim: int
     causal: bool
+    mask_reach: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,7 @@ class Op:
     work_flop    floating-point operations, one multiply-add = 2; causal attention counts half
     read_bytes, written_bytes   every distinct input and output storage range once
     dtype        of the arithmetic (that of the first floating-point input)
+    mask_reach   of an op that masks scores: keys that a query then meets at most, where known
     """
 
     name: str
@@ -119,6 +125,7 @@ class Op:
     written_bytes: int
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
+    mask_reach: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

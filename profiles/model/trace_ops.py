@@ -229,6 +229,7 @@ def _attention(
     per_pair = 2 * (scores + values) if not backward else 2 * (3 * scores + 2 * values)
     pairs = batch * heads * q_len * kv_len
     flop = pairs * per_pair // 2 if causal else pairs * per_pair
+    masked = name == "shardwright.flash_attention" and args[3] is not None
     shape = AttentionShape(
         batch=batch,
         heads=heads,
@@ -237,6 +238,7 @@ def _attention(
         kv_len=kv_len,
         head_dim=head_dim,
         causal=causal,
+        mask_reach=0 if masked else None,
     )
     return shape, int(flop)
 

@@ -112,7 +112,7 @@ class TracedPass:
     def trace(self, fakes: Fakes, target: str) -> None:
         """Run it. Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
-        self.recorder = Recorder(fakes.keys, self._watch_gradient)
+        self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
         with ExitStack() as stack:
             self._hook(stack)
             if target == "gpu":

@@ -11,7 +11,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
+from profiles.model.trace_masks import KnownValues
 from profiles.model.trace_ops import describe_op, dtype_name
 
 
@@ -70,14 +71,20 @@ class Recorder(TorchDispatchMode):
                 whether it has a gradient or not (a teacher's output, a mask made of activations)
     crossing    storage number -> the tensor's shape and type where it was first read so
     has_gradients  whether anything that needs a gradient has been read so far
+    masks       whether masks of scores that are written out are read (accelerators fuse them)
     on_crossing called with such a storage's number and the tensor when it is first read so
     """
 
     def __init__(
-        self, parameters: dict[int, int], on_crossing: Callable[[int, Tensor], None] | None = None
+        self,
+        parameters: dict[int, int],
+        on_crossing: Callable[[int, Tensor], None] | None = None,
+        *,
+        masks: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._on_crossing = on_crossing
+        self._masks = masks
         self.parameters = parameters
         self.segments = [Segment()]
         self.crossings: set[tuple[int, int, int]] = set()
@@ -88,6 +95,7 @@ class Recorder(TorchDispatchMode):
         self.has_gradients = False
         self._live: dict[int, StorageRecord] = {}
         self._references: dict[int, Any] = {}
+        self._known = KnownValues()
         self._segment = 0
         self._path: list[str] = [""]
         self._cut_numbers = [0]
@@ -148,6 +156,9 @@ class Recorder(TorchDispatchMode):
             raise TraceError(
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
+        if self.phase is Phase.FORWARD:
+            op = self._with_mask(op, func, args)
+            self._known.note(func, args, kwargs, out)
         self.segments[segment].ops.append(op)
         if self.phase is Phase.FORWARD:
             self._note_product(op, args, kwargs, self.segments[segment])
@@ -157,6 +168,16 @@ class Recorder(TorchDispatchMode):
                     x, segment, module, weighted=weighted and op.name not in _OF_SHAPE
                 )
         return out
+
+    def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
+        """The op with what is known of the mask that it is given, where it takes one."""
+        if op.attention is None:
+            reach = self._known.of_scores(func, args) if self._masks else None
+            return op if reach is None else replace(op, mask_reach=reach)
+        if op.attention.mask_reach is None:
+            return op
+        reach = self._known.reach(args[3])
+        return replace(op, attention=replace(op.attention, mask_reach=reach))
 
     def _place(self) -> tuple[int, str]:
         if self.phase is Phase.FORWARD:

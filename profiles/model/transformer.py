@@ -41,6 +41,8 @@ class Transformer:
                       layer mixes tokens or has a feed-forward
     expert_input      width in which experts take tokens, projected from the hidden size and back
                       (LatentMoE, arXiv 2601.18089); 0 for the hidden size
+    vector_parameters  norms and biases of one layer on average, where they are counted and not what
+                      `biases` tells; 0 for that
     predicted_ahead   further tokens predicted by a block of `predicting_layers` layers each, with
                       logits of its own (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
                       section 2.2)
@@ -70,6 +72,7 @@ class Transformer:
     attention_layers: int = 0
     feed_forward_layers: int = 0
     expert_input: int = 0
+    vector_parameters: int = 0
     predicted_ahead: int = 0
     predicting_layers: int = 1
 
@@ -209,6 +212,8 @@ class Transformer:
     @property
     def small_parameters(self) -> int:
         """Norms and biases of one layer (GPT: 13 h with a feed-forward of 4 h)."""
+        if self.vector_parameters:
+            return self.vector_parameters
         if not self.biases:
             return 2 * self.hidden_size
         widths = self.head_size * (self.num_heads + 2 * self.num_kv_heads)

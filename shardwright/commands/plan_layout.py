@@ -24,7 +24,7 @@ from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answe
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
 from shardwright.layout_task import layout_task, solve_layout_task
-from shardwright.named_model import figures_of, sample_of
+from shardwright.named_model import described_of
 from shardwright.opened_plan import write_layout
 from shardwright.places import answer_cache
 from shardwright.plan_options import first_precision
@@ -76,13 +76,14 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
     """The question of a framework's layouts, and what was assumed for want of a flag."""
-    sample = sample_of(request.model, request.seq)
+    described = described_of(request.model, request.seq)
+    sample = described.sample
     precision, told = first_precision(request.precision), tuple[str, ...]()
     if not request.precision:
         precision, told = default_precision(request.cluster)
     question = LayoutQuestion(
         name=request.model,
-        model=figures_of(request.model),
+        model=described.figures,
         cluster=request.cluster,
         stack=stacks_of(request.stack)[0],
         global_batch=request.global_batch,

@@ -16,13 +16,14 @@ from simulator.training_run.predict_runs import RunPrediction, predict_runs
 _GIB = 2**30
 
 
-def predict_table(path: Path, output: Path) -> None:
+def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
     """Read the runs, predict each, write the table; `-` is stdout.
 
+    traced  each run's architecture is built and traced, and predicted from what the trace gives
     A cell that cannot be read costs its own row a prediction, and is said there.
     """
     runs = read_runs(path, lenient=True)
-    found = predicted_runs(runs)
+    found = traced_predictions(runs) if traced else predicted_runs(runs)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PREDICTED_COLUMNS)
@@ -36,6 +37,15 @@ def predict_table(path: Path, output: Path) -> None:
 def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
     """The predictions of runs as the rows of a table."""
     return tuple(_as_row(prediction) for prediction in predict_runs(runs))
+
+
+def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
+    """The predictions of runs from the figures of traced modules, as the rows of a table."""
+    from shardwright.places import trace_cache
+    from simulator.training_run.traced_run import TracedRuns
+
+    altered = TracedRuns(cache=trace_cache())
+    return tuple(_as_row(prediction) for prediction in predict_runs(runs, altered=altered))
 
 
 def _as_row(made: RunPrediction) -> PredictedRun:

@@ -16,7 +16,7 @@ from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.output import Heartbeat, note, show, write_or_print
-from shardwright.commands.predict_runs import predicted_runs
+from shardwright.commands.predict_runs import predicted_runs, traced_predictions
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.baseline import predict_baseline
@@ -35,6 +35,7 @@ def validate(
     *,
     failed: Path | None,
     cross_validate: bool,
+    traced: bool = False,
     markdown: Path | None,
     html: Path | None,
 ) -> None:
@@ -42,6 +43,7 @@ def validate(
 
     cross_validate  refit the coefficients without the rows that they predict, three ways; about a
                     minute per thousand rows
+    traced          predict also from figures of modules that are built and traced
     """
     table = path or FIGURES
     published = read_runs(table, lenient=True)
@@ -57,8 +59,9 @@ def validate(
         judged=judged,
         baseline=compare_runs(published, measured, predict_baseline(published)),
         failed=predicted_runs(read_runs(failed)) if failed is not None else (),
+        traced=compare_runs(published, measured, traced_predictions(published)) if traced else (),
         table="the project's own table of published runs" if path is None else table.name,
-        command=_command(path, failed, cross_validate),
+        command=_command(path, failed, cross_validate, traced),
         date=datetime.date.today().isoformat(),
     )
     page = accuracy_markdown(study)
@@ -153,9 +156,10 @@ def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedR
     )
 
 
-def _command(path: Path | None, failed: Path | None, cross_validate: bool) -> str:
+def _command(path: Path | None, failed: Path | None, cross_validate: bool, traced: bool) -> str:
     words = ["shardwright validate"]
     words += [path.name] if path is not None else []
     words += [f"--failed {failed.name}"] if failed is not None else []
     words += ["--cross-validate"] if cross_validate else []
+    words += ["--traced"] if traced else []
     return " ".join(words)

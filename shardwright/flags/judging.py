@@ -36,6 +36,10 @@ def predict(
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
     ] = None,
+    traced: Annotated[
+        bool,
+        typer.Option("--traced", help="with --runs: build and trace each run's architecture"),
+    ] = False,
     explain_run: Annotated[
         str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
     ] = None,
@@ -50,6 +54,10 @@ def predict(
     need_room_for(output, html, trace)
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+    if traced and (runs is None or calibration or explain_run):
+        raise typer.BadParameter(
+            "--traced goes with a table, --runs RUNS.csv, without --calibration and --explain-run"
+        )
     if runs is not None and explain_run is not None:
         from shardwright.commands.explain_run import explain_row
 
@@ -63,7 +71,7 @@ def predict(
     if runs is not None:
         from shardwright.commands.predict_runs import predict_table
 
-        predict_table(runs, output)
+        predict_table(runs, output, traced=traced)
         return
     if plan_file is None:
         raise typer.BadParameter("give a plan file, or a table of runs with --runs")
@@ -113,6 +121,9 @@ def validate(
     cross_validate: Annotated[
         bool, typer.Option("--cross-validate", help="refit without the rows that are predicted")
     ] = False,
+    traced: Annotated[
+        bool, typer.Option("--traced", help="also from modules that are built and traced")
+    ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
 ) -> None:
@@ -120,4 +131,11 @@ def validate(
     need_room_for(markdown, html)
     from shardwright.commands.validate import validate as command
 
-    command(table, failed=failed, cross_validate=cross_validate, markdown=markdown, html=html)
+    command(
+        table,
+        failed=failed,
+        cross_validate=cross_validate,
+        traced=traced,
+        markdown=markdown,
+        html=html,
+    )

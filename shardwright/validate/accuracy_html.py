@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from profiles.units import format_time
-from shardwright.validate.accuracy_markdown import percent
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, source_of
+from shardwright.validate.markdown_table import percent
 from shardwright.validate.scatter import Sample, Scatter, scatter
 from shardwright.validate.statistics import accuracy, step_time_summary, worst_rows
 from shardwright.validate.study import AccuracyStudy, outcomes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from profiles.units import format_time
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, source_of
+from shardwright.validate.markdown_table import cell, percent, table
 from shardwright.validate.peers import PEERS
 from shardwright.validate.statistics import (
     Accuracy,
@@ -33,6 +34,7 @@ from shardwright.validate.study import (
     sweep_verdicts,
 )
 from shardwright.validate.targets import Statistic
+from shardwright.validate.traced_table import traced_table
 
 WORST = 20
 _MOST_REASONS = 12
@@ -43,6 +45,7 @@ def accuracy_markdown(study: AccuracyStudy, *, worst: int = WORST) -> str:
     parts = [
         _head(study),
         _sources(study),
+        traced_table(study),
         _targets(study),
         _memory(study),
         _choices(study),
@@ -53,26 +56,6 @@ def accuracy_markdown(study: AccuracyStudy, *, worst: int = WORST) -> str:
         _reproduce(study),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def percent(fraction: float, *, signed: bool = False) -> str:
-    """`4.2 %`, `+4.2 %` where signed, or a dash for nan."""
-    if math.isnan(fraction):
-        return "-"
-    return f"{fraction * 100:+.1f} %" if signed else f"{fraction * 100:.1f} %"
-
-
-def cell(text: str) -> str:
-    """Text that cannot leave its cell: one line, no bar, no markup."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return plain.replace("|", "\\|").replace("`", "'")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A Markdown table whose first `words` columns are text and whose others are numbers."""
-    rule = ["---"] * words + ["---:"] * (len(head) - words)
-    lines = [head, rule, *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _head(study: AccuracyStudy) -> str:

@@ -57,6 +57,7 @@ class AccuracyStudy:
 
     columns    ways of predicting the same runs; `judged` names the one that targets apply to
     baseline   the dumb baseline on the same runs
+    traced     the same runs from figures of modules that were built and traced, or none
     failed     predictions of layouts that are known to fail, or none
     table      what the runs are, as the page says it
     command    what reproduces the page
@@ -69,6 +70,7 @@ class AccuracyStudy:
     judged: str
     baseline: tuple[ComparedRun, ...]
     failed: tuple[PredictedRun, ...] = ()
+    traced: tuple[ComparedRun, ...] = ()
     table: str
     command: str
     date: str
@@ -85,7 +87,8 @@ class AccuracyStudy:
             raise InputError("the columns and the baseline must hold the same runs in one order")
 
     def _all(self) -> tuple[tuple[ComparedRun, ...], ...]:
-        return (*(column.rows for column in self.columns), self.baseline)
+        traced = (self.traced,) if self.traced else ()
+        return (*(column.rows for column in self.columns), self.baseline, *traced)
 
     @property
     def rows(self) -> tuple[ComparedRun, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from profiles.errors import ShardwrightError
@@ -50,13 +50,19 @@ class RunPrediction:
     why_no_memory: str = ""
 
 
-def predict_runs(runs: Sequence[PublishedRun]) -> tuple[RunPrediction, ...]:
-    """A prediction per run, in their order, with the coefficients that the project ships."""
+def predict_runs(
+    runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
+) -> tuple[RunPrediction, ...]:
+    """A prediction per run, in their order, with the coefficients that the project ships.
+
+    altered  what becomes of a completed run before it is predicted (traced_run.py)
+    """
     ready: dict[int, TrainingRun] = {}
     why_not: dict[int, str] = {}
     for place, asked in enumerate(runs):
         try:
-            ready[place] = complete_run(asked)
+            completed = complete_run(asked)
+            ready[place] = completed if altered is None else altered(completed)
         except ShardwrightError as error:
             why_not[place] = str(error)
     try:

@@ -91,7 +91,7 @@ def test_what_cannot_be_asked() -> None:
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--cp", "2")
     with pytest.raises(InputError, match="--pareto needs --stack"):
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--pareto", "memory")
-    with pytest.raises(InputError, match="cannot be described by a transformer's figures"):
+    with pytest.raises(InputError, match="its trace does not give a transformer's figures"):
         typed("plan", "t5-large", *ON, "--global-batch", "8", "--stack", "megatron-core")
 
 

@@ -11,8 +11,9 @@ from profiles.errors import InputError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
 from shardwright.validate.accuracy_html import accuracy_html
-from shardwright.validate.accuracy_markdown import accuracy_markdown, cell, percent
+from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.compared import ComparedRun, compare_runs
+from shardwright.validate.markdown_table import cell, percent
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.scatter import Sample, scatter
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline

@@ -1,0 +1,103 @@
+"""`KnownValues`: what masks of attention hold, under fake tensors that hold nothing.
+
+A mask is made of positions: arange, comparisons, a triangle. Such ops depend on no weight and no
+input, so they are computed beside the trace on real tensors, and a mask's values are known where
+attention takes it. What is made of anything else stays unknown, and so does what is large.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# Made from numbers alone; their contents are known.
+_MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}
+_MADE |= {"linspace", "new_ones", "new_zeros", "new_full", "lift_fresh", "tensor"}
+_MADE |= {"ones_like", "zeros_like", "full_like"}
+# Ops that mask scores: where their mask is among the arguments (-1: either of two), and whether it
+# is true for what is hidden.
+_MASKING = {"masked_fill": (1, True), "where": (0, False), "add": (-1, False)}
+# Bytes of the largest tensor that is computed: positions of 4,096 x 4,096, or a mask of 16,384.
+_MOST_BYTES = 1 << 28
+
+
+class KnownValues:
+    """Real values of fake tensors, by their storage and view."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, Tensor] = {}
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Computes the op for real where all that it reads is known."""
+        name = func._schema.name.removeprefix("aten::")
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = name in _MADE
+        if not made and (not tensors or not self._values):
+            return
+        if not made and not all(id(x) in self._values for x in tensors):
+            for x in tree_leaves(out):  # written in place with something unknown
+                self._values.pop(id(x), None)
+            return
+        leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        if not leaves or any(x.numel() * x.element_size() > _MOST_BYTES for x in leaves):
+            return
+        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
+            try:
+                real = func(*self._real((args, kwargs))[0], **self._real((args, kwargs))[1])
+            except Exception:  # a device or a type that this machine lacks: it stays unknown
+                return
+        for x, value in zip(leaves, tree_leaves(real), strict=False):
+            if id(x) not in self._values:
+                weakref.finalize(x, self._values.pop, id(x), None)
+            self._values[id(x)] = value
+
+    def _real(self, tree: Any) -> Any:
+        def of(x: Tensor) -> Tensor:
+            found = self._values.get(id(x))
+            return found if found is not None else torch.empty(x.shape, dtype=x.dtype)
+
+        return tree_map_only(Tensor, of, tree)
+
+    def of_scores(self, func: Any, args: Any) -> int | None:
+        """What an element-wise op makes of attention's scores: `reach` of its mask, None where it
+        is no such op or its mask is not known."""
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        place, hides = _MASKING.get(name, (0, False))
+        if name not in _MASKING or len(args) < 2:
+            return None
+        masks = [args[place]] if place >= 0 else list(args[:2])
+        known = [x for x in masks if isinstance(x, Tensor) and id(x) in self._values]
+        if len(known) != 1 or min(known[0].shape[-2:], default=0) < 2:
+            return None
+        return self.reach(known[0], hides=hides) or None
+
+    def reach(self, mask: Tensor, *, hides: bool = False) -> int | None:
+        """Keys that a query meets at most: itself and those right before it, as the mask says.
+
+        hides  the mask is true where a key is hidden
+
+        The number of keys for a causal mask, fewer for a window; 0 where the mask is another or is
+        not known; None where it masks nothing.
+        """
+        values = self._values.get(id(mask))
+        if values is None or values.dim() < 2 or (hides and values.dtype != torch.bool):
+            return 0
+        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
+            # Masks of several samples or heads are known here and alike: the first stands for all.
+            flat = values.reshape(-1, *values.shape[-2:])
+            if flat.shape[0] > 1 and not bool((flat == flat[:1]).all()):
+                return 0
+            seen = flat[0] if flat.dtype == torch.bool else flat[0] > -1e4
+            seen = ~seen if hides else seen
+            if bool(seen.all()):
+                return None
+            queries, keys = seen.shape
+            reach = int(seen.sum(1).max())
+            ahead = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
+            band = (ahead >= 0) & (ahead < reach)
+            return reach if bool((band == seen).all()) else 0
