@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,7 +25,7 @@ from shardwright.executor_layouts import (
     runnable_answer,
     why_block_by_block,
 )
-from shardwright.named_model import described, import_from_here, sample_of, sample_of_factory
+from shardwright.named_model import described_of, import_from_here, sample_of, sample_of_factory
 from shardwright.opened_plan import OpenedPlan, open_plan
 from shardwright.places import local_profile, trace_cache
 from shardwright.plan_diff import PlanDiff, diff_plans
@@ -35,6 +36,7 @@ from simulator.plan_file import PlanFile
 from simulator.predict import predict as _predict
 from simulator.prediction import Prediction
 from simulator.stack import load_stack
+from simulator.training_run.framework import framework_names
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ def cluster(text: str) -> Cluster:
 
 def frameworks() -> tuple[str, ...]:
     """The frameworks that `plan(..., stack=NAME)` plans for."""
-    from simulator.training_run.framework import framework_names
 
     return framework_names()
 
@@ -95,10 +96,13 @@ def trace(
             raise InputError(f"{model}: inputs, targets and loss_fn go with a module, not a name")
         import_from_here(model)
         spec = resolve_model(model)
-        length = sample_of(model, sequence_length).sequence_length
+        sample = sample_of(model, sequence_length)
     else:
         spec = _spec_of(model, inputs, targets, loss_fn, sequence_length)
-        length = sample_of_factory(spec, sequence_length).sequence_length
+        sample = sample_of_factory(spec, sequence_length)
+    length = sample.sequence_length
+    if sample.counted_in == "samples":
+        length = sequence_length or 1  # no such dimension: whatever is said is kept
     dtype = Workload(global_batch=1, sequence_length=length, precision=precision).compute_dtype
     return trace_model(
         spec,
@@ -254,6 +258,7 @@ def plan(
     if space is None:
         space = axes.space()
     if isinstance(model, str):
+        work = _as_counted(model, work)
         degrees = tp_degrees_for(where) if space.tp is None else tuple(sorted({1, *space.tp}))
         model = trace(
             model,
@@ -261,6 +266,11 @@ def plan(
             precision=work.precision,
             tp_degrees=degrees,
             target=target_of(where),
+        )
+    if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
+        raise InputError(
+            f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
+            f"traced with {model.sequence_length}; make them equal"
         )
     from planner.search import search
 
@@ -278,6 +288,15 @@ def plan(
     )
 
 
+def _as_counted(model: str, work: Workload) -> Workload:
+    """The workload, counted in samples where a sample of the model is no sequence of tokens."""
+    import_from_here(model)
+    sample = sample_of(model, work.sequence_length if work.sequence_length > 1 else None)
+    if sample.counted_in == "samples":
+        return replace(work, counted_in="samples", sequence_length=1)
+    return work
+
+
 def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
     return price_for(on, price) if isinstance(price, str) else price
 
@@ -286,7 +305,7 @@ def _figures(model: TracedModel | str, work: Workload) -> Transformer | None:
     """The figures of a model; None where its blocks are not alike layers."""
     try:
         if isinstance(model, str):
-            return described(model, work.sequence_length).figures
+            return described_of(model, work.sequence_length).figures
         if model.target != "gpu":
             return None
         from profiles.model.figures_of_trace import figures_of_trace
@@ -318,7 +337,7 @@ def _plan_for_stack(
     figures = _figures(model, work)
     if figures is None:
         # Asked by its name, the model says why it has none.
-        figures = described(name, work.sequence_length).figures
+        figures = described_of(name, work.sequence_length).figures
     space = axes.layout_space()
     question = LayoutQuestion(
         name=name,

@@ -62,14 +62,16 @@ class Axes:
                     f"--{axis} {values}: our own executor has no such axis; name the framework "
                     "that will run the plan, for example --stack megatron-core"
                 )
-        for name in self.recompute or ():
+        # `selective` is what frameworks call it.
+        kinds = tuple(name.replace("selective", "attention") for name in self.recompute or ())
+        for name in kinds:
             if name not in list(Recompute):
                 raise UnknownNameError("recompute kind", name, list(Recompute), where="--recompute")
         given = {
             name: value for name, value in self._given().items() if name not in _FRAMEWORKS_ONLY
         }
         if self.recompute is not None:
-            given["recompute"] = tuple(Recompute(name) for name in self.recompute)
+            given["recompute"] = tuple(Recompute(name) for name in kinds)
         return Space(**given)
 
     def layout_space(self) -> LayoutSpace:

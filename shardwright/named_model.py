@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from profiles.model.loaders import ModelSpec, resolve_model
 
 if TYPE_CHECKING:
-    from profiles.model.described_model import DescribedModel
+    from profiles.model.transformer import Transformer
 
 DEFAULT_SEQUENCE = 4096
 _IMAGES = ("vision", "pixels")
@@ -76,9 +76,12 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
             )
         return Sample(sequence_length=tokens, assumptions=built.assumptions)
     if seq is not None and seq not in built.input_sizes:
-        raise InputError(
-            f"--seq {seq}: {spec.source} makes its own inputs, and no dimension of them is {seq}; "
-            "leave --seq out, or let the factory say what a sample is (tokens_per_sample)"
+        told = (
+            f"--seq {seq} is ignored: {spec.source} makes its own inputs, and no dimension of them "
+            f"is {seq}; costs are per sample (tokens_per_sample of the factory)"
+        )
+        return Sample(
+            sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, told)
         )
     if seq is not None:
         said = f"a sample is {seq} tokens, as --seq says"
@@ -87,24 +90,38 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     return Sample(sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, said))
 
 
-@functools.cache
-def described(model: str, sequence_length: int) -> DescribedModel:
-    """The figures of a shipped name, a config.json or `package.module:factory`, of which a trace
-    at this length is read where no configuration says them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A model by its figures, and what a sample of it is."""
 
-    Raises InputError for a sequence that is longer than the model's learned positions, and what
-    describe_model raises.
+    figures: Transformer
+    sample: Sample
+
+
+@functools.cache
+def described_of(model: str, seq: int | None) -> Described:
+    """The figures of a shipped name, a config.json or `package.module:factory`.
+
+    Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
     """
     from profiles.model.described_model import describe_model
     from shardwright.places import trace_cache
 
     import_from_here(model)
-    length = sequence_length if sequence_length > 1 else None
-    found = describe_model(model, sequence_length=length, cache=trace_cache())
-    positions = found.figures.learned_positions
-    if found.traced and 0 < positions < sequence_length:
+    factory = bool(resolve_model(model).factory)
+    sample = Sample(sequence_length=seq or 1) if factory else sample_of(model, seq)
+    asked = sample.sequence_length if sample.sequence_length > 1 else None
+    found = describe_model(model, sequence_length=asked, cache=trace_cache())
+    own, positions = found.sequence_length, found.figures.learned_positions
+    length, assumed = sample.sequence_length, sample.assumptions
+    if own and seq is None:
+        length, assumed = own, (f"sequence length {own} (the inputs of {model})",)
+    elif own and own != length:
+        assumed = (f"figures traced at {own} tokens per sample, planned at --seq {length}",)
+    if own and 0 < positions < length:
         raise InputError(
-            f"--seq {sequence_length} is above the {positions} learned positions of {model}; use "
+            f"--seq {length} is above the {positions} learned positions of {model}; use "
             f"{positions} or less"
         )
-    return found
+    sample = Sample(sequence_length=length, assumptions=(*assumed, *found.notes))
+    return Described(figures=found.figures, sample=sample)

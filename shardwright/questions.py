@@ -54,7 +54,7 @@ from shardwright.executor_layouts import (
     why_block_by_block,
 )
 from shardwright.layout_task import layout_job, layout_task
-from shardwright.named_model import DEFAULT_SEQUENCE, Sample, described, sample_of
+from shardwright.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.plan_options import (
     OPTION_FLAGS,
     asked_options,
@@ -144,7 +144,7 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
     made = []
     for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
         for length in grid.sequence_lengths or (None,):
-            sample = _sample(model, length)
+            sample = _sample(model, length, described=layouts is not None)
             precision, told = _precision(grid, on, local)
             work = Workload(
                 global_batch=batch,
@@ -194,9 +194,9 @@ def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
     )
 
 
-def _sample(model: str, length: int | None) -> Sample:
+def _sample(model: str, length: int | None, *, described: bool) -> Sample:
     try:
-        return sample_of(model, length)
+        return described_of(model, length).sample if described else sample_of(model, length)
     except (ModelError, DocumentError, UnknownNameError):
         # The model cannot be read: the question fails when it is posed.
         return Sample(sequence_length=length or DEFAULT_SEQUENCE)
@@ -235,7 +235,7 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
     if why_block_by_block(cluster, optimizer=work.optimizer, solver=question.solver):
         return None
     try:
-        figures = described(question.model, work.sequence_length).figures
+        figures = described_of(question.model, work.sequence_length).figures
     except (InputError, TraceError):
         return None
     space = executor_space(layout_space_of(question.space), figures)
@@ -245,7 +245,7 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
     return LayoutQuestion(
         name=question.model,
-        model=described(question.model, question.workload.sequence_length).figures,
+        model=described_of(question.model, question.workload.sequence_length).figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

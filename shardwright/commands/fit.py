@@ -6,7 +6,7 @@ import sys
 
 from profiles.document import encode, to_json
 from shardwright import api
-from shardwright.commands.output import note, show
+from shardwright.commands.output import Heartbeat, note, show
 from shardwright.named_model import import_from_here, sample_of
 
 
@@ -19,7 +19,8 @@ def fit(
     import_from_here(model)
     sample = sample_of(model, seq)
     length, assumed = sample.sequence_length, sample.assumptions
-    traced = api.trace(model, sequence_length=length, precision=precision, tp_degrees=(1,))
+    with Heartbeat(f"tracing {model}", quiet=json_output):
+        traced = api.trace(model, sequence_length=length, precision=precision, tp_degrees=(1,))
     found = fit_model(traced, micro_batch=micro_batch, precision=precision)
     if json_output:
         sys.stdout.write(to_json(encode(found)))

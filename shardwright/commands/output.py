@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,32 @@ class EveryNowAndThen:
         if now - self._last >= self.INTERVAL_S:
             self._last = now
             note(f"{words()} ({now - self._begin:.0f} s)")
+
+
+class Heartbeat:
+    """One line on stderr every 15 seconds while something works that has no progress of its own."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        self._what, self._quiet = what, quiet
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        if not self._quiet:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No line from here on."""
+        self._ended.set()
+
+    def _beat(self) -> None:
+        begin = time.monotonic()
+        while not self._ended.wait(EveryNowAndThen.INTERVAL_S):
+            note(f"{self._what} ({time.monotonic() - begin:.0f} s)")
 
 
 class SearchProgress:

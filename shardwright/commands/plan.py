@@ -14,9 +14,9 @@ from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.answer_json import answer_json
 from shardwright.answered import answered, how_it_came_about
-from shardwright.commands.output import SearchProgress, note, show
+from shardwright.commands.output import Heartbeat, SearchProgress, note, show
 from shardwright.executor_layouts import why_block_by_block
-from shardwright.named_model import described, import_from_here, sample_of
+from shardwright.named_model import described_of, import_from_here, sample_of
 from shardwright.places import answer_cache
 from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.questions import price_for
@@ -50,9 +50,8 @@ def _why_block_by_block(request: PlanRequest) -> str:
     why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
     if why:
         return why
-    sample = sample_of(request.model, request.seq)
     try:
-        described(request.model, sample.sequence_length)
+        described_of(request.model, request.seq)
     except (InputError, TraceError) as error:
         return str(error)
     return ""
@@ -98,7 +97,10 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     spec = resolve_model(request.model)
     task = task_of(spec, request.cluster, work, space, solver=request.solver, seed=request.seed)
 
+    tracing = Heartbeat(f"tracing {request.model}", quiet=output.quiet or output.json)
+
     def solve(traced: Any) -> PlanFile:
+        tracing.stop()
         with SearchProgress(quiet=output.quiet or output.json) as progress:
             return api.plan(
                 traced,
@@ -111,13 +113,14 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
                 progress=progress,
             )
 
-    found = answered(
-        task,
-        solve,
-        price=price_for(request.cluster, request.price),
-        cache=AnswerCache(folder=answer_cache()) if output.cache else None,
-        time_limit_s=request.time_limit_s,
-    )
+    with tracing:
+        found = answered(
+            task,
+            solve,
+            price=price_for(request.cluster, request.price),
+            cache=AnswerCache(folder=answer_cache()) if output.cache else None,
+            time_limit_s=request.time_limit_s,
+        )
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))

@@ -27,7 +27,7 @@ from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
 from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
 from shardwright.layout_task import layout_task, solve_layout_task
-from shardwright.named_model import described, sample_of
+from shardwright.named_model import described_of
 from shardwright.opened_plan import write_layout
 from shardwright.places import answer_cache
 from shardwright.plan_options import first_precision
@@ -101,25 +101,25 @@ def _give(
 
 def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ...]]:
     """The question of a framework's layouts, and what was assumed for want of a flag."""
-    sample = sample_of(request.model, request.seq)
-    found = described(request.model, sample.sequence_length)
+    described = described_of(request.model, request.seq)
+    sample = described.sample
     precision, told = first_precision(request.precision), tuple[str, ...]()
     if not request.precision:
         precision, told = default_precision(request.cluster)
     question = LayoutQuestion(
         name=request.model,
-        model=found.figures,
+        model=described.figures,
         cluster=request.cluster,
         stack=stacks_of(request.stack)[0],
         global_batch=request.global_batch,
         seq_len=sample.sequence_length,
         precision=precision,
-        space=_space(request, found.figures, stacks_of(request.stack)[0]),
+        space=_space(request, described.figures, stacks_of(request.stack)[0]),
         options=request.options,
         fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
         calibration=None if request.calibration is None else _calibration(request.calibration),
     )
-    return question, (*sample.assumptions, *found.notes, *told)
+    return question, (*sample.assumptions, *told)
 
 
 def _space(request: PlanRequest, figures: Transformer, stack: str) -> LayoutSpace:

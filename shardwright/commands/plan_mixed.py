@@ -16,7 +16,7 @@ from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.answer_json import answer_json
-from shardwright.commands.output import SearchProgress, note, show
+from shardwright.commands.output import Heartbeat, note, show
 from shardwright.commands.plan import provenance, workload_of
 from shardwright.plan_request import AnswerOutput, PlanRequest
 from shardwright.questions import price_for
@@ -35,7 +35,8 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     space, cluster = request.axes.space(), request.cluster
     work, assumed = workload_of(request)
     spec = resolve_model(request.model)
-    with SearchProgress(quiet=output.quiet or output.json):
+    words = f"tracing {request.model} and searching on mixed devices"
+    with Heartbeat(words, quiet=output.quiet or output.json):
         answer = plan_mixed(
             trace_task(
                 task_of(spec, cluster, work, space, solver=request.solver, seed=request.seed)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json, write_text
+from profiles.units import format_time
 from shardwright.commands.output import note, show
 from shardwright.layout_explanation import chosen_run, explain_layout
 from shardwright.opened_plan import OpenedPlan
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
+
+_SAME = 1e-3  # relative; more apart, and the file is of another release or a calibration
 
 
 def predict_layout(
@@ -20,16 +23,22 @@ def predict_layout(
     """The layout's prediction; with --explain every term of it, made anew."""
     where = str(opened.path)
     chosen_run(where, answer)
-    found = explain_layout(where, answer) if explain or html is not None else None
-    if html is not None and found is not None:
+    found = explain_layout(where, answer)
+    assert answer.chosen is not None
+    planned_s, now_s = answer.chosen.prediction.step_time_s.value, found.step.interval.value
+    if abs(now_s / planned_s - 1) > _SAME:
+        note(
+            f"this release predicts {format_time(now_s)} for the layout (without a calibration), "
+            f"the file holds {format_time(planned_s)}; plan again where they should agree"
+        )
+    if html is not None:
         from shardwright.reports.layout_html import layout_html
 
         write_text(html, layout_html(answer, found, provenance=opened.provenance))
         note(f"written: {html}")
     if json_output:
-        assert answer.chosen is not None
         sys.stdout.write(to_json(encode(answer.chosen.prediction)))
         return
     show(layout_report(answer))
-    if explain and found is not None:
+    if explain:
         show(explanation_report(found))

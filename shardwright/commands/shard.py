@@ -11,7 +11,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.units import parse_quantity
 from shardwright import api
-from shardwright.commands.output import note, show
+from shardwright.commands.output import Heartbeat, note, show
 from shardwright.commands.plan import provenance
 from shardwright.named_model import import_from_here, sample_of
 from shardwright.places import local_profile
@@ -46,19 +46,21 @@ def shard(
     length, assumed = sample.sequence_length, sample.assumptions
     if memory is None:
         assumed = (*assumed, "a device's memory less what its framework keeps (--memory)")
-    answer = api.shard(
-        model,
-        cluster,
-        sizes,
-        block=block,
-        sequence_length=length,
-        micro_batch=micro_batch,
-        micro_batches=micro_batches,
-        precision=precision,
-        memory_limit_bytes=parse_quantity(memory, "bytes", where="--memory") if memory else None,
-        time_limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
-        assumptions=assumed,
-    )
+    limit_bytes = parse_quantity(memory, "bytes", where="--memory") if memory else None
+    with Heartbeat(f"tracing {model} and searching its placements", quiet=json_output):
+        answer = api.shard(
+            model,
+            cluster,
+            sizes,
+            block=block,
+            sequence_length=length,
+            micro_batch=micro_batch,
+            micro_batches=micro_batches,
+            precision=precision,
+            memory_limit_bytes=limit_bytes,
+            time_limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
+            assumptions=assumed,
+        )
     if output is not None:
         write_document(output, answer, schema=OP_SHARDING_SCHEMA, provenance=provenance(cluster))
     if json_output:

@@ -134,7 +134,7 @@ def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
     rows: list[Row] = []
     quiet = flags.quiet or flags.json_output
     try:
-        with Bar("questions", quiet=quiet) as update:
+        with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
             found = sweep(
                 questions,
                 pose=lambda question: pose(question, local=flags.local),

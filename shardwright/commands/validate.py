@@ -15,7 +15,7 @@ from profiles.document import write_text
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.commands.output import note, show, write_or_print
+from shardwright.commands.output import Heartbeat, note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs, traced_predictions
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
@@ -48,12 +48,12 @@ def validate(
     table = path or FIGURES
     published = read_runs(table, lenient=True)
     measured = read_measured(table)
-    shipped = predicted_runs(published)
-    columns = [_column(IN_SAMPLE, published, measured, shipped)]
-    judged = IN_SAMPLE
-    if cross_validate:
-        columns += _left_out(published, measured, shipped)
-        judged = "5-fold"
+    judged = "5-fold" if cross_validate else IN_SAMPLE
+    with Heartbeat("refitting and predicting" if cross_validate else "predicting"):
+        shipped = predicted_runs(published)
+        columns = [_column(IN_SAMPLE, published, measured, shipped)]
+        if cross_validate:
+            columns += _left_out(published, measured, shipped)
     study = AccuracyStudy(
         columns=tuple(columns),
         judged=judged,

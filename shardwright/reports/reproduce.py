@@ -51,7 +51,7 @@ def recipe(
         ("plan hash", content_hash(plan)),
         ("model", f"{plan.model}, hash {plan.model_hash}"),
         ("cluster", f"{plan.cluster}, hash {plan.cluster_hash}"),
-        ("sequence length", str(plan.workload.sequence_length)),
+        ("sequence length", str(_sequence(plan).get("--seq", ""))),
         ("optimizer", plan.workload.optimizer),
         ("seed", str(plan.seed)),
         ("solver workers", str(plan.solver_workers)),
@@ -77,10 +77,10 @@ def plan_command(plan: Plan) -> str:
     """`shardwright plan` with every axis pinned to what the plan chose."""
     work = plan.workload
     used = {kind for stage in plan.stages for kind in stage.recompute}
-    flags = {
+    flags: dict[str, object] = {
         "--on": plan.cluster,
         "--global-batch": work.global_batch,
-        "--seq": work.sequence_length,
+        **_sequence(plan),
         "--precision": work.precision,
         "--optimizer": work.optimizer,
         "--tp": plan.tp,
@@ -100,9 +100,15 @@ def plan_command(plan: Plan) -> str:
     return shlex.join(words)
 
 
+def _sequence(plan: Plan) -> dict[str, object]:
+    """The flag of the sequence length, where the model has one."""
+    work = plan.workload
+    return {"--seq": work.sequence_length} if work.counted_in == "tokens" else {}
+
+
 def _profile_command(plan: Plan) -> str:
     words = ["shardwright", "profile", "--devices", str(plan.world_size), "--model", plan.model]
-    words += ["--seq", str(plan.workload.sequence_length)]
+    words += [str(word) for pair in _sequence(plan).items() for word in pair]
     words += ["--micro-batch", str(plan.micro_batch), "--precision", plan.workload.precision]
     return shlex.join(words)
 

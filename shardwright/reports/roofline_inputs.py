@@ -59,7 +59,9 @@ def _traced(
 
     traced = api.trace(
         plan.model,
-        sequence_length=plan.workload.sequence_length,
+        sequence_length=(
+            plan.workload.sequence_length if plan.workload.counted_in == "tokens" else None
+        ),
         precision=plan.workload.precision,
         tp_degrees=tuple(sorted({1, plan.tp})),
         target=target,

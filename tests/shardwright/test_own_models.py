@@ -54,8 +54,9 @@ def test_what_a_sample_is(factory: str, tokens: int, counted_in: str, assumed: s
 def test_a_sequence_length_that_the_inputs_contradict_is_refused() -> None:
     with pytest.raises(InputError, match=r"--seq 4096: .*:small makes its own inputs.* 32 tokens"):
         sample_of(f"{HERE}:small", 4096)
-    with pytest.raises(InputError, match=r"no dimension of them is 7.*tokens_per_sample"):
-        sample_of(f"{HERE}:images", 7)
+    ignored = sample_of(f"{HERE}:images", 7)
+    assert (ignored.sequence_length, ignored.counted_in) == (1, "samples")
+    assert "--seq 7 is ignored" in ignored.assumptions[-1]
     assert sample_of(f"{HERE}:small", 32).counted_in == "tokens"
     assert sample_of("vit-huge", None).counted_in == "samples"
 
