@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from profiles.errors import ModelError
 from profiles.model.build_feeds import Feed, feed_of
 from profiles.model.loaders import ModelSpec
-from profiles.model.tensor_parallel_rules import Rule, rules_of
+from profiles.model.tensor_parallel_rules import Rule
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -30,7 +30,7 @@ class BuiltModel:
     args     model inputs, dimension 0 is the batch; targets  for loss_fn, or None
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
-    tensor_parallel  the layers that tp splits, () where none are known
+    tensor_parallel  rules for the layers that tp splits, where it is to be split
     """
 
     module: nn.Module
@@ -230,7 +230,6 @@ def _from_config(
         targets=fed.targets,
         call=fed.call,
         loss_fn=fed.loss_fn,
-        tensor_parallel=rules_of(module, config),
     )
 
 

@@ -126,7 +126,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         return hook
 
     def repeat(module: nn.Module, model: str) -> None:
-        original = module.forward
+        original, own = module.forward, "forward" in vars(module)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             recipe = recipes.get(model)
@@ -135,7 +135,10 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
             return recipe.make(args, kwargs)
 
         module.forward = forward
-        stack.callback(setattr, module, "forward", original)
+        if own:
+            stack.callback(setattr, module, "forward", original)
+        else:
+            stack.callback(vars(module).pop, "forward")
 
     with ExitStack() as stack:
         for path in paths:
