@@ -42,7 +42,7 @@ def test_with_every_other_way_to_split(tmp_path: Path) -> None:
         {"dp": 2, "zero_stage": 3, "recompute": Recompute.FULL},
         {"dp": 2, "zero_stage": 1, "recompute": Recompute.ATTENTION},
         {"pp": 2, "schedule": "1f1b", "recompute": Recompute.FULL},
-        {"pp": 2, "schedule": "zb-1p"},
+        {"pp": 2, "schedule": "zb-h1"},
     ]
     cases = []
     for name in ("llama_with_norms", "gpt"):
