@@ -62,7 +62,7 @@ class Derived:
         if not self.rules:
             return "; ".join(self.whole[:_REASONS]) or "no linear layer feeds another in its blocks"
         try:
-            for block in self.blocks if tp > 1 else ():
+            for block in self.blocks if tp not in (1, _DERIVED_FOR) else ():
                 block.check(tp)
         except NotSplit as error:
             why = str(error)
@@ -127,8 +127,10 @@ def _derived(call: Call) -> DerivedBlock:
         for thin in (True, False):
             try:
                 return _split(small_block(call, _SEED, thin=thin))
-            except (NotSplit, TraceError) as error:
-                why = why or str(error)
+            except Exception as error:  # of the model's own code: it has no tensor parallelism then
+                line = next(iter(str(error).splitlines()), "")
+                known = isinstance(error, (NotSplit, TraceError))
+                why = why or (str(error) if known else f"{type(error).__name__}: {line}")
     return DerivedBlock(call, why_whole=[why])
 
 
