@@ -84,10 +84,11 @@ def whole_model_call(built: BuiltModel) -> Call:
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
-    return {path: child for path, child in module.named_modules() if path and _is_linear(child)}
+    return {path: child for path, child in module.named_modules() if path and is_linear(child)}
 
 
-def _is_linear(module: nn.Module) -> bool:
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer that may be split."""
     return is_transposed(module) or type(module).forward is nn.Linear.forward
 
 
@@ -194,7 +195,7 @@ def _short_call(call: Call) -> Call:
 
 def _is_large(module: nn.Module) -> bool:
     own = sum(p.numel() for p in module.parameters(recurse=False))
-    return own > _LARGE_MODULE and not _is_linear(module)
+    return own > _LARGE_MODULE and not is_linear(module)
 
 
 def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
