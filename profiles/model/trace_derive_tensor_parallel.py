@@ -62,7 +62,7 @@ class Derived:
         if not self.rules:
             return "; ".join(self.whole[:_REASONS]) or "no linear layer feeds another in its blocks"
         try:
-            for block in self.blocks if tp > 1 else ():
+            for block in self.blocks if tp not in (1, _DERIVED_FOR) else ():
                 block.check(tp)
         except NotSplit as error:
             why = str(error)
@@ -103,9 +103,13 @@ def derive_rules(built: BuiltModel) -> Derived:
     """The rules of a model on meta that has none."""
     try:
         calls, stands_for = block_calls(built)
-        blocks = [_derived(call) for call in calls]
+        layered = [call for call in calls if len(linear_layers(call.module)) > 1]
+        blocks = [_derived(call) for call in layered]
+        if any(block.roles for block in blocks):
+            blocks += [_unsplit(call) for call in calls if call not in layered]
         size = sum(p.numel() for p in built.module.parameters())
-        if not any(b.roles or b.why_whole for b in blocks) and size <= _SMALL_MODEL:
+        few = not layered and len(linear_layers(built.module)) > 1
+        if few and size <= _SMALL_MODEL:
             stands_for = {}
             blocks.append(_derived(whole_model_call(built)))
     except TraceError as error:
@@ -127,9 +131,20 @@ def _derived(call: Call) -> DerivedBlock:
         for thin in (True, False):
             try:
                 return _split(small_block(call, _SEED, thin=thin))
-            except (NotSplit, TraceError) as error:
-                why = why or str(error)
+            except Exception as error:  # of the model's own code: it has no tensor parallelism then
+                line = next(iter(str(error).splitlines()), "")
+                known = isinstance(error, (NotSplit, TraceError))
+                why = why or (str(error) if known else f"{type(error).__name__}: {line}")
     return DerivedBlock(call, why_whole=[why])
+
+
+def _unsplit(call: Call) -> DerivedBlock:
+    """A block without two linear layers; its work from shapes alone."""
+    try:
+        watch, _ = recorded(SmallBlock(call, {}).fresh())
+    except Exception:
+        return DerivedBlock(call)
+    return DerivedBlock(call, work_flop=sum(event.work_flop for event in watch.events))
 
 
 def _split(block: SmallBlock) -> DerivedBlock:

@@ -84,10 +84,11 @@ def whole_model_call(built: BuiltModel) -> Call:
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
-    return {path: child for path, child in module.named_modules() if path and _is_linear(child)}
+    return {path: child for path, child in module.named_modules() if path and is_linear(child)}
 
 
-def _is_linear(module: nn.Module) -> bool:
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer that may be split."""
     return is_transposed(module) or type(module).forward is nn.Linear.forward
 
 
@@ -126,7 +127,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         return hook
 
     def repeat(module: nn.Module, model: str) -> None:
-        original = module.forward
+        original, own = module.forward, "forward" in vars(module)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             recipe = recipes.get(model)
@@ -135,7 +136,10 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
             return recipe.make(args, kwargs)
 
         module.forward = forward
-        stack.callback(setattr, module, "forward", original)
+        if own:
+            stack.callback(setattr, module, "forward", original)
+        else:
+            stack.callback(vars(module).pop, "forward")
 
     with ExitStack() as stack:
         for path in paths:
@@ -191,7 +195,7 @@ def _short_call(call: Call) -> Call:
 
 def _is_large(module: nn.Module) -> bool:
     own = sum(p.numel() for p in module.parameters(recurse=False))
-    return own > _LARGE_MODULE and not _is_linear(module)
+    return own > _LARGE_MODULE and not is_linear(module)
 
 
 def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:

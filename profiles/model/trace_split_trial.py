@@ -47,6 +47,12 @@ def local_sizes(
     except NotSplit as error:
         error.calls = trial.position
         raise
+    except Exception as error:  # the model's own code refuses a share
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        layer = trial.latest or next(iter(roles))
+        raise NotSplit(
+            f"{block.call.path} fails on a share of its features: {line}", layer
+        ) from error
     for x, whole in zip(found, outputs, strict=True):
         if trial.layer_of(x) or not _same(x, whole):
             layer = trial.layer_of(x) or next(iter(roles))
@@ -64,6 +70,7 @@ class _Trial(Watch):
         self.position = 0
         self._parts = sorted({parts for _, parts in roles.values()}, key=len)
         self._split: dict[int, tuple[Tensor, str]] = {}
+        self.latest = ""
 
     def layer_of(self, x: Tensor) -> str:
         """Of a share: a layer of the group that made it; else ""."""
@@ -98,6 +105,7 @@ class _Trial(Watch):
         if side == "column":
             share = self._share(whole, parts, path)
             self._split[id(share)] = (share, path)
+            self.latest = path
             return share
         return product(x, weight)
 

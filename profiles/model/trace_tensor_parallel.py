@@ -14,19 +14,14 @@ from torch import nn
 
 from profiles.errors import TraceError
 from profiles.model.build import BuiltModel
-from profiles.model.loaders import HEAD_COUNTS
 from profiles.model.tensor_parallel_rules import (
     UnevenSizeError,
-    divide_attributes,
     is_transposed,
     matches,
     split_of,
 )
 from profiles.model.trace_local_sizes import use_local_sizes
 from profiles.model.trace_split_order import part_sizes, split_dim
-
-_BY_HEADS = ("q_proj", "k_proj", "q_lin", "qkv", "query", "c_attn")
-"""In paths of layers whose output features are heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +44,6 @@ class Sharding:
         return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
 
 
-def why_not_tensor_parallel(built: BuiltModel, tp: int) -> str:
-    """Why the model cannot be split `tp` ways (1: at all), or ""."""
-    if not built.tensor_parallel:
-        return "no rule is known for which of its linear layers to split by columns and rows"
-    config = getattr(built.module, "config", None)
-    for key in HEAD_COUNTS:
-        heads = getattr(config, key, None)
-        split = any(word in path for word in _BY_HEADS for path, _ in built.tensor_parallel)
-        if split and isinstance(heads, int) and heads % tp:
-            divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-            return f"tp={tp} does not divide {key}={heads}; use one of {divisors}"
-    return ""
-
-
 def shard(built: BuiltModel, tp: int) -> Sharding:
     """Replace the split layers' meta weights by one rank's share; raises TraceError if uneven."""
     if tp == 1:
@@ -75,10 +56,6 @@ def shard(built: BuiltModel, tp: int) -> Sharding:
             if side and matches(pattern, path):
                 rules[path] = side
                 _shard_layer(path, module, side, parts, tp, dims)
-    try:
-        divide_attributes(built.module, built.tensor_parallel, tp)
-    except UnevenSizeError as error:
-        raise TraceError(str(error)) from error
     use_local_sizes(built.module, built.tensor_parallel, tp)
     return Sharding(tp=tp, rules=rules, dims=dims)
 

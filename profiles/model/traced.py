@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
-from profiles.model.loaders import HEAD_COUNTS, ModelSpec
+from profiles.model.loaders import ModelSpec, uneven_heads
 
 if TYPE_CHECKING:
     from profiles.model.trace import ExecutorFacts
@@ -53,7 +53,7 @@ class TracedModel:
     tensor_parallel  rules of profiles/model/tensor_parallel_rules.py, for tp > 1
     tied_parameters  groups of parameter names that share one storage
     content_hash     that of the model's spec: what a plan is for
-    refused          tp degree that was asked for and is not possible -> why
+    refused          tp degree that was to be traced -> why it is not possible, or ""
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TracedModel:
         self.content_hash = spec.content_hash
         self.tp_degrees = tuple(sorted(files))
         self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel or (
-            next(iter(refused.values()), "") if len(files) == 1 else ""
+            next(filter(None, refused.values()), "") if len(files) == 1 else ""
         )
 
     def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
@@ -143,12 +143,12 @@ def trace_model(
     refused: dict[int, str] = {}
     if not files[1].graphs[0].why_not_tensor_parallel:
         for tp in tp_degrees:
-            if tp != 1 and _splits(spec, tp):
+            refused[tp] = uneven_heads(spec, tp)
+            if tp != 1 and not refused[tp]:
                 made = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
+                refused[tp] = made.why_not
                 if made.graphs:
                     files[tp] = made
-                else:
-                    refused[tp] = made.why_not
     return TracedModel(files, trace_at, target, spec, refused)
 
 
@@ -156,12 +156,6 @@ def repeats_agree(graph: ModelGraph) -> bool:
     """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
     labels = [block.label for block in graph.kinds]
     return len(labels) == len(set(labels))
-
-
-def _splits(spec: ModelSpec, tp: int) -> bool:
-    """Whether tp divides the heads, read off the configuration before anything is traced."""
-    heads = [spec.config.get(name) for name in HEAD_COUNTS]
-    return all(not isinstance(n, int) or n % tp == 0 for n in heads)
 
 
 def _load_or_trace(
@@ -200,7 +194,7 @@ def _traced(
     """The graphs, or none and why `tp` ranks cannot share the model."""
     if tp == 1:
         graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
-        why = graphs[0].why_not_tensor_parallel and facts().why_not(1)
+        why = facts().why_not(1)
         return tuple(replace(graph, why_not_tensor_parallel=why) for graph in graphs), ""
     why = facts().why_not(tp)
     try:
@@ -235,7 +229,7 @@ def tracer_version() -> str:
     folder = Path(__file__).parent
     names = sorted(path.name for path in folder.glob("trace*.py"))
     names += ["build.py", "build_feeds.py", "graph.py"]
-    names += ["tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml"]
+    names += ["tensor_parallel_rules.py"]
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []
     for package in ("torch", "transformers"):

@@ -1,4 +1,4 @@
-"""Our tensor-parallel rules, run: each table's model split over two processes against itself whole.
+"""Derived tensor-parallel rules, run: models split over two processes against themselves whole.
 
 Each model is planned by the search with tp pinned to 2 and goes through the gradient check, so
 tracing on split shapes, the plan's rules and the executor's layers are all in it.
@@ -20,7 +20,7 @@ from profiles.model.trace_split_order import by_rank, own_order, share_of
 from shardwright import api
 from simulator.plan import Plan
 from simulator.workload import Workload
-from tests.executor.cases import TINY_GPT2, run_job
+from tests.executor.cases import TINY_GPT2, TINY_LLAMA, run_job
 from tests.executor.config_zoo import config_of
 from tests.executor.test_planned_models import WHISPER
 
@@ -46,6 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64,
         "pad_token_id": 1,
     },
+    "qwen3": {**TINY_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
     "gptj": {
         "architectures": ["GPTJForCausalLM"],
         "model_type": "gptj",

@@ -303,3 +303,21 @@ def perceptron() -> Any:
     """No list of blocks."""
     layers = [nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)]
     return nn.Sequential(*layers), (torch.randn(4, 16),)
+
+
+class Checked(FusedAttention):
+    """Its code insists on the whole width."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.c_attn(x).chunk(3, -1)
+        assert q.shape[-1] == self.width, "the width is another"
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+def checked() -> Any:
+    blocks: list[nn.Module] = [GptBlock() for _ in range(LAYERS)]
+    for block in blocks:
+        block.attn = Checked(WIDTH, HEADS)
+    return _language(Language(blocks))

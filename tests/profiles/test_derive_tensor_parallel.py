@@ -52,6 +52,7 @@ def layers(name: str) -> set[tuple[str, str]]:
             MLP | {("query", "column"), ("key", "column"), ("value", "column"), ("out", "row")},
         ),
         ("asked_with_norm", MLP),
+        ("checked", MLP),
         ("llama_with_one_key", GATED),
         ("torch_encoder", {("linear1", "column"), ("linear2", "row")}),
         ("perceptron", {("0", "column"), ("2", "row")}),
