@@ -100,7 +100,8 @@ class TracedPass:
         return [cut.entry for cut in self.cuts]
 
     def trace(self, fakes: Fakes, target: str, *, backward: bool = True) -> None:
-        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
+        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
+        block is called otherwise."""
         self.fakes = fakes
         self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
         with ExitStack() as stack:
