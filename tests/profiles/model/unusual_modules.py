@@ -69,6 +69,35 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
 
 
+class LatentAttention(nn.Module):
+    """Low-rank queries, keys and values; `apart`: a matrix each for keys, values, rotary keys."""
+
+    def __init__(self, apart=False, heads=8, rank=64, nope=32, rope=16, value=32):
+        super().__init__()
+        self.heads, self.sizes, self.rank, self.apart = heads, (nope, rope, value), rank, apart
+        self.q_down, self.q_up = nn.Linear(WIDTH, 96), nn.Linear(96, heads * (nope + rope))
+        if apart:
+            self.rotary, self.down = nn.Linear(WIDTH, rope), nn.Linear(WIDTH, rank)
+            self.keys, self.values = nn.Linear(rank, heads * nope), nn.Linear(rank, heads * value)
+        else:
+            self.down = nn.Linear(WIDTH, rank + rope)
+            self.up = nn.Linear(rank, heads * (nope + value))
+        self.out = nn.Linear(heads * value, WIDTH)
+
+    def forward(self, x):
+        nope, rope, value = self.sizes
+        q = self.q_up(self.q_down(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if self.apart:
+            low, rotary = self.down(x), self.rotary(x)
+            k, v = (f(low).unflatten(-1, (self.heads, -1)) for f in (self.keys, self.values))
+        else:
+            low, rotary = self.down(x).split([self.rank, rope], -1)
+            k, v = self.up(low).unflatten(-1, (self.heads, -1)).split([nope, value], -1)
+        k = torch.cat((k, rotary[:, :, None].expand(-1, -1, self.heads, -1)), -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
 class FeedForward(nn.Module):
     def __init__(self, inner=4 * WIDTH, gated=False, bias=False):
         super().__init__()
@@ -277,6 +306,8 @@ growing = made(block=lambda i: Block(feed_forward=FeedForward((i + 1) * WIDTH)))
 skips = made(skip=True)
 
 
+latent = made(block=lambda _: Block(LatentAttention()))
+latent_apart = made(block=lambda _: Block(LatentAttention(apart=True)))
 two_in_one = made(block=lambda _: TwoInOne())
 checkpointed = made(block=lambda _: Checkpointed())
 
