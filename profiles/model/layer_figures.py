@@ -209,7 +209,9 @@ def _latent(
             nope, uneven = divmod(width, heads)
             nope -= value
             rope = key - nope
-            if rank == query or uneven or nope < 1 or rope < 0 or rank + rope not in taken:
+            # The rotary keys come with the low-rank ones or from a projection of their own.
+            made = rank + rope in taken or {rank, rope} <= taken
+            if rank == query or uneven or nope < 1 or rope < 0 or not made:
                 continue
             found = LatentAttention(
                 query_rank=query,

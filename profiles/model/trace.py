@@ -37,6 +37,7 @@ def trace_graph(
     target: str = "gpu",
     trusted: bool = False,
     rules: tuple[Rule, ...] = (),
+    backward: bool = True,
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
@@ -44,6 +45,7 @@ def trace_graph(
             on a CPU
     trusted  repeated blocks were found equal before: trace the first of each group alone
     rules    of tensor parallelism, known to hold for tp; derived where there are none
+    backward  False for a graph without backward ops, where the forward pass is all that is asked
     Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
     """
     built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
@@ -64,6 +66,7 @@ def trace_graph(
         tp=tp,
         target=target,
         trusted=trusted,
+        backward=backward,
     )
 
 
@@ -78,6 +81,7 @@ def trace_built(
     tp: int = 1,
     target: str = "gpu",
     trusted: bool = False,
+    backward: bool = True,
 ) -> ModelGraph:
     """The model graph of a module that is built already (on meta; it is changed by tracing)."""
     sharding = shard(built, tp)
@@ -89,7 +93,7 @@ def trace_built(
         while True:
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
-                run.trace(fakes, target)
+                run.trace(fakes, target, backward=backward)
                 traced = TracedBlocks(run, trusted=trusted)
                 blocks = traced.blocks()
             except NotRepeated:

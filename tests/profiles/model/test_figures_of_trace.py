@@ -12,7 +12,7 @@ from profiles.model.config_figures import figures_of_config
 from profiles.model.config_kinds import BOTH_WAYS, CONFIG_KINDS
 from profiles.model.described_model import describe_model, traced_figures
 from profiles.model.loaders import ModelSpec
-from profiles.model.transformer import Transformer
+from profiles.model.transformer import LatentAttention, Transformer
 from tests.profiles.model import unusual_modules
 from tests.profiles.test_config_figures import config_of
 
@@ -31,6 +31,14 @@ USUAL: dict[str, Any] = {
 }
 GATED = {"gated": True, "ffn_size": 384}
 GROUPED = GATED | {"num_kv_heads": 2}
+LATENT = {
+    "num_heads": 8,
+    "num_kv_heads": 8,
+    "head_size": 48,
+    "latent": LatentAttention(
+        query_rank=96, key_value_rank=64, nope_size=32, rope_size=16, value_size=32
+    ),
+}
 EXPERTS = {"gated": True, "ffn_size": 0, "expert_size": 256}
 
 
@@ -65,7 +73,11 @@ def shown(figures: Transformer) -> dict[str, Any]:
             "first_dense",
             EXPERTS | {"ffn_size": 384, "num_experts": 8, "top_k": 2, "first_dense_layers": 1},
         ),
+        ("latent", LATENT),
+        ("latent_apart", LATENT),
         ("pairs", {}),
+        ("two_in_one", {"num_layers": 8}),
+        ("checkpointed", {}),
         ("torchs_own", {}),
     ],
 )
@@ -90,6 +102,7 @@ def test_gpt_has_biases_and_every_parameter() -> None:
         ("growing", "its layers differ: some have .* feed-forward of 128, others .* of 256"),
         ("skips", "its blocks branch: what block 0 gives is used by blocks 1, 2, 3, 4"),
         ("encoder", "its attention meets keys on both sides"),
+        ("last_token", "its head runs on 2 of 192 positions"),
         ("frozen", "of its parameters are frozen"),
         ("convolutions", "no block has attention that is recognised; it has 2 convolutions"),
     ],

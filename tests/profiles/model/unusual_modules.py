@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 VOCABULARY, WIDTH, TOKENS, LAYERS = 1000, 128, 96, 4
 
@@ -66,6 +67,35 @@ class Attention(nn.Module):
             grouped = k.shape[1] != q.shape[1]
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+class LatentAttention(nn.Module):
+    """Low-rank queries, keys and values; `apart`: a matrix each for keys, values, rotary keys."""
+
+    def __init__(self, apart=False, heads=8, rank=64, nope=32, rope=16, value=32):
+        super().__init__()
+        self.heads, self.sizes, self.rank, self.apart = heads, (nope, rope, value), rank, apart
+        self.q_down, self.q_up = nn.Linear(WIDTH, 96), nn.Linear(96, heads * (nope + rope))
+        if apart:
+            self.rotary, self.down = nn.Linear(WIDTH, rope), nn.Linear(WIDTH, rank)
+            self.keys, self.values = nn.Linear(rank, heads * nope), nn.Linear(rank, heads * value)
+        else:
+            self.down = nn.Linear(WIDTH, rank + rope)
+            self.up = nn.Linear(rank, heads * (nope + value))
+        self.out = nn.Linear(heads * value, WIDTH)
+
+    def forward(self, x):
+        nope, rope, value = self.sizes
+        q = self.q_up(self.q_down(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if self.apart:
+            low, rotary = self.down(x), self.rotary(x)
+            k, v = (f(low).unflatten(-1, (self.heads, -1)) for f in (self.keys, self.values))
+        else:
+            low, rotary = self.down(x).split([self.rank, rope], -1)
+            k, v = self.up(low).unflatten(-1, (self.heads, -1)).split([nope, value], -1)
+        k = torch.cat((k, rotary[:, :, None].expand(-1, -1, self.heads, -1)), -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -142,6 +172,28 @@ class Block(nn.Module):
             return x + self.norms[3](self.feed_forward(second(x)))
         x = x + self.attention(first(x))
         return x + self.feed_forward(second(x))
+
+
+class TwoInOne(nn.Module):
+    """Two layers as one module."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Checkpointed(nn.Module):
+    """A layer that is computed again in the backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
 
 
 class FusedParallel(nn.Module):
@@ -252,6 +304,19 @@ every_second_layer = made(
 )
 growing = made(block=lambda i: Block(feed_forward=FeedForward((i + 1) * WIDTH)))
 skips = made(skip=True)
+
+
+latent = made(block=lambda _: Block(LatentAttention()))
+latent_apart = made(block=lambda _: Block(LatentAttention(apart=True)))
+two_in_one = made(block=lambda _: TwoInOne())
+checkpointed = made(block=lambda _: Checkpointed())
+
+
+def last_token():
+    """Logits of the last position alone, as for generation."""
+    model, inputs, *_ = made()()
+    model.norm.register_forward_hook(lambda module, given, x: x[:, -1:])
+    return model, inputs
 
 
 def pairs():
