@@ -28,7 +28,7 @@ HEAVY = {
     "transformers": ("profiles/model/build",),
     "ortools": ("planner/",),
     "ray": ("planner/ray_workers",),
-    "numba": ("planner/", "simulator/timeline"),
+    "numba": (),
     "matplotlib": ("shardwright/report/",),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
