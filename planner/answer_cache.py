@@ -26,7 +26,7 @@ from simulator.workload import Workload
 
 KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
 _PACKAGES = ("profiles", "simulator", "planner")
-_LIBRARIES = ("numpy", "scipy", "ortools", "numba", "torch", "transformers")
+_LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
 _SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/traced.py)
 
 

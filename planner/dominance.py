@@ -13,8 +13,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
-_INTERPRETED = 20_000  # labels up to which loading the compiled loop takes longer than it saves
-
 
 def undominated(edges: Index, columns: Array, slack: float) -> Index:
     """Positions, rising, of the labels that none kept before them in their group dominates.
@@ -24,10 +22,6 @@ def undominated(edges: Index, columns: Array, slack: float) -> Index:
     slack    in the columns' unit: a label that is better by no more than this counts as dominated
              (sums of equal numbers in another order differ by a few units in the last place)
     """
-    if len(columns) > _INTERPRETED:
-        from planner.dominance_kernel import undominated_mask  # loads numba
-
-        return np.flatnonzero(undominated_mask(edges, columns, slack))
     kept: list[int] = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         rest = np.arange(begin, end)

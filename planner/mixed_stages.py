@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from planner.mixed_kernels import put_in_front
 from planner.problem import Array
+
+Index = npt.NDArray[np.intp]
 
 _SAME = 1e-9  # relative; times of stages this close are one limit
 
@@ -135,9 +137,21 @@ def suffix_sums(tables: StageTables, limits: Array) -> dict[Counts, Array]:
         best = np.full((n + 1, len(limits)), np.inf)
         for kind, rest in _removed(counts):
             from_end = tables.depth(sum(counts))
-            put_in_front(tables.seconds[kind][from_end], keeps[kind][from_end], found[rest], best)
+            _put_in_front(tables.seconds[kind][from_end], keeps[kind][from_end], found[rest], best)
         found[counts] = best
     return found
+
+
+def _put_in_front(times: Array, first_limits: Index, behind: Array, best: Array) -> None:
+    """Lowers best[i, l] to the least of times[i, j] + behind[j, l] over the ends j of a stage that
+    begins with block i and keeps limit l.
+
+    times         [n, n+1]; first_limits  the first of the rising limits that each keeps
+    behind, best  [n + 1, limits]
+    """
+    for i, j in zip(*np.nonzero(np.isfinite(times)), strict=True):
+        kept = slice(int(first_limits[i, j]), None)
+        np.minimum(best[i, kept], times[i, j] + behind[j, kept], out=best[i, kept])
 
 
 def undominated(splits: list[Split]) -> list[Split]:

@@ -35,7 +35,8 @@ _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
 _NEAR = 1.05  # of the time to be under; plans beyond it are not bettered
 _BETTER = 1e-9  # relative; sums taken in another order differ by a few ulp
 _FEW = 200  # splits into stages that are all tried where nothing else fits
-_TAKEN_BACK = 40  # changes of strategy that are tried again without
+_MOVES = 32  # that are tried at each step while bytes lack
+_TAKEN_BACK = 10  # changes of strategy that are tried again without
 
 Sizes = tuple[int, ...]
 Strategies = tuple[tuple[int, ...], ...]
@@ -184,8 +185,12 @@ class TimelineSearch:
         best move is taken, then the first."""
         while not split.is_free:
             begun = split
-            for cuts, busiest_s in zip(*self._moved(begun.sizes), strict=True):
-                if split.over_bytes <= 0.0 and (split is not begun or busiest_s >= split.busiest_s):
+            moves, busiest_s = self._moved(begun.sizes)
+            for tried, cuts in enumerate(moves):
+                fits = split.over_bytes <= 0.0
+                if fits and (split is not begun or busiest_s[tried] >= split.busiest_s):
+                    break
+                if tried == _MOVES:
                     break
                 other = self._split(tuple(np.diff(cuts).tolist()))
                 split = other if other.is_better_than(split) else split

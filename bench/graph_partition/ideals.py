@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.compiled import compiled
+from bench.compiled import compiled
 
 Index = NDArray[np.int32]
 Bits = NDArray[np.uint64]

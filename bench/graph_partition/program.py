@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.compiled import compiled
 from bench.graph_partition.figures import Figures
 from bench.graph_partition.ideals import Ideals
 from bench.graph_partition.problem import DeviceKind, Share
 from bench.graph_partition.room import room_under
-from planner.compiled import compiled
 
 _SLACK = 1e-9  # relative; loads summed along different walks differ by a few ulp
 _STEPS_PER_CALL = 2_000_000  # walk steps between two looks at the clock

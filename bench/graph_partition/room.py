@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.compiled import compiled
 from bench.graph_partition.figures import Figures
 from bench.graph_partition.ideals import Ideals
-from planner.compiled import compiled
 
 _SLACK = 1e-9  # relative; only ever leaves more states open
 

@@ -12,10 +12,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.compiled import compiled
 from bench.strategy_graph.contraction import Floats
 from bench.strategy_graph.dual_kernels import overload
 from bench.strategy_graph.random_numbers import uniform
-from planner.compiled import compiled
 from planner.op_sharding.strategy_graph import Ints
 
 

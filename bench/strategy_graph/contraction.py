@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.compiled import compiled
+from bench.compiled import compiled
 from planner.op_sharding.strategy_graph import FORBIDDEN, Ints, StrategyGraph
 
 Floats = NDArray[np.float64]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.compiled import compiled
 from bench.strategy_graph.contraction import Floats
-from planner.compiled import compiled
 from planner.op_sharding.strategy_graph import Ints
 
 

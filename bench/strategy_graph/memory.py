@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.compiled import compiled
 from bench.strategy_graph.contraction import Contracted, Floats
-from planner.compiled import compiled
 from planner.op_sharding.strategy_graph import Ints, StrategyGraph
 
 

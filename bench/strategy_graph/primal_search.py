@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.compiled import is_at_hand
 from bench.strategy_graph.annealing import COMPILED_LAST, anneal, total_cost
 from bench.strategy_graph.block_move import choose_block
 from bench.strategy_graph.block_plan import BlockPlan, plan_block, region_around
@@ -24,7 +25,6 @@ from bench.strategy_graph.dual_kernels import overload, reprice
 from bench.strategy_graph.incumbent import Incumbent
 from bench.strategy_graph.memory import Memory, Window, window
 from bench.strategy_graph.random_numbers import random_state
-from planner.compiled import is_at_hand
 from planner.op_sharding.strategy_graph import Ints
 
 PRICE_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.0, 1.25, 1.5, 2.0)

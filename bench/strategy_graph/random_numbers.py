@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.compiled import compiled
+from bench.compiled import compiled
 
 
 def random_state(rng: np.random.Generator) -> NDArray[np.uint64]:

@@ -28,7 +28,7 @@ HEAVY = {
     "transformers": ("profiles/model/build",),
     "ortools": ("planner/",),
     "ray": ("planner/ray_workers",),
-    "numba": ("planner/",),
+    "numba": (),
     "matplotlib": ("shardwright/reports/print_figure",),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),

@@ -23,7 +23,7 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.choice import fit_verdicts, pair_order, regret
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import device_of, size_of, source_of, stack_of
-from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun, read_predicted
+from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
 from shardwright.validate.statistics import (
     accuracy,
     memory_summary,
@@ -33,6 +33,7 @@ from shardwright.validate.statistics import (
     worst_rows,
 )
 from shardwright.validate.targets import TARGETS, outcome
+from tests.shardwright.predicted_file import read_predicted
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 

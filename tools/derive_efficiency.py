@@ -171,7 +171,7 @@ def main(folder: Path) -> None:
         )
         path = DATA / "devices" / f"{name}.efficiency.json"
         write_document(path, measured, schema=EFFICIENCY_SCHEMA)
-        print(f"{path.name}: {len(matmul)} matmul, {len(attention)} attention")  # noqa: T201 # a script
+        print(f"{path.name}: {len(matmul)} matmul, {len(attention)} attention")  # a script
 
 
 if __name__ == "__main__":

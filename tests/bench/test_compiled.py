@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _SUM = """
 import numpy as np
-from planner.compiled import compiled, is_at_hand
+from bench.compiled import compiled, is_at_hand
 
 @compiled
 def double(values):
@@ -78,7 +78,7 @@ def slice_assignments(source: str) -> list[str]:
 
 
 def test_no_kernel_assigns_to_a_slice() -> None:
-    """That alone takes numba 3 s to compile (planner/compiled.py)."""
+    """That alone takes numba 3 s to compile (bench/compiled.py)."""
     sources = {
         path: path.read_text()
         for path in sorted(
