@@ -27,15 +27,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         "proven optimal" if answer.status == "optimal" else f"gap {format_percent(answer.gap or 0)}"
     )
     capacity = get_device(chosen.run.device).usable_bytes
-    rows = table(
-        ("#", "right"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("peak", "right"),
-        ("out of memory", "right"),
-        ("$/Mtok", "right"),
-        ("why not first", "left"),
-    )
+    rows = table(">#", "layout", ">step", ">peak", ">out of memory", ">$/Mtok", "why not first")
     for number, choice in enumerate((chosen, *answer.alternatives), start=1):
         rows.add_row(
             str(number),
@@ -81,15 +73,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
 
 def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> RenderableType:
     """The best layout of each framework, fastest first; `refused`: why others have none."""
-    rows = table(
-        ("framework", "left"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("MFU", "right"),
-        ("peak", "right"),
-        ("$/Mtok", "right"),
-        ("why not first", "left"),
-    )
+    rows = table("framework", "layout", ">step", ">MFU", ">peak", ">$/Mtok", "why not first")
     best = answers[0].chosen if answers else None
     for answer in answers:
         choice = answer.chosen
@@ -144,14 +128,7 @@ def _batches(answer: LayoutFile) -> list[RenderableType]:
 
 def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) -> RenderableType:
     """The front of step time and memory, or dollars per token, fastest first."""
-    rows = table(
-        ("devices", "right"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("peak", "right"),
-        ("$/Mtok", "right"),
-        ("kWh/Mtok", "right"),
-    )
+    rows = table(">devices", "layout", ">step", ">peak", ">$/Mtok", ">kWh/Mtok")
     shown = _spaced(choices)
     for part, choice in shown:
         prediction = choice.prediction
@@ -189,9 +166,7 @@ def _helps(answer: LayoutFile) -> list[RenderableType]:
     if not answer.sensitivities or answer.chosen is None:
         return []
     now = answer.chosen.prediction.step_time_s.value
-    rows = table(
-        ("what would help", "left"), ("step", "right"), ("change", "right"), ("layout", "left")
-    )
+    rows = table("what would help", ">step", ">change", "layout")
     for found in answer.sensitivities:
         rows.add_row(
             found.change,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profiles.published.run_table import read_runs
-from shardwright.validate.proposals import proposals
+from tests.oracles.proposals import proposals
 
 RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"
 

@@ -13,7 +13,6 @@ from profiles.document import read_document
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.validate import derive_calibration
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of
@@ -23,6 +22,7 @@ from simulator.training_run.coefficients import (
     CoefficientFile,
 )
 from simulator.training_run.interval import INTERVALS_SCHEMA, IntervalFile
+from tools import derive_calibration
 
 # A few rows of two sources: one stack and device each.
 SOURCES = ("llmf", "simumax-b200")
