@@ -41,7 +41,7 @@ from simulator.training_run.coefficients import (
 from simulator.training_run.fit import Fitted
 from simulator.training_run.footprint import footprint
 from simulator.training_run.framework import framework_names, load_framework, memory_of
-from simulator.training_run.host_lead import HOST_LEAD_FILE
+from simulator.training_run.host_lead import HOST_LEAD_FILE, shipped_host_lead
 from simulator.training_run.interval import (
     FEWEST,
     INTERVALS_FILE,

@@ -13,7 +13,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import format_interval, table, usd_or_dash
 from simulator.prediction import Interval
 
 
@@ -35,11 +35,11 @@ def layout_report(answer: LayoutFile) -> RenderableType:
             format_time(choice.prediction.step_time_s.value),
             format_bytes(choice.prediction.peak_memory_bytes),
             risk_words(choice),
-            _usd(choice.prediction.usd_per_million_tokens),
+            usd_or_dash(choice.prediction.usd_per_million_tokens),
             choice.why_not_first or "chosen",
         )
     facts = [
-        f"step {_interval(prediction.step_time_s)}",
+        f"step {format_interval(prediction.step_time_s)}",
         f"MFU {format_percent(prediction.mfu)}",
         f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
     ]
@@ -85,7 +85,7 @@ def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str])
             format_time(choice.prediction.step_time_s.value),
             format_percent(choice.prediction.mfu),
             format_bytes(choice.prediction.peak_memory_bytes),
-            _usd(choice.prediction.usd_per_million_tokens),
+            usd_or_dash(choice.prediction.usd_per_million_tokens),
             "fastest" if choice is best else largest_difference(choice, best),
         )
     return Group(
@@ -135,9 +135,9 @@ def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) 
         rows.add_row(
             str(part.num_devices),
             layout_title(choice.run),
-            _interval(prediction.step_time_s),
+            format_interval(prediction.step_time_s),
             format_bytes(prediction.peak_memory_bytes),
-            _usd(prediction.usd_per_million_tokens),
+            usd_or_dash(prediction.usd_per_million_tokens),
             f"{prediction.kwh_per_million_tokens.value:.3g}",
         )
     what = "peak memory" if against == "memory" else "dollars per million tokens"
@@ -250,11 +250,3 @@ def _parts(choice: LayoutChoice) -> str:
         if seconds > 0.005 * total
     ]
     return ", ".join(said)
-
-
-def _interval(value: Interval) -> str:
-    return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
-
-
-def _usd(value: Interval | None) -> str:
-    return format_usd(value.value) if value is not None else "-"

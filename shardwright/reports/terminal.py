@@ -88,7 +88,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
     step = prediction.step_time_s
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     facts = [
-        f"step {_interval(step)}",
+        f"step {format_interval(step)}",
         f"MFU {format_share(prediction.mfu)}",
         f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
         f"(rank {tight.rank})",
@@ -103,7 +103,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
         plan_title(plan),
         format_time(step.value),
         format_bytes(prediction.peak_memory_bytes.value),
-        _usd(prediction.usd_per_million),
+        usd_or_dash(prediction.usd_per_million),
         "chosen",
     )
     for number, other in enumerate(answer.alternatives, start=2):
@@ -130,7 +130,8 @@ def plan_report(answer: PlanFile) -> RenderableType:
     )
 
 
-def _interval(value: Interval) -> str:
+def format_interval(value: Interval) -> str:
+    """`1.2 s [1.1 s - 1.4 s]`."""
     return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
 
 
@@ -146,7 +147,8 @@ def usd_heading(counted_in: str) -> str:
     return ">$/Mtok" if counted_in == "tokens" else ">$/Msample"
 
 
-def _usd(value: Interval | None) -> str:
+def usd_or_dash(value: Interval | None) -> str:
+    """Dollars, or a dash where the price is unknown."""
     return format_usd(value.value) if value is not None else "-"
 
 
@@ -255,7 +257,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
         Text(
-            f"step {_interval(step)}   MFU {format_share(prediction.mfu)}   "
+            f"step {format_interval(step)}   MFU {format_share(prediction.mfu)}   "
             f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
         ),
         Text(""),

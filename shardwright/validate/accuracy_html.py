@@ -81,7 +81,9 @@ def _plots(study: AccuracyStudy) -> list[str]:
         ]
         if samples:
             drawn = scatter_svg(title, samples, label)
-            plots.append(f'<section><h2>{title}</h2>\n{drawn}\n<p class="note">{_NOTE}</p></section>')
+            plots.append(
+                f'<section><h2>{title}</h2>\n{drawn}\n<p class="note">{_NOTE}</p></section>'
+            )
     return plots
 
 

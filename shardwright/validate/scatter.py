@@ -80,7 +80,8 @@ def scatter_svg(title: str, samples: Sequence[Sample], label: Callable[[float], 
         *(rule(factor) for factor in (1.0, _OFF, 1 / _OFF)),
         *(
             f'<circle cx="{across(s.measured)}" cy="{down(s.predicted)}" r="3" '
-            f'fill="{colours[s.group]}" fill-opacity=".55"><title>{escape(s.title)}</title></circle>'
+            f'fill="{colours[s.group]}" fill-opacity=".55">'
+            f"<title>{escape(s.title)}</title></circle>"
             for s in samples
         ),
         f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 4}" text-anchor="middle">measured</text>'

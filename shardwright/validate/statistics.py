@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from shardwright.validate.compared import ComparedRun
 
@@ -138,18 +139,9 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     >>> spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.5
     """
-    ranks = _ranks(left), _ranks(right)
-    centred = [side - side.mean() for side in ranks]
-    norm = math.sqrt(float((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return float((centred[0] * centred[1]).sum()) / norm if norm else math.nan
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    data = np.asarray(values, dtype=float)
-    below = (data[:, None] > data[None, :]).sum(axis=1)
-    equal = (data[:, None] == data[None, :]).sum(axis=1)
-    ranks: np.ndarray[tuple[int], np.dtype[np.float64]] = below + (equal + 1) / 2.0
-    return ranks
+    if len(set(left)) < 2 or len(set(right)) < 2:
+        return math.nan
+    return float(spearmanr(left, right).statistic)
 
 
 def _workload(row: ComparedRun) -> Hashable:

@@ -113,7 +113,10 @@ def test_every_table_row_has_the_cells_of_its_head() -> None:
 def test_losing_to_the_baseline_is_said() -> None:
     lost = study(factor=1.7)
     assert lost_to_baseline(lost) == (("zb", pytest.approx(0.7), pytest.approx(0.5)),)
-    assert "A constant 45 % MFU is more accurate on: zb (70.0 % against 50.0 %)" in accuracy_markdown(lost)
+    assert (
+        "A constant 45 % MFU is more accurate on: zb (70.0 % against 50.0 %)"
+        in accuracy_markdown(lost)
+    )
 
 
 class Tags(HTMLParser):
