@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from planner.branch_and_bound import Progress
 from planner.layout.layout_answer import LayoutFile
@@ -47,6 +47,21 @@ if TYPE_CHECKING:
 TP_DEGREES = (1, 2, 4, 8)
 Pin = int | tuple[int, ...] | None
 NamePin = str | tuple[str, ...] | None
+
+
+class Pins(TypedDict, total=False):
+    """One value fixes an axis, a tuple allows only its values, None leaves it free."""
+
+    tp: Pin
+    pp: Pin
+    dp: Pin
+    cp: Pin
+    ep: Pin
+    zero: Pin
+    vpp: Pin
+    micro_batch: Pin
+    recompute: NamePin
+    schedule: NamePin
 
 
 def target_of(cluster: Cluster) -> str:
@@ -146,22 +161,13 @@ def plan(
     work: Workload,
     *,
     stack: None = None,
-    tp: Pin = None,
-    pp: Pin = None,
-    dp: Pin = None,
-    cp: Pin = None,
-    ep: Pin = None,
-    zero: Pin = None,
-    vpp: Pin = None,
-    micro_batch: Pin = None,
-    recompute: NamePin = None,
-    schedule: NamePin = None,
     space: Space | None = None,
     solver: str = "auto",
     seed: int = 0,
     time_limit_s: float | None = None,
     price: Sourced | str | None = "on-demand",
     progress: Progress | None = None,
+    **pins: Unpack[Pins],
 ) -> PlanFile: ...
 
 
@@ -172,21 +178,12 @@ def plan(
     work: Workload,
     *,
     stack: str,
-    tp: Pin = None,
-    pp: Pin = None,
-    dp: Pin = None,
-    cp: Pin = None,
-    ep: Pin = None,
-    zero: Pin = None,
-    vpp: Pin = None,
-    micro_batch: Pin = None,
-    recompute: NamePin = None,
-    schedule: NamePin = None,
     solver: str = "auto",
     seed: int = 0,
     time_limit_s: float | None = None,
     price: Sourced | str | None = "on-demand",
     progress: Progress | None = None,
+    **pins: Unpack[Pins],
 ) -> LayoutFile: ...
 
 
@@ -196,28 +193,20 @@ def plan(
     work: Workload,
     *,
     stack: str | None = None,
-    tp: Pin = None,
-    pp: Pin = None,
-    dp: Pin = None,
-    cp: Pin = None,
-    ep: Pin = None,
-    zero: Pin = None,
-    vpp: Pin = None,
-    micro_batch: Pin = None,
-    recompute: NamePin = None,
-    schedule: NamePin = None,
     space: Space | None = None,
     solver: str = "auto",
     seed: int = 0,
     time_limit_s: float | None = None,
     price: Sourced | str | None = "on-demand",
     progress: Progress | None = None,
+    **pins: Unpack[Pins],
 ) -> PlanFile | LayoutFile:
     """The best plan.
 
     model, on        values, or names that lead to them
     stack            a framework (`frameworks()`), whose layouts are then searched
-    tp, pp, ...      one value fixes an axis, a tuple allows only its values, None leaves it free
+    pins             axes that are not free (`Pins`): tp, pp, dp, cp, ep, zero, vpp, micro_batch,
+                     recompute, schedule
     space            the axes as one value, in the place of the pins
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
@@ -225,18 +214,7 @@ def plan(
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
     infeasible is a value with its reasons.
     """
-    axes = axes_from(
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        cp=cp,
-        ep=ep,
-        zero=zero,
-        vpp=vpp,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        schedule=schedule,
-    )
+    axes = axes_from(**pins)
     if not isinstance(work, Workload):
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
     where = on if isinstance(on, Cluster) else cluster(on)

@@ -117,11 +117,15 @@ def _counts(axis: str, text: str) -> tuple[int, ...]:
 def axes_from(**given: int | str | tuple[int, ...] | tuple[str, ...] | None) -> Axes:
     """The axes of Python values: one, or a tuple of several; None leaves one free.
 
+    Raises InputError for other values, UnknownNameError for other axes.
+
     >>> axes_from(tp=4, pp=(1, 2)).pins()
     ('--tp 4', '--pp 1,2')
     """
     made: dict[str, Any] = {}
     for axis, value in given.items():
+        if axis not in AXES:
+            raise UnknownNameError("axis", axis, AXES)
         if value is None:
             continue
         values = tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -140,15 +140,7 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
 
 def fit_report(found: Fit) -> RenderableType:
     """The answer as text."""
-    blocks = table(
-        ("blocks", "right"),
-        ("kind", "left"),
-        ("from", "left"),
-        ("parameters", "right"),
-        ("forward", "right"),
-        ("backward", "right"),
-        ("kept", "right"),
-    )
+    blocks = table(">blocks", "kind", "from", ">parameters", ">forward", ">backward", ">kept")
     for row in found.kinds:
         blocks.add_row(
             f"{row.count} x",
@@ -159,12 +151,7 @@ def fit_report(found: Fit) -> RenderableType:
             format_flop(row.backward_flop),
             format_bytes(row.saved_bytes),
         )
-    devices = table(
-        ("device", "left"),
-        ("memory", "right"),
-        ("one device", "left"),
-        ("ZeRO-3, recompute full", "right"),
-    )
+    devices = table("device", ">memory", "one device", ">ZeRO-3, recompute full")
     for d in found.devices:
         one = "fits" if d.fits_one else "fits with recompute" if d.fits_one_recomputed else "no"
         many = f"{d.zero3_devices} devices" if d.zero3_devices else "does not fit"

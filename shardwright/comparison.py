@@ -197,33 +197,15 @@ def _rank_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
         sample, tail = samples.get(memory.rank), tails.get(memory.rank)
         if sample is None or tail is None:
             continue
-        rank = f"rank {memory.rank}"
-        rows.append(
-            Row(
-                name=f"{rank} optimizer",
-                unit="s",
-                predicted=tail.optimizer_s,
-                measured=sample.optimizer_s,
-            )
-        )
+        found = [("optimizer", "s", tail.optimizer_s, sample.optimizer_s)]
         if tail.data_parallel_s > 0:
-            rows.append(
-                Row(
-                    name=f"{rank} gradient exchange",
-                    unit="s",
-                    predicted=tail.data_parallel_s,
-                    measured=sample.data_parallel_s,
-                )
-            )
+            found.append(("gradient exchange", "s", tail.data_parallel_s, sample.data_parallel_s))
         if sample.peak_memory_bytes > 0:
-            rows.append(
-                Row(
-                    name=f"{rank} peak memory",
-                    unit="bytes",
-                    predicted=memory.peak_bytes,
-                    measured=sample.peak_memory_bytes,
-                )
-            )
+            found.append(("peak memory", "bytes", memory.peak_bytes, sample.peak_memory_bytes))
+        rows += [
+            Row(name=f"rank {memory.rank} {name}", unit=unit, predicted=said, measured=taken)
+            for name, unit, said, taken in found
+        ]
     return rows
 
 

@@ -1,6 +1,6 @@
 """Makes profiles/data/calibration/*.toml from a table of published runs.
 
-    python -m shardwright.validate.derive_calibration RUNS.csv
+    python -m tools.derive_calibration RUNS.csv
 
 Deterministic: equal tables give equal files, but for the date.
 """
@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from profiles.document import write_text
 from profiles.published.measured import read_measured
+from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
-from shardwright.validate.memory_elsewhere import FIGURES, peaks_elsewhere
 from shardwright.validate.memory_fit import (
     MemoryTable,
     fit_memory,
-    host_lead_file,
     left_out_bytes,
     left_out_intervals,
     memory_table,
@@ -40,11 +39,15 @@ from simulator.training_run.coefficients import (
     CoefficientFile,
 )
 from simulator.training_run.fit import Fitted
-from simulator.training_run.host_lead import HOST_LEAD_FILE
+from simulator.training_run.footprint import footprint
+from simulator.training_run.framework import framework_names, load_framework, memory_of
+from simulator.training_run.host_lead import HOST_LEAD_FILE, shipped_host_lead
 from simulator.training_run.interval import (
+    FEWEST,
     INTERVALS_FILE,
     INTERVALS_SCHEMA,
     Band,
+    band_of,
     bands,
     step_interval,
 )
@@ -67,7 +70,7 @@ def main() -> None:
     memory_folds = plain_folds(peaks.published)
     left = left_out_bytes(peaks, memory_folds)
     memory = bands(ratios_by_regime(peaks, left))
-    memory = peaks_elsewhere(FIGURES, memory) | memory
+    memory = _peaks_elsewhere(FIGURES, memory) | memory
     write_text(INTERVALS_FILE, _intervals(step, memory, today))
     _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
     inside = tuple(
@@ -123,7 +126,7 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     )
     lines = [
         "# The coefficients of described runs; meanings in simulator/training_run/coefficients.py.",
-        "# Made by shardwright/validate/derive_calibration.py; `runs` is the number of rows fitted",
+        "# Made by tools/derive_calibration.py; `runs` is the number of rows fitted",
         "# on, `residual` their mean absolute relative error. A name that ends in .* is the value",
         "# of its family or kind, for devices, stacks and networks without one of their own.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
@@ -150,7 +153,7 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
     lines = [
         "# Bands of measured over predicted on rows that were left out, by regime",
         "# (simulator/training_run/interval.py). Made by",
-        "# shardwright/validate/derive_calibration.py.",
+        "# tools/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
         'method = "split conformal, 5-fold (unseen: whole sources left out, equally weighed; '
@@ -164,6 +167,52 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
                 f'"{name}" = {{ low = {band.low:.4f}, high = {band.high:.4f}, rows = {band.rows} }}'
             )
     return "\n".join(lines) + "\n"
+
+
+def host_lead_file(table: MemoryTable, today: str) -> str:
+    """The text of profiles/data/calibration/host_lead.toml."""
+    fitted = fit_memory(table)
+    launches = shipped_host_lead()
+    lines = [
+        "# Shares of runs whose host is ahead of its device, by regime, and by how many launches;",
+        "# what it means: simulator/training_run/host_lead.py. Made by",
+        "# tools/derive_calibration.py, but for the launches.",
+        'schema = "shardwright/host-lead@1"',
+        'source = "847 peaks of the Ultra-Scale sweep (nanotron on H100)"',
+        'method = "nearer of two peaks by row, shrunk from wide to narrow regimes"',
+        f'date = "{today}"',
+        "# The launches were chosen among 450, 600, 800 and 1000 by hand: they are not refitted.",
+        f"launches = {launches.launches}",
+        f"two_stage_launches = {launches.two_stage_launches}",
+        f"pipeline_launches = {launches.pipeline_launches}",
+        "",
+        "[share]",
+    ]
+    lines += [f'"{name}" = {value:.3f}' for name, value in sorted(fitted.share.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _peaks_elsewhere(path: Path, known: Mapping[str, Band]) -> dict[str, Band]:
+    """Memory of a framework -> band, of those without one whose framework the table at `path` has
+    enough peaks of, sharded in whatever way.
+
+    Nothing is fitted on these rows, so that their residuals are those of rows left out.
+    """
+    table = memory_table(read_runs(path, lenient=True), read_measured(path))
+    ratios: dict[str, list[float]] = {}
+    for run, measured in zip(table.runs, table.measured.tolist(), strict=True):
+        shown = footprint(run).shown_bytes
+        ratios.setdefault(_maker(memory_of(run).name), []).append(measured / shown)
+    names = {each.name for name in framework_names() for each in load_framework(name).memory}
+    return {
+        name: band_of(ratios[_maker(name)])
+        for name in sorted(names - set(known))
+        if len(ratios.get(_maker(name), ())) >= FEWEST
+    }
+
+
+def _maker(name: str) -> str:
+    return name.partition("-")[0]
 
 
 if __name__ == "__main__":

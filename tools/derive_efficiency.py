@@ -1,6 +1,6 @@
 """Derives the small efficiency files of measured devices from large kernel tables.
 
-    python -m profiles.hardware.derive_efficiency FOLDER
+    python -m tools.derive_efficiency FOLDER
 
 FOLDER holds gemm.csv.gz and attention.csv.gz (columns as in their headers). For each device and
 data type, utilisation = roofline time / measured time is taken per cell of a grid over log2 of the
@@ -171,7 +171,7 @@ def main(folder: Path) -> None:
         )
         path = DATA / "devices" / f"{name}.efficiency.json"
         write_document(path, measured, schema=EFFICIENCY_SCHEMA)
-        print(f"{path.name}: {len(matmul)} matmul, {len(attention)} attention")  # a script
+        print(f"{path.name}: {len(matmul)} matmul, {len(attention)} attention")
 
 
 if __name__ == "__main__":

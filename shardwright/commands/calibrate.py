@@ -134,13 +134,7 @@ def not_better(found: Recalibration, source: Path, output: Path) -> str:
 def calibration_report(found: Recalibration) -> RenderableType:
     """The coefficients that moved, and how much it helped."""
     moved = [x for x in found.coefficients if abs(x.moved) >= _LEAST_MOVE]
-    rows = table(
-        ("coefficient", "left"),
-        ("before", "right"),
-        ("after", "right"),
-        ("known to*", "right"),
-        ("meaning", "left"),
-    )
+    rows = table("coefficient", ">before", ">after", ">known to*", "meaning")
     for x in sorted(moved, key=lambda x: x.spread_after / x.spread_before):
         rows.add_row(
             x.name,
@@ -150,7 +144,7 @@ def calibration_report(found: Recalibration) -> RenderableType:
             x.meaning,
         )
     rows.columns[0].overflow = "fold"
-    errors = table(("step time, absolute error", "left"), ("mean", "right"), ("worst", "right"))
+    errors = table("step time, absolute error", ">mean", ">worst")
     for name, predicted in (
         ("shipped coefficients", found.before_s),
         ("refitted, in-sample", found.after_s),

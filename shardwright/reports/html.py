@@ -69,7 +69,7 @@ def report_html(
             title=f"{plan.model} on {plan.cluster}",
             plan=plan,
             answer=answer,
-            plan_title=plan_title(plan),
+            plan_title=plan_title,
             step_words=step_words(plan.workload),
             stages=stages_line(plan),
             branch_rows=branch_rows(plan, prediction),
@@ -85,16 +85,7 @@ def report_html(
             rank_bars=rank_bars(plan, prediction, measured),
             rank_key=_rank_key(plan, prediction, measured),
             stage_rows=stage_bars(prediction),
-            sources=_sources(prediction),
-            alternatives=[
-                {
-                    "plan": plan_title(a.plan),
-                    "step": format_time(a.step_time_s),
-                    "peak": format_bytes(a.peak_memory_bytes),
-                    "why": a.why_not_first,
-                }
-                for a in answer.alternatives
-            ],
+            sources=prediction.sources[:MOST_SOURCES],
             recipe=recipe(plan, measured, version=__version__, provenance=provenance),
             measured=measured,
             colours=COLOURS,
@@ -114,6 +105,7 @@ def template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"time": format_time, "bytes": format_bytes, "percent": format_percent}
     return environment.get_template(name)
 
 
@@ -128,61 +120,41 @@ def step_words(work: Workload) -> str:
     return f"{work.global_batch} sequences of {work.sequence_length} tokens per step"
 
 
+def fact(name: str, value: str, note: str) -> dict[str, str]:
+    """One of the large numbers at the top of a page."""
+    return {"name": name, "value": value, "note": note}
+
+
 def _facts(
     answer: PlanFile, prediction: Prediction, measured: Measurement | None
 ) -> list[dict[str, str]]:
     step = prediction.step_time_s
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
-    facts = [
-        {
-            "name": "Predicted step",
-            "value": format_time(step.value),
-            "note": f"{format_time(step.low)} to {format_time(step.high)}, 90 %",
-        }
-    ]
+    between = f"{format_time(step.low)} to {format_time(step.high)}, 90 %"
+    facts = [fact("Predicted step", format_time(step.value), between)]
     if measured is not None:
         off = (step.value - measured.step_wall_s) / measured.step_wall_s
-        facts.append(
-            {
-                "name": "Measured step",
-                "value": format_time(measured.step_wall_s),
-                "note": f"prediction is {signed_percent(off)} off",
-            }
-        )
+        said = f"prediction is {signed_percent(off)} off"
+        facts.append(fact("Measured step", format_time(measured.step_wall_s), said))
+    speed = f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s"
+    of = f"of {format_bytes(tight.capacity_bytes)}, rank {tight.rank}"
+    bubble = format_percent(prediction.bubble_fraction)
     facts += [
-        {
-            "name": "MFU",
-            "value": format_share(prediction.mfu),
-            "note": f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s",
-        },
-        {
-            "name": "Peak memory",
-            "value": format_bytes(tight.peak_bytes),
-            "note": f"of {format_bytes(tight.capacity_bytes)}, rank {tight.rank}",
-        },
-        {
-            "name": "Bubble",
-            "value": format_percent(prediction.bubble_fraction),
-            "note": "of the slowest rank's step",
-        },
+        fact("MFU", format_share(prediction.mfu), speed),
+        fact("Peak memory", format_bytes(tight.peak_bytes), of),
+        fact("Bubble", bubble, "of the slowest rank's step"),
     ]
     usd, per = prediction.usd_per_million, f"per million {prediction.counted_in}"
     if usd is not None:
-        facts.append({"name": "Cost", "value": format_usd(usd.value), "note": per})
+        facts.append(fact("Cost", format_usd(usd.value), per))
     else:
         kwh = prediction.kwh_per_million
-        used = f"{kwh.value:.2g} kWh" if kwh is not None else "-"
-        facts.append({"name": "Energy", "value": used, "note": per})
-    if measured is not None and measured.gradient_check is not None:
-        check = measured.gradient_check
-        facts.append(
-            {
-                "name": "Gradients",
-                "value": "equal" if check.passed else "DIFFER",
-                "note": f"worst error {check.worst_relative_error:.0e}, "
-                f"{check.parameters_checked} parameters",
-            }
+        facts.append(fact("Energy", f"{kwh.value:.2g} kWh" if kwh is not None else "-", per))
+    if measured is not None and (check := measured.gradient_check) is not None:
+        worst = (
+            f"worst error {check.worst_relative_error:.0e}, {check.parameters_checked} parameters"
         )
+        facts.append(fact("Gradients", "equal" if check.passed else "DIFFER", worst))
     return facts
 
 
@@ -275,16 +247,4 @@ def _parts(prediction: Prediction) -> list[dict[str, Any]]:
         }
         for part in prediction.components
         if part.time_s > 0
-    ]
-
-
-def _sources(prediction: Prediction) -> list[dict[str, str]]:
-    return [
-        {
-            "name": tag.name,
-            "share": format_percent(tag.share),
-            "how": tag.method,
-            "from": tag.source,
-        }
-        for tag in prediction.sources[:MOST_SOURCES]
     ]

@@ -9,7 +9,7 @@ from planner.layout.layout_choice import part_words
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.reports.html import template
+from shardwright.reports.html import fact, template
 from simulator.prediction import Interval
 from simulator.training_run.explain_run import RunExplanation
 
@@ -31,22 +31,22 @@ def layout_html(
     total = sum(seconds for _, seconds in prediction.parts)
     memory = prediction.peak_memory_range
     facts = [
-        _fact("Predicted step", format_time(step.value), _range(step, format_time) + ", 90 %"),
-        _fact("MFU", format_percent(prediction.mfu), _range(prediction.mfu_range, format_percent)),
-        _fact(
+        fact("Predicted step", format_time(step.value), _range(step, format_time) + ", 90 %"),
+        fact("MFU", format_percent(prediction.mfu), _range(prediction.mfu_range, format_percent)),
+        fact(
             "Peak memory",
             format_bytes(prediction.peak_memory_bytes),
             f"of {format_bytes(get_device(run.device).usable_bytes)}; "
             f"{_range(memory, format_bytes)}",
         ),
-        _fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
+        fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
     ]
     usd = prediction.usd_per_million_tokens
     if usd is not None:
-        facts.append(_fact("Cost", format_usd(usd.value), "per million tokens"))
+        facts.append(fact("Cost", format_usd(usd.value), "per million tokens"))
     goodput = prediction.reliability.goodput
     facts.append(
-        _fact("Productive time", format_percent(goodput.value), _range(goodput, format_percent))
+        fact("Productive time", format_percent(goodput.value), _range(goodput, format_percent))
     )
     return str(
         template("layout.html.j2").render(
@@ -67,54 +67,17 @@ def layout_html(
                 for number, (name, seconds) in enumerate(prediction.parts)
                 if seconds > 0
             ],
-            lines=[
-                {
-                    "part": part_words(line.part),
-                    "name": line.name,
-                    "time": format_time(line.time_s),
-                    "formula": line.formula,
-                    "numbers": line.numbers,
-                }
-                for line in found.lines
-            ],
-            choices=[
-                {
-                    "layout": layout_title(choice.run),
-                    "step": format_time(choice.prediction.step_time_s.value),
-                    "peak": format_bytes(choice.prediction.peak_memory_bytes),
-                    "why": choice.why_not_first or "chosen",
-                }
-                for choice in (chosen, *answer.alternatives)
-            ],
-            helps=[
-                {
-                    "change": change.change,
-                    "step": format_time(change.step_time_s),
-                    "layout": change.layout,
-                }
-                for change in answer.sensitivities
-            ],
-            sources=[
-                {"name": one.name, "value": one.value, "how": one.method, "from": one.source}
-                for one in found.sources
-            ],
-            coefficients=[
-                {
-                    "name": one.name,
-                    "value": f"{one.value:.3g}",
-                    "meaning": one.meaning,
-                    "origin": one.origin,
-                }
-                for one in found.coefficients
-            ],
+            part_words=part_words,
+            layout_title=layout_title,
+            lines=found.lines,
+            choices=(chosen, *answer.alternatives),
+            helps=answer.sensitivities,
+            sources=found.sources,
+            coefficients=found.coefficients,
             assumptions=(*answer.assumptions, *run.defaults),
             command=str((provenance or {}).get("command", "")),
         )
     )
-
-
-def _fact(name: str, value: str, note: str) -> dict[str, str]:
-    return {"name": name, "value": value, "note": note}
 
 
 def _range(value: Interval, formatted: Callable[[float], str]) -> str:

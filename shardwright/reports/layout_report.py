@@ -13,7 +13,7 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import format_interval, table, usd_or_dash
 from simulator.prediction import Interval
 
 
@@ -27,15 +27,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         "proven optimal" if answer.status == "optimal" else f"gap {format_percent(answer.gap or 0)}"
     )
     capacity = get_device(chosen.run.device).usable_bytes
-    rows = table(
-        ("#", "right"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("peak", "right"),
-        ("out of memory", "right"),
-        ("$/Mtok", "right"),
-        ("why not first", "left"),
-    )
+    rows = table(">#", "layout", ">step", ">peak", ">out of memory", ">$/Mtok", "why not first")
     for number, choice in enumerate((chosen, *answer.alternatives), start=1):
         rows.add_row(
             str(number),
@@ -43,11 +35,11 @@ def layout_report(answer: LayoutFile) -> RenderableType:
             format_time(choice.prediction.step_time_s.value),
             format_bytes(choice.prediction.peak_memory_bytes),
             risk_words(choice),
-            _usd(choice.prediction.usd_per_million_tokens),
+            usd_or_dash(choice.prediction.usd_per_million_tokens),
             choice.why_not_first or "chosen",
         )
     facts = [
-        f"step {_interval(prediction.step_time_s)}",
+        f"step {format_interval(prediction.step_time_s)}",
         f"MFU {format_percent(prediction.mfu)}",
         f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
     ]
@@ -81,15 +73,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
 
 def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> RenderableType:
     """The best layout of each framework, fastest first; `refused`: why others have none."""
-    rows = table(
-        ("framework", "left"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("MFU", "right"),
-        ("peak", "right"),
-        ("$/Mtok", "right"),
-        ("why not first", "left"),
-    )
+    rows = table("framework", "layout", ">step", ">MFU", ">peak", ">$/Mtok", "why not first")
     best = answers[0].chosen if answers else None
     for answer in answers:
         choice = answer.chosen
@@ -101,7 +85,7 @@ def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str])
             format_time(choice.prediction.step_time_s.value),
             format_percent(choice.prediction.mfu),
             format_bytes(choice.prediction.peak_memory_bytes),
-            _usd(choice.prediction.usd_per_million_tokens),
+            usd_or_dash(choice.prediction.usd_per_million_tokens),
             "fastest" if choice is best else largest_difference(choice, best),
         )
     return Group(
@@ -144,23 +128,16 @@ def _batches(answer: LayoutFile) -> list[RenderableType]:
 
 def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) -> RenderableType:
     """The front of step time and memory, or dollars per token, fastest first."""
-    rows = table(
-        ("devices", "right"),
-        ("layout", "left"),
-        ("step", "right"),
-        ("peak", "right"),
-        ("$/Mtok", "right"),
-        ("kWh/Mtok", "right"),
-    )
+    rows = table(">devices", "layout", ">step", ">peak", ">$/Mtok", ">kWh/Mtok")
     shown = _spaced(choices)
     for part, choice in shown:
         prediction = choice.prediction
         rows.add_row(
             str(part.num_devices),
             layout_title(choice.run),
-            _interval(prediction.step_time_s),
+            format_interval(prediction.step_time_s),
             format_bytes(prediction.peak_memory_bytes),
-            _usd(prediction.usd_per_million_tokens),
+            usd_or_dash(prediction.usd_per_million_tokens),
             f"{prediction.kwh_per_million_tokens.value:.3g}",
         )
     what = "peak memory" if against == "memory" else "dollars per million tokens"
@@ -189,9 +166,7 @@ def _helps(answer: LayoutFile) -> list[RenderableType]:
     if not answer.sensitivities or answer.chosen is None:
         return []
     now = answer.chosen.prediction.step_time_s.value
-    rows = table(
-        ("what would help", "left"), ("step", "right"), ("change", "right"), ("layout", "left")
-    )
+    rows = table("what would help", ">step", ">change", "layout")
     for found in answer.sensitivities:
         rows.add_row(
             found.change,
@@ -275,11 +250,3 @@ def _parts(choice: LayoutChoice) -> str:
         if seconds > 0.005 * total
     ]
     return ", ".join(said)
-
-
-def _interval(value: Interval) -> str:
-    return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
-
-
-def _usd(value: Interval | None) -> str:
-    return format_usd(value.value) if value is not None else "-"

@@ -83,14 +83,7 @@ def _chosen(answer: MixedPlanFile) -> list[RenderableType]:
 def _replicas(plan: MixedPlan, prediction: MixedPrediction) -> RenderableType:
     """Equal replicas are one row; one line per stage."""
     rows = table(
-        ("replicas", "right"),
-        ("micro-batches", "right"),
-        ("done", "right"),
-        ("stage", "left"),
-        ("blocks", "right"),
-        ("recompute", "left"),
-        ("F + B", "right"),
-        ("memory", "right"),
+        ">replicas", ">micro-batches", ">done", "stage", ">blocks", "recompute", ">F + B", ">memory"
     )
     like: dict[tuple[object, ...], list[int]] = {}
     for number, pipeline in enumerate(plan.pipelines):
@@ -140,11 +133,11 @@ def _of_stage(
 
 def _comparison(answer: MixedPlanFile) -> RenderableType:
     rows = table(
-        ("compared", "left"),
-        ("devices", "right"),
-        ("plan", "left"),
-        ("step", "right"),
-        (usd_heading("tokens" if answer.usd_per_million_samples is None else "samples"), "right"),
+        "compared",
+        ">devices",
+        "plan",
+        ">step",
+        usd_heading("tokens" if answer.usd_per_million_samples is None else "samples"),
     )
     for each in answer.compared:
         usd = each.usd_per_million_tokens or each.usd_per_million_samples

@@ -20,18 +20,12 @@ def plan_diff_report(diff: PlanDiff) -> RenderableType:
         return Text(EQUAL)
     parts: list[RenderableType] = [Text(_sentence(diff.reason), style="bold"), Text("")]
     for title, differences in _worded(diff):
-        words = table((title, "left"), ("before", "left"), ("after", "left"))
+        words = table(title, "before", "after")
         for difference in differences:
             words.add_row(difference[0], difference[1], difference[2])
         parts += [words, Text("")]
     for title, changes in _counted(diff):
-        numbers = table(
-            (title, "left"),
-            ("before", "right"),
-            ("after", "right"),
-            ("change", "right"),
-            ("", "right"),
-        )
+        numbers = table(title, ">before", ">after", ">change", ">")
         for change in changes:
             numbers.add_row(*_cells(change))
         parts += [numbers, Text("")]

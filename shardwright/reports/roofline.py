@@ -178,26 +178,16 @@ def _block_points(
     for (block, kind), count in counts.items():
         cost = price_block(block, recompute=kind, devices=plan.tp_group(pp_rank), cluster=cluster)
         method, source = _mainly(cost.methods)
-        for phase, time_s in (
-            (Phase.FORWARD, cost.forward.value),
-            (Phase.BACKWARD, cost.backward.value),
-        ):
-            flop, moved = _work([(block, kind)], phase)
-            if flop > 0 and moved > 0 and time_s > 0:
-                name = block.label if kind is Recompute.NONE else f"{block.label}, {kind} again"
-                points.append(
-                    RooflinePoint(
-                        level="block",
-                        name=name,
-                        phase=str(phase.value),
-                        flop=flop,
-                        moved_bytes=moved,
-                        time_s=time_s,
-                        count=plan.num_microbatches * count,
-                        method=method,
-                        source=source,
-                    )
-                )
+        name = block.label if kind is Recompute.NONE else f"{block.label}, {kind} again"
+        points += _phase_points(
+            [(block, kind)],
+            (cost.forward.value, cost.backward.value),
+            level="block",
+            name=name,
+            count=plan.num_microbatches * count,
+            method=method,
+            source=source,
+        )
     return points
 
 
@@ -210,25 +200,46 @@ def _stage_points(
         if not same or not 0 <= sample.stage < len(plan.stages):
             continue
         blocks = _stage_blocks(plan, graph, sample.stage)
-        for phase, time_s in (
-            (Phase.FORWARD, sample.forward_wall_s),
-            (Phase.BACKWARD, sample.backward_wall_s),
-        ):
-            flop, moved = _work(blocks, phase)
-            if flop > 0 and moved > 0 and time_s > 0:
-                points.append(
-                    RooflinePoint(
-                        level="stage",
-                        name=f"stage {sample.stage} on rank {sample.rank}",
-                        phase=str(phase.value),
-                        flop=flop,
-                        moved_bytes=moved,
-                        time_s=time_s,
-                        count=plan.num_microbatches,
-                        method="measured",
-                        source=f"this run, median of {sample.count} samples",
-                    )
+        points += _phase_points(
+            blocks,
+            (sample.forward_wall_s, sample.backward_wall_s),
+            level="stage",
+            name=f"stage {sample.stage} on rank {sample.rank}",
+            count=plan.num_microbatches,
+            method="measured",
+            source=f"this run, median of {sample.count} samples",
+        )
+    return points
+
+
+def _phase_points(
+    blocks: list[tuple[Block, Recompute]],
+    times_s: tuple[float, float],
+    *,
+    level: str,
+    name: str,
+    count: int,
+    method: str,
+    source: str,
+) -> list[RooflinePoint]:
+    """Forward and backward of some blocks, each where it computes, moves bytes and takes time."""
+    points = []
+    for phase, time_s in zip((Phase.FORWARD, Phase.BACKWARD), times_s, strict=True):
+        flop, moved = _work(blocks, phase)
+        if flop > 0 and moved > 0 and time_s > 0:
+            points.append(
+                RooflinePoint(
+                    level=level,
+                    name=name,
+                    phase=str(phase.value),
+                    flop=flop,
+                    moved_bytes=moved,
+                    time_s=time_s,
+                    count=count,
+                    method=method,
+                    source=source,
                 )
+            )
     return points
 
 

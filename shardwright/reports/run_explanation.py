@@ -89,7 +89,7 @@ def _regime(used: IntervalUsed) -> str:
 
 
 def _terms(found: RunExplanation) -> RenderableType:
-    rows = table(("part", "left"), ("time", "right"), ("share", "right"), ("formula", "left"))
+    rows = table("part", ">time", ">share", "formula")
     total = found.step.interval.value
     for name in StepParts.__dataclass_fields__:
         lines = [line for line in found.lines if line.part == name]
@@ -112,13 +112,7 @@ def _terms(found: RunExplanation) -> RenderableType:
 
 
 def _coefficients(found: RunExplanation) -> RenderableType:
-    rows = table(
-        ("coefficient", "left"),
-        ("value", "right"),
-        ("from", "left"),
-        ("weight", "right"),
-        ("meaning", "left"),
-    )
+    rows = table("coefficient", ">value", "from", ">weight", "meaning")
     for x in sorted(found.coefficients, key=lambda x: -abs(x.weight)):
         rows.add_row(x.name, f"{x.value:.4g}", x.origin, f"{x.weight:.3f}", x.meaning)
     rows.columns[0].overflow = "fold"
@@ -126,7 +120,7 @@ def _coefficients(found: RunExplanation) -> RenderableType:
 
 
 def _sources(found: RunExplanation) -> RenderableType:
-    rows = table(("rests on", "left"), ("source", "left"))
+    rows = table("rests on", "source")
     for x in found.sources:
         rows.add_row(
             Text.assemble(x.name, (f"\n{x.value}; {x.method}".replace("\n; ", "\n"), "dim")),
@@ -139,12 +133,12 @@ def _sources(found: RunExplanation) -> RenderableType:
 
 
 def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType]:
-    rows = table(("memory", "left"), ("bytes", "right"), ("numbers", "left"))
+    rows = table("memory", ">bytes", "numbers")
     rows.columns[2].overflow = "fold"
     for line in found.lines:
         rows.add_row(line.name, format_bytes(line.memory_bytes), line.numbers)
     rows.add_row("peak", format_bytes(found.shown_bytes), "sum of the parts", style="bold")
-    tensors = table(("tensors of", "left"), ("", "left"), ("bytes", "right"))
+    tensors = table("tensors of", "", ">bytes")
     for tensor in found.tensors:
         tensors.add_row(tensor.where, tensor.name, format_bytes(tensor.memory_bytes))
     parts: list[RenderableType] = [

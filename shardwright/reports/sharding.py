@@ -74,13 +74,13 @@ def _headline(answer: OpShardingFile) -> Text:
 
 def _costs(answer: OpShardingFile, cost: ShardingCost) -> RenderableType:
     made = table(
-        ("per micro-batch", "left"),
-        ("time", "right"),
-        ("kernels", "right"),
-        ("resharding", "right"),
-        ("inside ops", "right"),
-        ("weight sums", "right"),
-        ("memory", "right"),
+        "per micro-batch",
+        ">time",
+        ">kernels",
+        ">resharding",
+        ">inside ops",
+        ">weight sums",
+        ">memory",
     )
 
     def row(name: str, x: ShardingCost) -> None:
@@ -108,7 +108,7 @@ def _costs(answer: OpShardingFile, cost: ShardingCost) -> RenderableType:
 
 
 def _weights(answer: OpShardingFile) -> RenderableType:
-    made = table(("weights of", "left"), ("split by", "left"), ("placements", "left"))
+    made = table("weights of", "split by", "placements")
     for rule in answer.rules:
         made.add_row(rule.pattern, rule.kind, _short(rule.placements))
     return made
@@ -123,9 +123,7 @@ def _short(placements: str) -> str:
 
 def _messages(answer: OpShardingFile, *, every: bool) -> RenderableType:
     heading = "messages of the whole model" if answer.block else "messages"
-    made = table(
-        (heading, "left"), ("axis", "left"), ("times", "right"), ("each", "right"), ("of", "left")
-    )
+    made = table(heading, "axis", ">times", ">each", "of")
     listed = _grouped(answer)
     shown = listed if every else listed[:_MOST_MESSAGES]
     for message, count in shown:
@@ -162,7 +160,7 @@ def _width(dtype: str) -> int:
 
 
 def _ops(answer: OpShardingFile) -> RenderableType:
-    made = table(("op", "left"), ("of", "left"), ("reads", "left"), ("makes", "left"))
+    made = table("op", "of", "reads", "makes")
     for call in answer.calls:
         made.add_row(
             call.name,
@@ -195,13 +193,7 @@ def sharded_run_report(found: ShardedRun) -> RenderableType:
         f"{found.tolerance:.0e} is allowed"
     )
     made = table(
-        ("collectives", "left"),
-        ("axis", "left"),
-        ("planned", "right"),
-        ("counted", "right"),
-        ("planned bytes", "right"),
-        ("counted bytes", "right"),
-        ("", "left"),
+        "collectives", "axis", ">planned", ">counted", ">planned bytes", ">counted bytes", ""
     )
     for m in found.messages:
         made.add_row(

@@ -190,14 +190,14 @@ def sweep_report(rows: Sequence[Row]) -> RenderableType:
     priced = len({row.question.price for row in rows}) > 1
     sized = len({row.question.workload for row in rows}) > 1
     shown = table(
-        ("model", "left"),
-        ("on", "left"),
-        *([("batch x seq", "right")] if sized else []),
-        ("plan", "left"),
-        ("step", "right"),
-        ("MFU", "right"),
-        *([("price", "right")] if priced else []),
-        ("$/M", "right") if len(counted) > 1 else (usd_heading(*counted), "right"),
+        "model",
+        "on",
+        *([">batch x seq"] if sized else []),
+        "plan",
+        ">step",
+        ">MFU",
+        *([">price"] if priced else []),
+        ">$/M" if len(counted) > 1 else usd_heading(*counted),
     )
     for row in rows:
         work, line = row.question.workload, line_of(row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -48,11 +49,12 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def table(*columns: tuple[str, str]) -> Table:
-    """A plain table; each column is (heading, `left` or `right`)."""
+def table(*headings: str) -> Table:
+    """A plain table; a heading that starts with `>` aligns its column to the right."""
     made = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    for heading, justify in columns:
-        made.add_column(heading, justify="right" if justify == "right" else "left")
+    for heading in headings:
+        justify: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
+        made.add_column(heading.removeprefix(">"), justify=justify)
     return made
 
 
@@ -86,7 +88,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
     step = prediction.step_time_s
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     facts = [
-        f"step {_interval(step)}",
+        f"step {format_interval(step)}",
         f"MFU {format_share(prediction.mfu)}",
         f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
         f"(rank {tight.rank})",
@@ -94,19 +96,14 @@ def plan_report(answer: PlanFile) -> RenderableType:
     if (usd := prediction.usd_per_million) is not None:
         facts.append(f"{format_usd(usd.value)} per M {prediction.counted_in}")
     rows = table(
-        ("#", "right"),
-        ("plan", "left"),
-        ("step", "right"),
-        ("peak", "right"),
-        (usd_heading(prediction.counted_in), "right"),
-        ("why not first", "left"),
+        ">#", "plan", ">step", ">peak", usd_heading(prediction.counted_in), "why not first"
     )
     rows.add_row(
         "1",
         plan_title(plan),
         format_time(step.value),
         format_bytes(prediction.peak_memory_bytes.value),
-        _usd(prediction.usd_per_million),
+        usd_or_dash(prediction.usd_per_million),
         "chosen",
     )
     for number, other in enumerate(answer.alternatives, start=2):
@@ -133,7 +130,8 @@ def plan_report(answer: PlanFile) -> RenderableType:
     )
 
 
-def _interval(value: Interval) -> str:
+def format_interval(value: Interval) -> str:
+    """`1.2 s [1.1 s - 1.4 s]`."""
     return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
 
 
@@ -145,11 +143,12 @@ def format_share(share: Interval) -> str:
 
 
 def usd_heading(counted_in: str) -> str:
-    """The heading of a column of dollars per million tokens or samples."""
-    return "$/Mtok" if counted_in == "tokens" else "$/Msample"
+    """The heading of a column (`table`) of dollars per million tokens or samples."""
+    return ">$/Mtok" if counted_in == "tokens" else ">$/Msample"
 
 
-def _usd(value: Interval | None) -> str:
+def usd_or_dash(value: Interval | None) -> str:
+    """Dollars, or a dash where the price is unknown."""
     return format_usd(value.value) if value is not None else "-"
 
 
@@ -169,7 +168,7 @@ def branch_table(plan: Plan, prediction: Prediction) -> list[RenderableType]:
     rows = branch_rows(plan, prediction)
     if not rows:
         return []
-    made = table(("stage", "right"), ("blocks", "left"), ("receives", "left"))
+    made = table(">stage", "blocks", "receives")
     for row in rows:
         made.add_row(*row)
     return [made, Text("")]
@@ -202,7 +201,7 @@ def infeasible_report(answer: PlanFile) -> RenderableType:
     ]
     if why.relaxations:
         lines += [Text(""), Text("What would fit (each was solved):")]
-        rows = table(("change", "left"), ("flag", "left"), ("step", "right"))
+        rows = table("change", "flag", ">step")
         for relaxation in why.relaxations:
             rows.add_row(relaxation.change, relaxation.flag, format_time(relaxation.step_time_s))
         lines.append(rows)
@@ -217,7 +216,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
     assert answer.prediction is not None
     plan, prediction = answer.plan, answer.prediction
     step = prediction.step_time_s
-    where = table(("part of the step", "left"), ("time", "right"), ("share", "right"))
+    where = table("part of the step", ">time", ">share")
     for part in prediction.components:
         where.add_row(
             part.name.replace("_", " "),
@@ -226,15 +225,15 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
         )
     where.add_row("step", format_time(step.value), "100 %", style="bold")
     memory = table(
-        ("rank", "right"),
-        ("parameters", "right"),
-        ("gradients", "right"),
-        ("optimizer", "right"),
-        ("activations", "right"),
-        ("transient", "right"),
-        ("buffers", "right"),
-        ("peak", "right"),
-        ("has", "right"),
+        ">rank",
+        ">parameters",
+        ">gradients",
+        ">optimizer",
+        ">activations",
+        ">transient",
+        ">buffers",
+        ">peak",
+        ">has",
     )
     for rank in prediction.ranks:
         memory.add_row(
@@ -258,7 +257,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
         Text(
-            f"step {_interval(step)}   MFU {format_share(prediction.mfu)}   "
+            f"step {format_interval(step)}   MFU {format_share(prediction.mfu)}   "
             f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
         ),
         Text(""),
@@ -271,7 +270,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
         labelled("Limit:  ", prediction.limit),
     ]
     if explain:
-        rows = table(("rests on", "left"), ("share", "right"), ("how", "left"), ("source", "left"))
+        rows = table("rests on", ">share", "how", "source")
         for tag in prediction.sources:
             rows.add_row(tag.name, format_percent(tag.share), tag.method, tag.source)
         parts += [Text(""), rows]
@@ -286,14 +285,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
 
 def comparison_report(comparison: Comparison) -> RenderableType:
     """Predicted beside measured, row by row."""
-    rows = table(
-        ("", "left"),
-        ("predicted", "right"),
-        ("measured", "right"),
-        ("error", "right"),
-        ("CPU time", "right"),
-        ("error", "right"),
-    )
+    rows = table("", ">predicted", ">measured", ">error", ">CPU time", ">error")
     for row in comparison.rows:
         rows.add_row(*cells(row), style="bold" if row is comparison.step else "")
     return Group(rows, Text(""), Text(verdict(comparison)))
@@ -301,15 +293,7 @@ def comparison_report(comparison: Comparison) -> RenderableType:
 
 def catalog_report(found: Sequence[CatalogRow]) -> RenderableType:
     """The devices that are known."""
-    rows = table(
-        ("device", "left"),
-        ("bf16 peak", "right"),
-        ("memory", "right"),
-        ("bandwidth", "right"),
-        ("power", "right"),
-        ("$/hour", "right"),
-        ("measured", "left"),
-    )
+    rows = table("device", ">bf16 peak", ">memory", ">bandwidth", ">power", ">$/hour", "measured")
     for row in found:
         rows.add_row(
             row.name,
@@ -325,9 +309,7 @@ def catalog_report(found: Sequence[CatalogRow]) -> RenderableType:
 
 def device_report(device: Device) -> RenderableType:
     """Every number of a device with its source and date."""
-    rows = table(
-        ("", "left"), ("value", "right"), ("how", "left"), ("date", "left"), ("source", "left")
-    )
+    rows = table("", ">value", "how", "date", "source")
     numbers = [
         ("memory", format_bytes(device.memory_bytes.value), device.memory_bytes),
         ("reserved", format_bytes(device.reserved_bytes.value), device.reserved_bytes),

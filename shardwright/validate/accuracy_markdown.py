@@ -10,7 +10,7 @@ from profiles.units import format_time
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, source_of
 from shardwright.validate.markdown_table import cell, percent, table
-from shardwright.validate.peers import PEERS
+from shardwright.validate.peers import peers
 from shardwright.validate.statistics import (
     Accuracy,
     accuracy,
@@ -282,7 +282,7 @@ def _peers() -> str:
             peer.how,
             cell(peer.citation),
         ]
-        for peer in PEERS
+        for peer in peers()
     ]
     note = (
         "`run`: the tool was run on these rows; `claimed`: what its authors say. Where the row "

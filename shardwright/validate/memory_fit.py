@@ -20,12 +20,7 @@ from simulator.prediction import Interval
 from simulator.training_run.complete import complete_run
 from simulator.training_run.footprint import GIB, footprint
 from simulator.training_run.framework import FrameworkMemory, memory_of
-from simulator.training_run.host_lead import (
-    HostLead,
-    fitted_shares,
-    lead_regimes,
-    shipped_host_lead,
-)
+from simulator.training_run.host_lead import fitted_shares, lead_regimes, shipped_host_lead
 from simulator.training_run.interval import bands, memory_interval, memory_regimes_of
 from simulator.training_run.reserved_peak import (
     SMALL_TENSORS_BYTES,
@@ -239,26 +234,3 @@ def left_out_intervals(
         for i in rows:
             found[i] = memory_interval(table.runs[i], float(peaks[i]), known)
     return tuple(found[i] for i in range(len(table.runs)))
-
-
-def host_lead_file(table: MemoryTable, today: str) -> str:
-    """The text of profiles/data/calibration/host_lead.toml."""
-    fitted = fit_memory(table)
-    launches: HostLead = shipped_host_lead()
-    lines = [
-        "# Shares of runs whose host is ahead of its device, by regime, and by how many launches;",
-        "# what it means: simulator/training_run/host_lead.py. Made by",
-        "# shardwright/validate/derive_calibration.py, but for the launches.",
-        'schema = "shardwright/host-lead@1"',
-        'source = "847 peaks of the Ultra-Scale sweep (nanotron on H100)"',
-        'method = "nearer of two peaks by row, shrunk from wide to narrow regimes"',
-        f'date = "{today}"',
-        "# The launches were chosen among 450, 600, 800 and 1000 by hand: they are not refitted.",
-        f"launches = {launches.launches}",
-        f"two_stage_launches = {launches.two_stage_launches}",
-        f"pipeline_launches = {launches.pipeline_launches}",
-        "",
-        "[share]",
-    ]
-    lines += [f'"{name}" = {value:.3f}' for name, value in sorted(fitted.share.items())]
-    return "\n".join(lines) + "\n"

@@ -1,10 +1,12 @@
-"""A log-log scatter of predicted against measured, as plain values for an SVG."""
+"""A log-log scatter of predicted against measured as an SVG with its key, everything escaped."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 _WIDTH, _HEIGHT = 780.0, 620.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 744.0, 10.0, 570.0
@@ -32,70 +34,12 @@ class Sample:
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A circle."""
-
-    x: float
-    y: float
-    colour: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A straight line between two points."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    dashed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """A power of ten on both axes: its x, its y and what it says."""
-
-    place: float
-    height: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """A colour of the key: the group's name and its number of points."""
-
-    name: str
-    colour: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """The whole picture in SVG units; `top` is above `bottom`, y grows downwards."""
-
-    title: str
-    points: tuple[Point, ...]
-    lines: tuple[Line, ...]
-    ticks: tuple[Tick, ...]
-    key: tuple[Key, ...]
-    width: float = _WIDTH
-    height: float = _HEIGHT
-    left: float = _LEFT
-    right: float = _RIGHT
-    top: float = _TOP
-    bottom: float = _BOTTOM
-
-
-def scatter(title: str, samples: Sequence[Sample], label: Callable[[float], str]) -> Scatter | None:
-    """The picture of the samples, or None where there are none.
+def scatter_svg(title: str, samples: Sequence[Sample], label: Callable[[float], str]) -> str:
+    """The picture of the samples, of which there is at least one.
 
     The largest groups have colours of their own, the others share a grey; the axes are equal and
     end at powers of ten. `label` formats a tick's value.
     """
-    if not samples:
-        return None
     values = [value for s in samples for value in (s.measured, s.predicted)]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -106,32 +50,46 @@ def scatter(title: str, samples: Sequence[Sample], label: Callable[[float], str]
     def down(value: float) -> float:
         return round(_BOTTOM - (math.log10(value) - low) / (high - low) * (_BOTTOM - _TOP), 1)
 
-    def rule(factor: float) -> Line:
+    def rule(factor: float) -> str:
         """The line predicted = factor x measured, cut where it leaves the picture."""
         begin, end = 10.0**low * max(1.0, 1 / factor), 10.0**high * min(1.0, 1 / factor)
-        return Line(
-            x1=across(begin),
-            y1=down(begin * factor),
-            x2=across(end),
-            y2=down(end * factor),
-            dashed=factor != 1.0,
+        dashes = ' stroke-dasharray="4 4"' if factor != 1.0 else ""
+        return (
+            f'<line x1="{across(begin)}" y1="{down(begin * factor)}" x2="{across(end)}" '
+            f'y2="{down(end * factor)}" stroke="#8a97a5"{dashes}/>'
         )
 
-    counts: dict[str, int] = {}
-    for sample in samples:
-        counts[sample.group] = counts.get(sample.group, 0) + 1
+    def tick(value: float) -> str:
+        """A power of ten on both axes, with its grid lines."""
+        place, height, text = across(value), down(value), escape(label(value))
+        return (
+            f'<line x1="{place}" x2="{place}" y1="{_TOP}" y2="{_BOTTOM}" stroke="#eef1f4"/>'
+            f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{height}" y2="{height}" stroke="#eef1f4"/>'
+            f'<text x="{place}" y="{_BOTTOM + 15}" text-anchor="middle">{text}</text>'
+            f'<text x="{_LEFT - 6}" y="{height + 4}" text-anchor="end">{text}</text>'
+        )
+
+    counts = Counter(sample.group for sample in samples)
     names = sorted(counts, key=lambda name: (-counts[name], name))
     colours = dict(zip(names, (*_COLOURS, *[_REST] * len(names)), strict=False))
-    return Scatter(
-        title=title,
-        points=tuple(
-            Point(x=across(s.measured), y=down(s.predicted), colour=colours[s.group], title=s.title)
+    middle = (_TOP + _BOTTOM) / 2
+    drawn = [
+        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" width="{_WIDTH:g}" role="img" '
+        f'aria-label="{escape(title)}">',
+        *(tick(10.0**power) for power in range(low, high + 1)),
+        *(rule(factor) for factor in (1.0, _OFF, 1 / _OFF)),
+        *(
+            f'<circle cx="{across(s.measured)}" cy="{down(s.predicted)}" r="3" '
+            f'fill="{colours[s.group]}" fill-opacity=".55">'
+            f"<title>{escape(s.title)}</title></circle>"
             for s in samples
         ),
-        lines=tuple(rule(factor) for factor in (1.0, _OFF, 1 / _OFF)),
-        ticks=tuple(
-            Tick(place=across(10.0**power), height=down(10.0**power), label=label(10.0**power))
-            for power in range(low, high + 1)
-        ),
-        key=tuple(Key(name=name, colour=colours[name], count=counts[name]) for name in names),
+        f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 4}" text-anchor="middle">measured</text>'
+        f'<text x="12" y="{middle}" transform="rotate(-90 12 {middle})" text-anchor="middle">'
+        "predicted</text></svg>",
+    ]
+    key = "".join(
+        f'<span><i style="background:{colours[name]}"></i>{escape(name)} ({counts[name]})</span>'
+        for name in names
     )
+    return "\n".join(drawn) + f'\n<div class="key">{key}</div>'

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from shardwright.validate.compared import ComparedRun
 
@@ -138,7 +139,6 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     >>> spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.5
     """
-    from scipy.stats import spearmanr  # late: it loads slowly
 
     if len(set(left)) < 2 or len(set(right)) < 2:
         return math.nan

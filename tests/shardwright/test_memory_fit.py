@@ -15,7 +15,6 @@ from shardwright.validate.memory_fit import (
     MemoryTable,
     ProgramRow,
     fit_memory,
-    host_lead_file,
     left_out_bytes,
     left_out_intervals,
     memory_table,
@@ -23,6 +22,7 @@ from shardwright.validate.memory_fit import (
 )
 from simulator.training_run.complete import complete_run
 from simulator.training_run.footprint import footprint
+from tools.derive_calibration import host_lead_file
 
 GIB = 2**30
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -15,7 +16,7 @@ from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.markdown_table import cell, percent
 from shardwright.validate.predicted import PredictedRun
-from shardwright.validate.scatter import Sample, scatter
+from shardwright.validate.scatter import Sample, scatter_svg
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline
 
 NASTY = 'GPT | <script>alert("x")</script> & `co`\nnext'
@@ -71,7 +72,7 @@ def test_the_markdown_page_says_what_the_rows_say() -> None:
     assert "- Of the rows that state devices, tp and pp, 100.0 % have a prediction" in page
     assert "6 of 6 pairs of schedules" in page
     assert "- 1: unsupported: num_layers \\| is not stated" in page
-    assert "No source loses to the dumb baseline." in page
+    assert "No source is predicted better by a constant 45 % MFU." in page
     assert "shardwright validate runs.csv" in page
 
 
@@ -112,7 +113,10 @@ def test_every_table_row_has_the_cells_of_its_head() -> None:
 def test_losing_to_the_baseline_is_said() -> None:
     lost = study(factor=1.7)
     assert lost_to_baseline(lost) == (("zb", pytest.approx(0.7), pytest.approx(0.5)),)
-    assert "The dumb baseline is nearer on: zb (70.0 % against 50.0 %)" in accuracy_markdown(lost)
+    assert (
+        "A constant 45 % MFU is more accurate on: zb (70.0 % against 50.0 %)"
+        in accuracy_markdown(lost)
+    )
 
 
 class Tags(HTMLParser):
@@ -143,7 +147,8 @@ def test_the_html_page_is_whole_and_escaped() -> None:
     assert "script" not in tags.seen
     assert "&lt;script&gt;" in page
     assert "a table &lt;b&gt;" in page
-    assert "http" not in page
+    assert "<a" not in page  # no link, no address
+    assert "src=" not in page
     assert tags.seen.count("circle") == 8  # four step times, four peaks of memory
     assert "zb_0: measured 1 s, predicted 1.04 s (+4.0 %)" in page
 
@@ -154,17 +159,20 @@ def test_a_scatter_by_hand() -> None:
         Sample(group="a", measured=1.0, predicted=100.0, title="first"),
         Sample(group="a", measured=10.0, predicted=10.0, title="second"),
     ]
-    plot = scatter("t", samples, lambda value: f"{value:g}")
-    assert plot is not None
-    first, second = plot.points
-    assert (first.x, first.y) == (plot.left, plot.top)
-    assert second.x == pytest.approx((plot.left + plot.right) / 2, abs=0.1)
-    assert second.y == pytest.approx((plot.top + plot.bottom) / 2, abs=0.1)
-    assert [tick.label for tick in plot.ticks] == ["1", "10", "100"]
-    for line in plot.lines:
-        assert plot.left <= line.x1 <= line.x2 <= plot.right
-        assert plot.top <= line.y2 <= line.y1 <= plot.bottom
-    assert scatter("t", [], str) is None
+    drawn = scatter_svg("t", samples, lambda value: f"{value:g}")
+    first, second = (
+        (float(x), float(y)) for x, y in re.findall(r'circle cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    )
+    left, right, top, bottom = 74.0, 744.0, 10.0, 570.0  # the frame of the picture
+    assert first == (left, top)
+    assert second == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=0.1)
+    assert re.findall(r'text-anchor="end">([^<]*)', drawn) == ["1", "10", "100"]
+    rules = re.findall(r'x1="(.*?)" y1="(.*?)" x2="(.*?)" y2="(.*?)" stroke="#8a97a5"', drawn)
+    assert len(rules) == 3
+    for rule in rules:
+        x1, y1, x2, y2 = map(float, rule)
+        assert left <= x1 <= x2 <= right
+        assert top <= y2 <= y1 <= bottom
 
 
 def test_a_study_of_unlike_columns_is_refused() -> None:
