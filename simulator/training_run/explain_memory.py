@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
 from profiles.units import format_bytes, format_count
-from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
 from simulator.training_run.framework import FrameworkMemory, memory_of
@@ -153,7 +152,7 @@ def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list
         if count
     ]
     chunks = f" / {len(mine)} chunks" if len(mine) > 1 else ""
-    flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank.rank]
+    flight = run.in_flight[rank.rank]
     return [
         MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
         MemoryLine(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
-from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.reserved_peak import reported_peak_bytes
@@ -88,7 +87,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     stack = memory_of(run)
     sizes = TensorSizes(run)
     shares = stage_shares(run, stack.stage_split)
-    in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)
+    in_flight = run.in_flight
     layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
@@ -128,7 +127,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
         layer,
         rank,
         shares,
-        most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank],
+        run.in_flight[rank],
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.transformer import Transformer
+from simulator.in_flight import most_in_flight
 from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.compression import REDUCTIONS, compression_of
 from simulator.training_run.far_level import FarLevel
@@ -110,6 +111,11 @@ class TrainingRun:
     def num_microbatches(self) -> int:
         """Passes per optimizer step and data-parallel rank, at least 1."""
         return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+
+    @property
+    def in_flight(self) -> tuple[float, ...]:
+        """Per pipeline rank the micro-batches that it keeps at most, on one virtual stage each."""
+        return most_in_flight(self.schedule, self.pp, self.num_microbatches, self.vpp)
 
     @property
     def sharing_ranks(self) -> int:
