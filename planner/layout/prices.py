@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import SCHEDULES, Layouts
-from simulator.schedule import ScheduleKind, schedule_kind
+from simulator.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.coefficients import CoefficientFile, assign
 from simulator.training_run.features import Features, features
 from simulator.training_run.step_time import StepParts, step_parts
@@ -84,8 +84,11 @@ class LayoutPrices:
         """[layouts] seconds; never above the step time."""
         if not len(layouts):
             return np.zeros(0)
-        layer = _Gathered(self.base, layouts, self._layer_keys(layouts))
-        mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts))
+        plain = np.zeros((len(layouts), 2), dtype=np.int64)
+        plain[:, 0] = 1
+        layer = _Gathered(self.base, layouts, self._layer_keys(layouts), plain)
+        chunks = self._chunks(layouts)
+        mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts), chunks)
         coefficients = self._coefficients_of(layouts)
         found = [
             self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)).total_s
@@ -114,7 +117,17 @@ class LayoutPrices:
         return np.column_stack([keys, cut, spread])
 
     def _mesh_keys(self, layouts: Layouts) -> NDArray[np.int64]:
-        return layouts.key(*_MESH_AXES, *(() if layouts.plain else ("option",)))
+        keys = layouts.key(*_MESH_AXES, *(() if layouts.plain else ("option",)))
+        return np.column_stack([keys, self._chunks(layouts)])
+
+    def _chunks(self, layouts: Layouts) -> NDArray[np.int64]:
+        """[layouts, 2] chunks per rank, and 1 where they lie in a V: what the split of the layers
+        depends on, 1 and 0 where it is even anyway (stage_share.py)."""
+        model = self.base.model
+        even = (model.num_layers % (layouts.pp * layouts.vpp) == 0) & (model.predicted_ahead == 0)
+        even |= layouts.pp == 1
+        in_v = _of_schedules(lambda kind: kind.placement is Placement.V)[layouts.schedule]
+        return np.column_stack([np.where(even, 1, layouts.vpp), np.where(even, 0, in_v)])
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
         """Per kind of coefficient the value of every layout; layouts differ in sharding and in the
@@ -174,13 +187,21 @@ class LayoutPrices:
 class _Gathered:
     """Features of one representative per distinct key, and how every layout finds its own."""
 
-    def __init__(self, base: TrainingRun, layouts: Layouts, keys: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        base: TrainingRun,
+        layouts: Layouts,
+        keys: NDArray[np.int64],
+        chunks: NDArray[np.int64],
+    ) -> None:
         _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        plain = [
-            replace(layouts.run(base, int(i)), schedule="1f1b", vpp=1, recompute_layers=0)
-            for i in first.tolist()
-        ]
-        self._features = features(plain, all_fit=True)
+        plain = []
+        for i in first.tolist():
+            vpp, in_v = chunks[i].tolist()
+            schedule = "zbv" if in_v else "1f1b"
+            run = replace(layouts.run(base, i), schedule=schedule, vpp=vpp, recompute_layers=0)
+            plain.append(run)
+        self._features = features(plain, all_fit=True, timelines=False)
         self._where = where.ravel()
 
     def column(self, name: str, rows: slice) -> Array:

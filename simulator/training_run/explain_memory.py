@@ -9,8 +9,7 @@ from profiles.units import format_bytes, format_count
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.footprint import GIB, Footprint, RankFootprint, footprint
 from simulator.training_run.framework import FrameworkMemory, memory_of
-from simulator.training_run.run_conditions import rank_conditions
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import rank_conditions, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
 
@@ -140,7 +139,7 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
 
 def _kept(run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint) -> list[MemoryLine]:
     layer = activation_bytes(run.recompute, stack, TensorSizes(run))
-    mine = [s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank]
+    mine = [s for s in stage_split(run) if s.rank == rank.rank]
     dense = sum(share.dense_layers for share in mine)
     experts = sum(share.expert_layers for share in mine)
     each = [
@@ -169,7 +168,7 @@ def _tensors(
     run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint
 ) -> tuple[TensorLine, ...]:
     sizes = TensorSizes(run)
-    mine = tuple(s for s in stage_shares(run, stack.stage_split) if s.rank == rank.rank)
+    mine = tuple(s for s in stage_split(run) if s.rank == rank.rank)
     here = RankFacts(
         num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)
     )

@@ -30,11 +30,13 @@ def feature_row(
     seconds: tuple[WorkSeconds, ...],
     *,
     fits: bool,
+    timelines: bool = True,
 ) -> dict[str, float]:
     """The features of a run by name, but those of `wide_layers.py`.
 
     works, seconds  of a dense layer, of one with experts, of the head
     fits            the run is known to fit its devices
+    timelines       simulate schedules that have no closed form
     """
     model = run.model
     expert_share = model.num_expert_layers / model.num_layers
@@ -114,7 +116,7 @@ def feature_row(
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
     table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
-    row["idle_share"] = idle_share(run, row)
+    row["idle_share"] = idle_share(run, row) if timelines else 0.0
     held = sum(rank_parameters(run, stack))
     row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
     return row

@@ -164,10 +164,13 @@ class Features:
         return Features(**{f.name: getattr(self, f.name)[index] for f in fields(Features)})
 
 
-def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
+def features(
+    runs: Sequence[TrainingRun], *, all_fit: bool = False, timelines: bool = True
+) -> Features:
     """The features of runs, in their order.
 
-    all_fit  they are known to fit, or to be refused if they do not: nobody asks for their memory
+    all_fit    skip the memory check: the runs are known to fit, or are refused elsewhere
+    timelines  simulate schedules that have no closed form; False leaves `idle_share` at 0
     """
     stacks = [load_framework(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
@@ -190,7 +193,9 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        row = feature_row(run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit)
+        row = feature_row(
+            run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit, timelines=timelines
+        )
         wide = places[_work_key(precisions(run)[-1])]
         row |= wide_layers_row(run, seconds[at : at + 2], seconds[wide : wide + 2])
         table.append(row)

@@ -13,8 +13,7 @@ from profiles.hardware.catalog import get_device
 from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.reserved_peak import reported_peak_bytes
-from simulator.training_run.run_conditions import rank_conditions
-from simulator.training_run.stage_share import StageShare, stage_shares
+from simulator.training_run.stage_share import StageShare, rank_conditions, stage_split
 from simulator.training_run.static_footprint import StaticBytes, static_bytes
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.training_run import TrainingRun
@@ -86,7 +85,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     """
     stack = memory_of(run)
     sizes = TensorSizes(run)
-    shares = stage_shares(run, stack.stage_split)
+    shares = stage_split(run)
     in_flight = run.in_flight
     layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
@@ -118,7 +117,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     """The footprint of one pipeline rank alone."""
     stack = memory_of(run)
     sizes = TensorSizes(run)
-    shares = stage_shares(run, stack.stage_split)
+    shares = stage_split(run)
     layer = _layer_bytes(run, stack, sizes)
     return _rank_footprint(
         run,
@@ -216,9 +215,10 @@ def _rank_footprint(
             moments.append((moment.name, 0.0, extra))
         elif moment.where == "layer" and any(share.num_layers for share in mine):
             moments.append((moment.name, activations, extra + rerun))
-        elif (moment.where == "head" and any(share.has_head for share in mine)) or (
-            moment.where == "embedding" and any(share.has_embedding for share in mine)
-        ):
+        elif moment.where == "head" and any(share.has_head for share in mine):
+            # Every further token that is predicted has logits and a loss of its own.
+            moments.append((moment.name, activations, extra * (1 + run.model.predicted_ahead)))
+        elif moment.where == "embedding" and any(share.has_embedding for share in mine):
             moments.append((moment.name, activations, extra))
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
     lasting, passing = static.total + always, held + extra

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import split_stages
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -76,7 +76,7 @@ def nanotron_shapes(run: TrainingRun) -> NanotronShapes | None:
         or (run.tp > 1 and not run.sequence_parallel)
     ):
         return None
-    first = stage_shares(run, "cost")[0]
+    first = split_stages(run, "cost")[0]
     tp, tokens, hidden = run.tp, run.micro_batch * run.seq_len, model.hidden_size
     query = model.num_heads * model.head_size
     key_value = 2 * model.num_kv_heads * model.head_size

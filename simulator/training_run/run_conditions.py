@@ -1,12 +1,10 @@
-"""Conditions on which a stack keeps a tensor: facts of a run, and of one pipeline rank."""
+"""Conditions on which a stack keeps a tensor: facts of a run; those of one pipeline rank are in
+stage_share.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from simulator.training_run.framework import load_framework
 from simulator.training_run.host_lead import shipped_host_lead
-from simulator.training_run.stage_share import StageShare
 from simulator.training_run.training_run import TrainingRun
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
@@ -35,15 +33,5 @@ def run_conditions(run: TrainingRun) -> frozenset[str]:
         "compiled": not load_framework(run.stack).compiled_name,
         "alternate": run.recompute == "alternate",
         "trained-weights": not run.lora,
-    }
-    return frozenset(name for name, holds in held.items() if holds)
-
-
-def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
-    """Those that depend on the virtual stages of a pipeline rank."""
-    held = {
-        "dense-layers-here": any(share.dense_layers for share in shares),
-        "expert-layers-here": any(share.expert_layers for share in shares),
-        "later-rank": rank > 0,
     }
     return frozenset(name for name, holds in held.items() if holds)

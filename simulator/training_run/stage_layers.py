@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from simulator.recompute_kind import recompute_kind
 from simulator.training_run.framework import Framework
+from simulator.training_run.stage_share import stage_split
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -15,26 +14,16 @@ def predicting_layers(run: TrainingRun) -> int:
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
-    """Layers of the fullest stage and of the last one.
-
-    Even where pp divides them. Otherwise, where embedding and head count as a layer each
-    (Zero Bubble paper, arXiv 2401.10241, section 5.1) and that divides evenly, so; else the first
-    stages take one more. Layers that predict further tokens are on the last stage, and they, their
-    logits and the loss stand there for a layer each (Megatron-Bridge, recipes/deepseek, layouts of
-    DeepSeek-V3 at pp 4, 8 and 16).
-    """
-    layers, stages = run.model.num_layers, run.pp
-    ahead = run.model.predicted_ahead
-    if ahead and stages > 1:
-        full = float(math.ceil((layers + 2 * ahead + 1) / stages))
-        return full, max(0.0, layers - full * (stages - 1)) + predicting_layers(run)
-    layers += predicting_layers(run)
-    if layers % stages == 0 or stages == 1:
-        return layers / stages, layers / stages
-    if (layers + 2) % stages == 0:
-        full = (layers + 2) / stages
-        return full, full - 1
-    return float(math.ceil(layers / stages)), float(layers // stages)
+    """Layers of the fullest rank beside the one with the head, and of that one; those that predict
+    further tokens are among them. The same twice where there is one rank."""
+    held = [0] * run.pp
+    head = 0
+    for share in stage_split(run):
+        held[share.rank] += share.num_layers
+        if share.has_head:
+            head = share.rank
+    others = held[:head] + held[head + 1 :]
+    return float(max(others, default=held[head])), float(held[head])
 
 
 def recomputed_share(run: TrainingRun) -> float:

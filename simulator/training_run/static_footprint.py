@@ -121,6 +121,17 @@ def _rank_parameters(
             dense += model.hidden_size * (2 if model.biases else 1)
             if not (model.tied_embeddings and share.has_embedding):
                 dense += model.hidden_size * table_rows
+    predicting = sum(share.predicting_layers for share in shares)
+    if predicting:
+        # The projection of hidden state and embedding together, their two norms, and a copy of the
+        # table where the rank has none (Megatron-Core, multi_token_prediction.py).
+        tokens_ahead = predicting / model.predicting_layers
+        dense += tokens_ahead * (2 * model.hidden_size**2 / tp + 2 * model.hidden_size)
+        has_table = any(
+            share.has_embedding or (share.has_head and model.tied_embeddings) for share in shares
+        )
+        if not has_table:
+            dense += model.hidden_size * table_rows
     if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
         dense -= model.hidden_size * table_rows
     return dense, experts

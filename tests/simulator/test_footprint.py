@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,11 @@ from simulator.schedule import build_schedule
 from simulator.training_run.footprint import fits, footprint
 from simulator.training_run.framework import framework_of
 from simulator.training_run.kept_tensor import KeptTensor, LingeringTensor, Moment
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import split_stages, stage_split
 from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
+from simulator.training_run.training_run import TrainingRun
 from tests.oracles.held_activations import most_held
+from tests.simulator.described_runs import DEEPSEEK_V3
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 GIB = 2**30
@@ -204,22 +207,22 @@ def test_more_micro_batches_keep_no_more_after_the_warm_up(name: str) -> None:
 
 
 def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
-    layers = [s.num_layers for s in stage_shares(replace(RUN, pp=4, num_devices=4), "even")]
+    layers = [s.num_layers for s in split_stages(replace(RUN, pp=4, num_devices=4), "even")]
     assert layers == [2, 2, 2, 2]
     # Zero Bubble's models have k p - 2 layers: embedding and head stand for the other two.
     thirty = replace(RUN, model=replace(SMALL_GPT, num_layers=30), pp=8, num_devices=8)
-    assert [s.num_layers for s in stage_shares(thirty, "even")] == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert [s.num_layers for s in split_stages(thirty, "even")] == [3, 4, 4, 4, 4, 4, 4, 3]
     odd = replace(RUN, model=replace(SMALL_GPT, num_layers=9), pp=4, num_devices=4)
-    assert [s.num_layers for s in stage_shares(odd, "even")] == [3, 2, 2, 2]
+    assert [s.num_layers for s in split_stages(odd, "even")] == [3, 2, 2, 2]
 
 
 def test_nanotron_cuts_by_cost() -> None:
     # 16 layers and a head of 4: 20 units; a stage ends with the layer that reaches its share, 5 k.
-    shares = stage_shares(replace(ULTRA_1B, pp=4, num_devices=4), "cost")
+    shares = split_stages(replace(ULTRA_1B, pp=4, num_devices=4), "cost")
     assert [share.num_layers for share in shares] == [5, 5, 5, 1]
     assert [share.has_head for share in shares] == [False, False, False, True]
     # Shares of 20 / 3: the seventh layer is the first past 6.67, the fourteenth past 13.33.
-    shares = stage_shares(replace(ULTRA_1B, pp=3, num_devices=3), "cost")
+    shares = split_stages(replace(ULTRA_1B, pp=3, num_devices=3), "cost")
     assert [share.num_layers for share in shares] == [7, 7, 2]
 
 
@@ -324,3 +327,36 @@ def test_messages_name_what_there_is() -> None:
         LingeringTensor(name="x", width="hiden", each=2, most=1)
     with pytest.raises(UnknownNameError, match="place 'tail'"):
         Moment(name="x", where="tail", tensors=())
+
+
+def test_layers_that_predict_further_tokens_take_memory() -> None:
+    """DeepSeek-V3, pp 16: the last stage has a layer, the one that predicts, its projection, a
+    second table and the logits of both; without prediction it has 3 layers and one table."""
+    run = replace(
+        RUN,
+        model=DEEPSEEK_V3,
+        stack="megatron-core",
+        device="h100-sxm-80gb",
+        num_devices=1024,
+        pp=16,
+        dp=64,
+        expert_parallel=64,
+        zero_stage=1,
+        global_batch=4096,
+        seq_len=4096,
+    )
+    plain = replace(run, model=replace(run.model, predicted_ahead=0))
+    assert [s.num_layers for s in stage_split(run)] == [4] * 15 + [2]
+    assert sum(s.num_layers for s in stage_split(run)) == run.model.num_layers + 1
+    assert sum(s.num_layers for s in stage_split(plain)) == run.model.num_layers
+
+    def parameters(run: TrainingRun) -> float:
+        ranks = footprint(run).ranks
+        return math.fsum(rank.static.num_parameters for rank in ranks)
+
+    model = run.model
+    added = model.predicting_parameters - model.num_experts * model.expert_parameters * 63 / 64
+    added += model.vocab_size * model.hidden_size
+    assert parameters(run) - parameters(plain) == pytest.approx(added, rel=1e-3)
+    last, without = footprint(run).ranks[-1], footprint(plain).ranks[-1]
+    assert last.moment_bytes > without.moment_bytes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.training_run.footprint import footprint
 from simulator.training_run.framework import framework_names, load_framework
-from simulator.training_run.stage_share import stage_shares
+from simulator.training_run.stage_share import split_stages
 from simulator.training_run.training_run import TrainingRun
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
@@ -64,7 +64,7 @@ def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], lay
     run = _run(layout)
     run = replace(run, model=replace(SMALL_GPT, num_layers=layers))
     for split in ("even", "cost"):
-        shares = stage_shares(run, split)
+        shares = split_stages(run, split)
         assert sum(share.num_layers for share in shares) == layers
         assert sum(share.has_head for share in shares) == 1
         assert shares[0].has_embedding
