@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.gradient_exchange import (
     GradientMessage,
     compressed,
@@ -11,46 +12,43 @@ from simulator.training_run.gradient_exchange import (
     shared_sides,
 )
 from simulator.training_run.layer_work import element_bytes, padded_vocabulary
-from simulator.training_run.message_seconds import Links, Messages
 from simulator.training_run.rank_group import RankGroup, data_group, expert_replicas, worker_group
 from simulator.training_run.rank_parameters import expert_ranks, layer_parameters, rank_parameters
-from simulator.training_run.run_links import moved_messages
+from simulator.training_run.run_links import Links, moved
 from simulator.training_run.run_stack import RunStack
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 
 
-def data_messages(run: TrainingRun, stack: RunStack, links: Links) -> tuple[Messages, Messages]:
+def data_messages(
+    run: TrainingRun, stack: RunStack, links: Links
+) -> tuple[CollectiveTime, CollectiveTime]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step."""
-    group, stride = data_group(run), run.tp
+    group = data_group(run)
     if group.ranks < 2 or run.lora:
-        return Messages(), Messages()
+        return NOTHING, NOTHING
     weight = element_bytes(run) if run.precision == "fp32" else stack.weight_bytes
     gradient = gradient_bytes(run, stack.gradient_bytes)
     if run.zero_stage == 3:
         layer = layer_parameters(run)
-        gather = moved_messages(run, links, "all_gather", layer * weight, group, stride)
-        reduce = moved_messages(run, links, "reduce_scatter", layer * gradient, group, stride)
-        return gather * 2.0 + reduce, Messages()
+        gather = moved("all_gather", layer * weight, group, links)
+        reduce = moved("reduce_scatter", layer * gradient, group, links)
+        return gather * 2.0 + reduce, NOTHING
     shared, experts = rank_parameters(run, stack)
-    reduce = Messages()
+    reduce = NOTHING
     replicas = expert_replicas(run)
     if run.compression:
         for message, ranks in _compressed(run, stack):
-            reduce += moved_messages(
-                run, links, message.operation, message.size_bytes, ranks, stride
-            )
+            reduce += moved(message.operation, message.size_bytes, ranks, links)
     for count, ranks in ((shared, group), (experts, replicas)):
         weights = count * weight
         if run.zero_stage >= 1:
             if not run.compression:
-                reduce += moved_messages(
-                    run, links, "reduce_scatter", count * gradient, ranks, stride
-                )
-            reduce += moved_messages(run, links, "all_gather", weights, ranks, stride)
+                reduce += moved("reduce_scatter", count * gradient, ranks, links)
+            reduce += moved("all_gather", weights, ranks, links)
         elif not run.compression:
-            reduce += moved_messages(run, links, "all_reduce", count * gradient, ranks, stride)
-    return Messages(), reduce
+            reduce += moved("all_reduce", count * gradient, ranks, links)
+    return NOTHING, reduce
 
 
 def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage, RankGroup]]:
@@ -68,17 +66,17 @@ def _compressed(run: TrainingRun, stack: RunStack) -> list[tuple[GradientMessage
     return found
 
 
-def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> Messages:
+def worker_messages(run: TrainingRun, stack: RunStack, links: Links) -> CollectiveTime:
     """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
     worker averages its share with the other workers' and the worker gathers them."""
     if run.local_workers < 2 or run.lora:
-        return Messages()
+        return NOTHING
     size = 4.0 * sum(rank_parameters(run, stack))
     across, inside = worker_group(run), data_group(run)
     share = size / run.sharing_ranks
-    found = moved_messages(run, links, "all_reduce", share, across, across.axes[0][1])
+    found = moved("all_reduce", share, across, links)
     if run.zero_stage < 3:
-        found += moved_messages(run, links, "all_gather", size, inside, run.tp)
+        found += moved("all_gather", size, inside, links)
     return found * (1.0 / run.local_steps)
 
 

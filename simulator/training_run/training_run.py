@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.node_network import NodeNetwork, usual_network
 from profiles.model.transformer import Transformer
 from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.compression import REDUCTIONS, compression_of
@@ -17,6 +18,7 @@ class TrainingRun:
     """What a prediction is made from.
 
     device        name in the catalogue; node_devices  devices that the inner link joins
+    network       what leaves a node; None for the device's usual network
     expert_parallel  ranks over which experts are spread (a part of dp x tp)
     recompute     `none`, `selective` (the attention core), `mlp`, `full`, `minimal` (all that is
                   cheap; MaxText's word) or `alternate` (that and every second matmul;
@@ -51,7 +53,6 @@ class TrainingRun:
     device: str
     num_devices: int
     node_devices: int
-    outer_link: str
     dp: int
     tp: int
     pp: int
@@ -67,6 +68,7 @@ class TrainingRun:
     precision: str
     schedule: str
     stack: str
+    network: NodeNetwork | None = None
     memory_stack: str = ""
     lora: bool = False
     recompute_layers: int = 0
@@ -108,6 +110,11 @@ class TrainingRun:
             )
         if self.wide_layers < 0:
             raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
+
+    @property
+    def node_network(self) -> NodeNetwork:
+        """What leaves a node."""
+        return self.network or usual_network(self.device, self.node_devices)
 
     @property
     def num_microbatches(self) -> int:
