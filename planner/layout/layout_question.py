@@ -73,10 +73,9 @@ def solve_layouts(
 ) -> tuple[LayoutOutcome, TrainingRun]:
     """The search's outcome; `capacity` times the device's memory."""
     base, ground = ground_of(question, said)
-    network = base.outer_link
     base = altered(base)
     outcome = search_layouts(
-        LayoutPrices(base, coefficients, network),
+        LayoutPrices(base, coefficients),
         legal_layouts(question.space, ground),
         partial_recompute=ground.rules.partial_recompute,
         capacity_bytes=capacity * get_device(base.device).usable_bytes,

@@ -65,15 +65,10 @@ class LayoutPrices:
     """Prices of layouts of one model on one kind of device.
 
     base  a run with everything that no axis of `Layouts` says
-    network  words for the network whose fitted coefficients hold; None for the base's own. A
-             network of another rate is still of the same kind, whatever its words
     """
 
-    def __init__(
-        self, base: TrainingRun, coefficients: CoefficientFile, network: str | None = None
-    ) -> None:
+    def __init__(self, base: TrainingRun, coefficients: CoefficientFile) -> None:
         self.base = base
-        self._network = base.outer_link if network is None else network
         self._coefficients = coefficients
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
@@ -98,7 +93,7 @@ class LayoutPrices:
 
     def exact_parts(self, run: TrainingRun) -> StepParts:
         """The parts of one layout's step, with its schedule's own timeline."""
-        assigned = assign([replace(run, outer_link=self._network)])
+        assigned = assign([run])
         values = assigned.from_file(self._coefficients)
         return step_parts(features([run], all_fit=True), assigned.of(values))
 
@@ -137,7 +132,6 @@ class LayoutPrices:
                 self.base,
                 precision=option.precision or self.base.precision,
                 zero_stage=z,
-                outer_link=self._network,
             )
             for option in layouts.options
             for z in (0, 1)

@@ -64,8 +64,8 @@ def far_lines(
             part="reduce_s",
             name="averaging the workers of local steps",
             time_s=float(sync[0]),
-            formula="inner x seconds in the node + larger(outer x seconds between nodes, slowest "
-            "level beyond), over the local steps",
+            formula="slowest of (inner x seconds in the node, outer x seconds between nodes, "
+            "slowest level beyond), over the local steps",
             numbers=f"{format_time(float(sync[0]))} per step",
         ),
     ]

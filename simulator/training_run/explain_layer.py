@@ -160,17 +160,18 @@ def _layer_messages(v: Mapping[str, float], c: Mapping[str, float]) -> list[Step
             part="tensor_s",
             name="tensor parallelism's collectives",
             time_s=(moved("tensor", v, c) + steps) * again * c["tensor_exposed"],
-            formula="(inner x seconds in the node + outer x seconds between nodes + latency) x "
-            "passes x tensor_exposed",
+            formula="(slowest of (inner x seconds in the node, outer x seconds between nodes) + "
+            "latency) x passes x tensor_exposed",
             numbers=f"({moved_numbers('tensor', v, c)} + {format_time(steps)}) x {again:g} x "
             f"{c['tensor_exposed']:.4g}",
         ),
         StepLine(
             part="context_s",
             name="context parallelism's collectives",
-            time_s=moved("context", v, c) * 3.0,
-            formula="(inner x seconds in the node + outer x seconds between nodes) x 3",
-            numbers=f"({moved_numbers('context', v, c)}) x 3",
+            time_s=moved("context", v, c) * 3.0 * c["context_exposed"],
+            formula="slowest of (inner x seconds in the node, outer x seconds between nodes) x 3 x "
+            "context_exposed",
+            numbers=f"({moved_numbers('context', v, c)}) x 3 x {c['context_exposed']:.4g}",
         ),
     ]
 
@@ -179,9 +180,11 @@ def _expert_messages(
     v: Mapping[str, float], c: Mapping[str, float], computing_s: float
 ) -> StepLine:
     again = 2.0 + v["recomputed_matmul"]
-    whole = moved("expert", v, c) * again
-    words = "(inner x seconds in the node + outer x seconds between nodes) x passes"
-    numbers = f"({moved_numbers('expert', v, c)}) x {again:g}"
+    exposed = c["expert_exposed"]
+    whole = moved("expert", v, c) * again * exposed
+    words = "slowest of (inner x seconds in the node, outer x seconds between nodes) x passes"
+    words += " x expert_exposed"
+    numbers = f"({moved_numbers('expert', v, c)}) x {again:g} x {exposed:.4g}"
     if v["overlaps_experts"] and whole > 0:
         whole = larger_of(computing_s, whole) - computing_s
         words = f"larger(computing, {words}) - computing: beside another micro-batch's passes"

@@ -11,9 +11,8 @@ from simulator.training_run.step_time import larger
 
 
 def moved(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> float:
-    """Seconds of one kind of message: inside the node, and beyond it the slowest level's."""
-    beyond = max(v[f"{name}_outer"] * c["outer"], _far(name, v))
-    return v[f"{name}_inner"] * c["inner"] + beyond
+    """Seconds of one kind of message: the slowest level's."""
+    return max(v[f"{name}_inner"] * c["inner"], v[f"{name}_outer"] * c["outer"], _far(name, v))
 
 
 def _far(name: str, v: Mapping[str, float]) -> float:
@@ -25,10 +24,10 @@ def moved_numbers(name: str, v: Mapping[str, float], c: Mapping[str, float]) -> 
     """The same as numbers."""
     inner, outer = v[f"{name}_inner"], v[f"{name}_outer"]
     far = _far(name, v)
-    beyond = product(c["outer"], outer)
-    if far:
-        beyond = f"larger({beyond}, slowest level beyond {format_time(far)})"
-    return f"{product(c['inner'], inner)} + {beyond}"
+    levels = [product(c["inner"], inner), product(c["outer"], outer)]
+    levels += [f"slowest level beyond {format_time(far)}"] if far else []
+    spent = [words for words in levels if words != "0"]
+    return f"slowest of ({', '.join(spent)})" if len(spent) > 1 else (spent or ["0"])[0]
 
 
 def product(coefficient: float, time_s: float) -> str:

@@ -200,8 +200,8 @@ def _once(v: Mapping[str, float], c: Mapping[str, float]) -> list[StepLine]:
             part="reduce_s",
             name="exchange of gradients and weights",
             time_s=(moved("reduce", v, c) + steps) * c["reduce_exposed"],
-            formula="(inner x seconds in the node + outer x seconds between nodes + latency) x "
-            "reduce_exposed",
+            formula="(slowest of (inner x seconds in the node, outer x seconds between nodes) + "
+            "latency) x reduce_exposed",
             numbers=f"({moved_numbers('reduce', v, c)} + {format_time(steps)}) x "
             f"{c['reduce_exposed']:.4g}",
         ),

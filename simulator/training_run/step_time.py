@@ -75,8 +75,9 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def moved(inner: Array, outer: Array, far: Array, c: Mapping[str, Array]) -> Array:
-    """Seconds of a message inside nodes and, of the network and what lies beyond, the slower."""
-    return np.asarray(inner * c["inner"] + np.maximum(outer * c["outer"], far))
+    """Seconds of a message: inside nodes, over the network and over what lies beyond it are at work
+    at once, the slowest binds (simulator/collectives.py)."""
+    return np.asarray(np.maximum(np.maximum(inner * c["inner"], outer * c["outer"]), far))
 
 
 def wide_layer(x: Features, c: Mapping[str, Array]) -> Array:
@@ -93,7 +94,8 @@ def not_hidden(x: Features, c: Mapping[str, Array], layers_s: Array) -> Array:
     """Seconds of the gradients' exchange that a slow level adds because they find nothing more to
     hide under: gradients are whole in the last micro-batch only, so that what a level takes beyond
     the nodes' network hides under one micro-batch's layers, `layers_s`, at most."""
-    slower = np.maximum(x.reduce_far - x.reduce_outer * c["outer"], 0.0)
+    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * c["outer"])
+    slower = np.maximum(x.reduce_far - near, 0.0)
     return np.maximum((1.0 - c["reduce_exposed"]) * slower - layers_s, 0.0)
 
 
@@ -177,8 +179,9 @@ def step_parts(
     # Two in each direction, and the forward's once more where the layer is run again.
     tensor = tensor * (2.0 + x.recomputed_matmul) * c["tensor_exposed"]
     expert = moved(x.expert_inner, x.expert_outer, x.expert_far, c)
-    expert = expert * (2.0 + x.recomputed_matmul)
+    expert = expert * (2.0 + x.recomputed_matmul) * c["expert_exposed"]
     context = moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0
+    context = context * c["context_exposed"]
     computing = forward + backward + again + tensor + context
     # Under what two micro-batches compute at a time, where the schedule pairs their passes.
     beside = larger(computing, expert) - computing
