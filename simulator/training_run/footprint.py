@@ -119,15 +119,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     sizes = TensorSizes(run)
     shares = stage_split(run)
     layer = _layer_bytes(run, stack, sizes)
-    return _rank_footprint(
-        run,
-        stack,
-        sizes,
-        layer,
-        rank,
-        shares,
-        run.in_flight[rank],
-    )
+    return _rank_footprint(run, stack, sizes, layer, rank, shares, run.in_flight[rank])
 
 
 def fits(run: TrainingRun) -> bool:
