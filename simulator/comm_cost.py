@@ -1,7 +1,7 @@
 """The time of one collective, or one message, of a group of devices placed on a cluster.
 
 Measured points of the very link come first (a probe's own): time over size as a curve per operation
-and group size. Else the levels that the group spans give it (simulator.collective_time): curves
+and group size. Else the levels that the group spans give it (simulator.collectives): curves
 measured on the same kind of device inside an NVLink or PCI Express domain
 (profiles.hardware.collective_curve), latency and bandwidth of the link files elsewhere.
 """
@@ -13,19 +13,17 @@ import math
 from dataclasses import dataclass, replace
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.cluster import Cluster, Level
 from profiles.hardware.collective_curve import ScaledCurves, curves_on
 from profiles.hardware.fit import Curve, CurveValue, fit_curve
 from profiles.hardware.link import OPERATIONS, Link
 from profiles.sourced import Sourced
-from simulator.collective_time import (
-    Fabric,
+from simulator.collectives import (
     Hop,
     cards_shared,
+    collective,
     direct_share,
     message_share,
-    time_over,
 )
 
 # Relative half-width of a time from the formulas where the link's own numbers are exact: nothing
@@ -72,7 +70,7 @@ def price_collective(
     level = cluster.level_between(devices)
     size_bytes = float(size_bytes)
     hops = _hops(devices, cluster, sharing)
-    time_s = time_over(operation, size_bytes, hops)
+    time_s = collective(operation, size_bytes, hops).total_s
     measured = _measured(operation, size_bytes, len(devices), level.link)
     if measured is None:
         curve = hops[0].curve
@@ -87,11 +85,13 @@ def price_collective(
         # Another group size on the same link: the measured time moves as the formula does.
         outer = hops[-1]
         members = max(2, round(group_size / outer.inside))
-        there = time_over(operation, size_bytes, (*hops[:-1], replace(outer, members=members)))
+        there = collective(
+            operation, size_bytes, (*hops[:-1], replace(outer, members=members))
+        ).total_s
         ratio = time_s / there if there > 0 else 1.0
         method = "assumed"
     if sharing > 1:
-        alone = time_over(operation, size_bytes, _hops(devices, cluster, 1))
+        alone = collective(operation, size_bytes, _hops(devices, cluster, 1)).total_s
         ratio *= time_s / alone if alone > 0 else 1.0
     wider = 1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)
     return CommCost(
@@ -100,44 +100,6 @@ def price_collective(
         high_s=read.high * ratio * wider,
         method=method,
         source=level.link.bandwidth_bytes_per_s.source,
-    )
-
-
-def fabric_of(
-    device_name: str,
-    *,
-    domain_size: int | None = None,
-    inner_link: str | None = None,
-    outer_link: str | None = None,
-    nics_shared_by: int | None = None,
-    outer_efficiency: float | None = None,
-    oversubscription: float = 1.0,
-) -> Fabric:
-    """The numbers of `collective_time_s` for a device of the catalogue in its usual node.
-
-    Each argument replaces the usual design's; `outer_efficiency` is the share of the card that a
-    fabric reaches, the one number that whole runs may refit.
-    Raises UnknownNameError for a device or link that the catalogue lacks.
-    """
-    design = node_design(device_name)
-    inner = get_link(inner_link or design.inner_link)
-    outer = get_link(outer_link or design.outer_link)
-    bandwidth = outer.bandwidth_bytes_per_s.value
-    efficiency = outer_efficiency or outer.efficiency.value
-    message = outer.message_efficiency or outer.efficiency
-    name = get_device(device_name).name
-    return Fabric(
-        domain_size=domain_size or design.devices,
-        inner_rate_bytes_per_s=_rate(inner),
-        inner_latency_s=inner.latency_s.value,
-        outer_rate_bytes_per_s=bandwidth * efficiency,
-        outer_latency_s=outer.latency_s.value,
-        outer_message_bytes_per_s=bandwidth * min(efficiency, message.value),
-        nics_shared_by=nics_shared_by or design.outer_shared_by,
-        oversubscription=oversubscription,
-        direct_peers=inner.direct_peers,
-        torus_axes=inner.torus_axes,
-        curve=curves_on(name, inner.name, _rate(inner), inner.latency_s.value),
     )
 
 
@@ -186,13 +148,14 @@ def _hops(devices: tuple[int, ...], cluster: Cluster, sharing: int) -> tuple[Hop
     hops: list[Hop] = []
     parts = len(devices)
     below = 1
-    for level in cluster.levels:
+    for place, level in enumerate(cluster.levels):
         domains = len({index // level.domain_size for index in devices})
         joined = math.ceil(parts / domains)
         if joined > 1:
             inside = math.ceil(len(devices) / parts)
             curve = _curve(level, cluster, devices[0]) if inside == 1 and not hops else None
-            hops.append(_hop(level, joined, inside, below, sharing, curve))
+            hop = _hop(level, joined, inside, below, sharing, curve)
+            hops.append(replace(hop, level=place))
         parts, below = domains, level.domain_size
         if domains == 1:
             break

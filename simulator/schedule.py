@@ -368,12 +368,16 @@ def build_schedule(
 
     Raises UnknownNameError for another name, InputError for counts that the schedule cannot take.
     """
-    schedule_kind(name)
+    kind = schedule_kind(name)
     if num_ranks < 1 or num_microbatches < 1 or stages_per_rank < 1:
         raise InputError(
             f"a schedule needs at least one rank, micro-batch and stage per rank, got {num_ranks}, "
             f"{num_microbatches} and {stages_per_rank}"
         )
+    # Rounds may be uneven, as in torch; our searches want whole ones.
+    refusal = "" if kind.whole_rounds else kind.why_not(num_ranks, num_microbatches)
+    if refusal:
+        raise InputError(refusal)
     options = ScheduleOptions(
         stages_per_rank=stages_per_rank, durations=durations, kept_for_weights=kept_for_weights
     )

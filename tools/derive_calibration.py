@@ -79,9 +79,19 @@ def main() -> None:
     )
     _say_held("5-fold", table, inside)
     _say_held("source left out", table, source_intervals(table, five, unseen))
-    for name, found in (("in-sample", predicted_s(table, fitted.values)), ("5-fold", five)):
-        error = np.abs(found / table.measured_s - 1)
-        sys.stdout.write(f"{name}: mean {error.mean():.1%}, median {np.median(error):.1%}\n")
+    _say_errors(table, predicted_s(table, fitted.values), five)
+
+
+def _say_errors(table: FitTable, shipped: np.ndarray, five: np.ndarray) -> None:
+    """Mean and median errors of step times by source, in-sample and 5-fold."""
+    sources = np.asarray([source_of(run.id) for run in table.published])
+    for name in ("", *sorted(set(sources.tolist()))):
+        mine = (sources == name) if name else np.ones(len(sources), dtype=bool)
+        words = []
+        for how, found in (("in-sample", shipped), ("5-fold", five)):
+            error = np.abs(found[mine] / table.measured_s[mine] - 1)
+            words.append(f"{how} mean {error.mean():.1%}, median {np.median(error):.1%}")
+        sys.stdout.write(f"step {name or 'all'}: {mine.sum()} rows, {', '.join(words)}\n")
 
 
 def _say_held(title: str, table: FitTable, intervals: Sequence[Interval]) -> None:

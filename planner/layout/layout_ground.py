@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from profiles.errors import InputError
 from profiles.hardware.catalog import node_design
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.device import Device
+from profiles.hardware.node_network import NodeNetwork, network_of_level, usual_network
 from profiles.model.transformer import Transformer
 from simulator.training_run.far_level import FarLevel
 from simulator.training_run.framework import FrameworkRules
-from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
 from simulator.workload import MOST
 
@@ -41,7 +42,7 @@ def base_run(
         flag, value = max(("--global-batch", global_batch), ("--seq", seq_len), key=lambda f: f[1])
         raise InputError(f"{flag} may be {MOST:,} at most, got {value:,}")
     node = min(cluster.levels[0].domain_size if cluster.levels else 1, cluster.num_devices)
-    link = _outer_link(cluster, device, node)
+    network = _network(cluster, device, node)
     far = far_levels_of(cluster)
     for level in far:
         said.append(
@@ -49,12 +50,8 @@ def base_run(
             f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
             f"{level.latency_s * 1e6:.3g} us; priced at its own rate and efficiency, not fitted"
         )
-    if cluster.num_devices > node:
-        network = network_of(link, device.name, node)
-        if network.assumed:
-            said.append(
-                f"{network.words} ({network.source}; --on names a cluster file to change it)"
-            )
+    if cluster.num_devices > node and network.assumed:
+        said.append(f"{network.words} ({network.source}; --on names a cluster file to change it)")
     inner = _inner_bytes_per_s(cluster, device)
     if inner:
         said.append(
@@ -67,7 +64,7 @@ def base_run(
         device=device.name,
         num_devices=cluster.num_devices,
         node_devices=node,
-        outer_link=link,
+        network=network,
         dp=1,
         tp=1,
         pp=1,
@@ -141,14 +138,10 @@ def _torus(cluster: Cluster) -> tuple[int, ...]:
     return cluster.levels[0].torus if cluster.levels else ()
 
 
-def _outer_link(cluster: Cluster, device: Device, node: int) -> str:
-    """The words for what leaves a node: none for the device's usual network."""
+def _network(cluster: Cluster, device: Device, node: int) -> NodeNetwork:
+    """What leaves a node: the second level, else the device's usual network."""
+    usual = usual_network(device.name, node)
     if len(cluster.levels) < 2 or cluster.levels[1].link.latency_s.value >= _SITE_LATENCY_S:
-        return ""
-    level = cluster.levels[1]
-    usual = node_design(device.name).outer_link
-    if level.link.name == usual and level.oversubscription == 1.0:
-        return ""
-    per_device = level.link.bandwidth_bytes_per_s.value / level.link.shared_by
-    gigabits = per_device * node * 8 / level.oversubscription / 1e9
-    return f"1x{gigabits:g}Gb/s {level.link.name} per node"
+        return usual
+    found = network_of_level(cluster.levels[1], node)
+    return usual if replace(usual, source=found.source, assumed=False) == found else found

@@ -85,10 +85,9 @@ def solve_layouts(
 ) -> tuple[LayoutOutcome, TrainingRun]:
     """The search's outcome; `capacity` times the device's memory."""
     base, ground = ground_of(question, said)
-    network = base.outer_link
     base = altered(base)
     outcome = search_layouts(
-        LayoutPrices(base, coefficients, network),
+        LayoutPrices(base, coefficients),
         question.space,
         ground,
         limit=MemoryLimit(
@@ -122,8 +121,8 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,
-        # Words for a network are of whole nodes, and a torus is used as a whole.
-        may_narrow=not base.outer_link and not base.torus,
+        # A network of the cluster's own is of whole nodes, and a torus is used as a whole.
+        may_narrow=base.network is None and not base.torus,
         may_idle=not base.torus,
         options=run_options(question.options, base, rules, get_device(base.device)),
     )

@@ -14,7 +14,6 @@ from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.host import has_host
 from simulator.training_run.coefficients import CoefficientFile
-from simulator.training_run.network_text import network_of
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -78,10 +77,7 @@ def sensitivities(
 
 
 def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
-    network = network_of(run.outer_link, run.device, run.node_devices)
-    cards = max(1, network.nics)
-    rate = network.bytes_per_s_per_node * 8 * times / 1e9 / cards
-    return replace(run, outer_link=f"{cards}x{rate:g}Gb/s {network.kind} per node")
+    return replace(run, network=run.node_network.faster(times))
 
 
 def _doubled(question: LayoutQuestion, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:

@@ -67,20 +67,15 @@ class LayoutPrices:
     """Prices of layouts of one model on one kind of device.
 
     base  a run with everything that no axis of `Layouts` says
-    network  words for the network whose fitted coefficients hold; None for the base's own. A
-             network of another rate is still of the same kind, whatever its words
     """
 
-    def __init__(
-        self, base: TrainingRun, coefficients: CoefficientFile, network: str | None = None
-    ) -> None:
+    def __init__(self, base: TrainingRun, coefficients: CoefficientFile) -> None:
         self.base = base
-        self._network = base.outer_link if network is None else network
         self._coefficients = coefficients
 
     def at(self, base: TrainingRun) -> LayoutPrices:
         """The same prices of layouts of another run."""
-        return LayoutPrices(base, self._coefficients, self._network)
+        return LayoutPrices(base, self._coefficients)
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
@@ -114,7 +109,7 @@ class LayoutPrices:
 
     def exact_parts(self, run: TrainingRun) -> StepParts:
         """The parts of one layout's step, with its schedule's own timeline."""
-        assigned = assign([replace(run, outer_link=self._network)])
+        assigned = assign([run])
         values = assigned.from_file(self._coefficients)
         return step_parts(features([run], all_fit=True), assigned.of(values))
 
@@ -141,7 +136,7 @@ class LayoutPrices:
         model = self.base.model
         even = (model.num_layers % (layouts.pp * layouts.vpp) == 0) & (model.predicted_ahead == 0)
         even |= layouts.pp == 1
-        in_v = np.isin(layouts.schedule, _IN_V)
+        in_v = _of_schedules(lambda kind: kind.placement is Placement.V)[layouts.schedule]
         return np.column_stack([np.where(even, 1, layouts.vpp), np.where(even, 0, in_v)])
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
@@ -152,7 +147,6 @@ class LayoutPrices:
                 self.base,
                 precision=option.precision or self.base.precision,
                 zero_stage=z,
-                outer_link=self._network,
             )
             for option in layouts.options
             for z in (0, 1)

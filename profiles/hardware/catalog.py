@@ -113,9 +113,19 @@ def _efficiency(name: str) -> Measurements | None:
 
 
 @functools.cache
+def _link_paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((DATA / "links").glob("*.toml"))}
+
+
+def link_names() -> tuple[str, ...]:
+    """Names of the catalogue's links."""
+    return tuple(_link_paths())
+
+
+@functools.cache
 def get_link(name: str) -> Link:
     """The link of a name; raises UnknownNameError."""
-    paths = {path.stem: path for path in sorted((DATA / "links").glob("*.toml"))}
+    paths = _link_paths()
     if name not in paths:
         raise UnknownNameError("link", name, paths)
     return _link(read_document(paths[name], LinkFile, schema=LINK_SCHEMA))
@@ -127,6 +137,7 @@ def _link(file: LinkFile, shared_by: int = 1) -> Link:
         bandwidth_bytes_per_s=scaled(file.bandwidth_gb_per_s, 1e9),
         latency_s=scaled(file.latency_us, 1e-6),
         efficiency=file.efficiency,
+        kind=file.kind,
         shared_by=shared_by,
         message_efficiency=file.message_efficiency,
         direct_peers=file.direct_peers,

@@ -63,6 +63,7 @@ class LinkFile:
     bandwidth_gb_per_s: Sourced
     latency_us: Sourced
     efficiency: Sourced
+    kind: str = ""
     message_efficiency: Sourced | None = None
     direct_peers: int = 0
     torus_axes: int = 0

@@ -42,6 +42,8 @@ class LinkPoint:
 class Link:
     """A kind of connection.
 
+    kind                   of networks between nodes their protocol: `infiniband`, `roce`,
+                           `ethernet`, ...; "" for links inside a node
     bandwidth_bytes_per_s  one direction, per device
     latency_s              of one message between two devices
     efficiency             share of the bandwidth that large collectives reach
@@ -58,6 +60,7 @@ class Link:
     bandwidth_bytes_per_s: Sourced
     latency_s: Sourced
     efficiency: Sourced
+    kind: str = ""
     shared_by: int = 1
     direct_peers: int = 0
     torus_axes: int = 0

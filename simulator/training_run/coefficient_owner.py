@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
 from simulator.training_run.framework import load_framework
-from simulator.training_run.network_text import NodeNetwork, network_of, usual_network
 from simulator.training_run.training_run import TrainingRun
 
 if TYPE_CHECKING:
@@ -31,18 +30,8 @@ _ARCHITECTURES = (
     ("tpu", "tpu"),
 )
 _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
-# Networks by the beginnings of their names.
-_NETWORKS = (
-    ("ib-", "infiniband"),
-    ("infiniband", "infiniband"),
-    ("roce", "ethernet"),
-    ("ethernet", "ethernet"),
-    ("eth-", "ethernet"),
-    ("efa", "ethernet"),
-    ("slingshot", "ethernet"),
-)
-# Bytes per second of a card of each generation (profiles/data/links/ib-*.toml).
-_GENERATIONS = ((100e9, "ib-xdr"), (50e9, "ib-ndr"), (25e9, "ib-hdr"), (12.5e9, "ib-edr"))
+# Protocols over Ethernet's wires.
+_ETHERNET = ("ethernet", "roce", "efa", "slingshot", "data-centre network")
 
 
 def owner_of(kind: Kind, run: TrainingRun) -> str:
@@ -55,7 +44,7 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
         return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
     if kind.owner == "stack":
         return software_of(run)
-    return network_kind(run) if kind.owner == "network" else "*"
+    return (run.node_network.kind or "*") if kind.owner == "network" else "*"
 
 
 def software_of(run: TrainingRun) -> str:
@@ -89,34 +78,13 @@ def family_of(kind: Kind, run: TrainingRun) -> str:
     type), of a network its protocol, "" for all others. An owner without rows of its own takes its
     family's value, and rows of one tell of the others."""
     if kind.owner == "network":
-        return _beginning(_NETWORKS, network_kind(run))
+        return "over-ethernet" if run.node_network.kind in _ETHERNET else ""
     family = _beginning(_ARCHITECTURES, run.device)
     if kind.owner == "device":
         return family
     if kind.owner == "device and bits" and family:
         return f"{family}.{_BITS.get(run.precision, 16)}"
     return ""
-
-
-def network_kind(run: TrainingRun) -> str:
-    """The network between nodes: an InfiniBand by its generation (`ib-hdr`), others by their kind
-    (`roce`, `omni-path`, ...). Words that print no kind mean what the device's nodes usually have,
-    InfiniBand that prints no cards the generation that they usually have."""
-    network = network_of(run.outer_link, run.device, run.node_devices)
-    usual = usual_network(run.device, run.node_devices).kind
-    if network.kind == "network":
-        return usual
-    if network.kind != "infiniband":
-        return network.kind
-    return _generation(network) or (usual if usual.startswith("ib-") else network.kind)
-
-
-def _generation(network: NodeNetwork) -> str:
-    """By the rate of one card; "" where the source prints no cards."""
-    if not network.nics:
-        return ""
-    rate = network.bytes_per_s_per_node / network.nics
-    return next((name for least, name in _GENERATIONS if rate >= least), "")
 
 
 def _beginning(table: tuple[tuple[str, str], ...], name: str) -> str:

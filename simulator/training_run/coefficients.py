@@ -9,6 +9,7 @@ of its kind (`matmul.*`: what it pulls families towards).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class Kind:
             `stack and sharding` (of the optimizer), `network` (the outer link), or "" for one in
             all
     start, spread   where the fit begins, and how far (in log) it believes its members may lie
+    least, most   what physics allows: a message is never faster than alone, no share above 1
     hazard  it says how often something happens, not how long it takes: fitted on counts
             (stall_odds.py)
     meaning  in words; source  of the start
@@ -45,6 +47,8 @@ class Kind:
     spread: float
     meaning: str
     source: str
+    least: float = 0.0
+    most: float = math.inf
     hazard: bool = False
 
 
@@ -240,35 +244,39 @@ KINDS = (
     Kind(
         name="inner",
         owner="device",
-        start=1.0,
-        spread=0.2,
-        meaning="time of messages inside a node over that of the measured curves, or over that at "
-        "the link's rate and efficiency where none was measured",
+        start=1.05,
+        spread=0.1,
+        least=1.0,
+        meaning="time of messages inside a node in a step over that alone: of the measured curves, "
+        "or at the link's rate and efficiency where none was measured",
         source="nccl-tests themselves (profiles/data/collectives)",
     ),
     Kind(
         name="outer",
         owner="network",
-        start=1.5,
-        spread=0.5,
-        meaning="time of messages between nodes over that at the adapters' rate",
-        source="assumed",
+        start=1.02,
+        spread=0.03,
+        least=1.0,
+        meaning="time of messages between nodes in a step over that alone, at the rate and "
+        "efficiency of the link",
+        source="the links' efficiency is what collectives alone reach (profiles/data/links)",
     ),
     Kind(
         name="inner_step_us",
         owner="",
         start=12.0,
         spread=0.5,
-        meaning="latency of a collective step inside a node",
+        meaning="the same of a message inside a node, where no curve was measured",
         source="small collectives of 8 GPUs take 20 to 40 us (collectives.csv.gz)",
     ),
     Kind(
         name="outer_step_us",
-        owner="",
-        start=25.0,
-        spread=0.7,
-        meaning="latency of a collective step between nodes",
-        source="assumed",
+        owner="stack",
+        start=12.0,
+        spread=0.5,
+        meaning="latency in a step of a message between nodes whose link has 12 us alone; links of "
+        "other latency in proportion (run_links.py)",
+        source="profiles/data/links/ib-ndr.toml",
     ),
     Kind(
         name="cut_step_us",
@@ -292,7 +300,8 @@ KINDS = (
         owner="stack and sharding",
         start=0.6,
         spread=0.6,
-        meaning="share of the gradients' exchange that does not hide under the backward",
+        meaning="time of the gradients' exchange that shows, over its messages alone: below 1 what "
+        "hides under the backward, above 1 what buckets, copies and waits add",
         source="assumed",
     ),
     Kind(
@@ -309,14 +318,34 @@ KINDS = (
         owner="stack",
         start=0.95,
         spread=0.15,
+        most=1.0,
         meaning="share of tensor-parallel messages that does not hide",
         source="blocking calls of Megatron-LM",
+    ),
+    Kind(
+        name="expert_exposed",
+        owner="stack",
+        start=0.8,
+        spread=0.3,
+        most=1.0,
+        meaning="share of experts' all-to-alls that does not hide",
+        source="assumed: shared experts and the sorting of tokens may run beside them",
+    ),
+    Kind(
+        name="context_exposed",
+        owner="stack",
+        start=0.5,
+        spread=0.5,
+        most=1.0,
+        meaning="share of context parallelism's messages that does not hide under the attention",
+        source="assumed: a ring's next keys and values arrive while the last are worked on",
     ),
     Kind(
         name="gather_exposed",
         owner="stack",
         start=0.15,
         spread=0.6,
+        most=1.0,
         meaning="share of ZeRO-3's messages that costs time although they fit under the compute",
         source="assumed",
     ),
@@ -325,6 +354,7 @@ KINDS = (
         owner="stack",
         start=0.7,
         spread=0.6,
+        most=1.0,
         meaning="share of sends between stages that does not hide in the steady state",
         source="assumed",
     ),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
+from profiles.hardware.node_network import NodeNetwork
 from profiles.published.known_models import known_model
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
@@ -63,13 +64,14 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     lora = run.family == "lora"
     zero_stage = _zero_stage(run, stack, layout.pp, said)
     vpp = vpp_of(run, layout.pp, model.num_layers, stack, said)
+    node_devices = node_devices_of(run, device, layout.num_devices, said)
     completed = TrainingRun(
         id=run.id,
         model=model,
         device=device.name,
         num_devices=layout.num_devices,
-        node_devices=node_devices_of(run, device, layout.num_devices, said),
-        outer_link=run.inter_node_link,
+        node_devices=node_devices,
+        network=_network(run, device, node_devices),
         dp=layout.dp,
         tp=layout.tp,
         pp=layout.pp,
@@ -90,6 +92,13 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     completed = with_run_options(run, completed, said)
     _check(run, completed, device)
     return _with_defaults(completed, said)
+
+
+def _network(run: PublishedRun, device: Device, node_devices: int) -> NodeNetwork:
+    try:
+        return network_of(run.inter_node_link, device.name, node_devices)
+    except (InputError, UnknownNameError) as error:
+        raise UnsupportedRunError(run.id, f"inter_node_link: {error}") from error
 
 
 def device_of(run: PublishedRun) -> Device:
@@ -279,7 +288,7 @@ def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
     if done.model.num_layers < done.pp:
         said.append(f"pp={done.pp} stages for {done.model.num_layers} layers: some hold none")
     if done.num_nodes > 1:
-        network = network_of(done.outer_link, done.device, done.node_devices)
+        network = done.node_network
         if network.assumed:
             said.append(f"{network.words} ({network.source})")
     rest = done.global_batch % (done.dp * done.micro_batch)

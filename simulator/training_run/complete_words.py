@@ -6,6 +6,7 @@ import re
 
 from profiles.hardware.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.recompute_kind import RECOMPUTE_KINDS
 from simulator.schedule import pipeline_names, schedule_kind
 from simulator.training_run.framework import load_framework
 from simulator.training_run.unsupported import UnsupportedRunError
@@ -45,6 +46,8 @@ PRECISIONS = {
 }
 # The words that mean that everything in a layer is computed again.
 _FULL = ("full", "rematerialization", "re-materialization", "activation checkpoint", "uniform")
+# What frameworks do whose "selective" is not the attention core alone.
+_SELECTIVE = {"alternate": "every second matmul", "attention": "the attention module"}
 # Columns that are a switch: on is what every framework had first, whole layers.
 _SWITCHED_ON = ("1", "1.0", "true", "yes", "on")
 _SWITCHED_OFF = ("0", "0.0", "false", "off")
@@ -79,20 +82,17 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
     if "qkv_proj" in text or "save_" in text:
         said.append(f"recompute {run.recompute!r} taken as 'minimal'")
         return "minimal"
-    if text == "alternate" or (
-        "selective" in text and load_framework(stack).selective != "selective"
-    ):
-        kind = load_framework(stack).selective if text != "alternate" else text
-        if text != kind:
-            said.append(f"selective as every second matmul ({stack}'s default)")
-        return kind
+    framework = load_framework(stack)
+    if "selective" in text and framework.selective != "selective":
+        own = framework.selective
+        said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack}'s default)")
+        return own
     if text.startswith("selective"):
         return "selective"
-    if text == "mlp":
-        return "mlp"
+    if text in RECOMPUTE_KINDS:
+        return framework.recompute_meant(text)
     if text in _SWITCHED_ON or any(word in text for word in _FULL):
-        if text != "full":
-            said.append(f"recompute {run.recompute!r} taken as 'full'")
+        said.append(f"recompute {run.recompute!r} taken as 'full'")
         return "full"
     raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
 

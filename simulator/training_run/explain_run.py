@@ -33,7 +33,6 @@ from simulator.training_run.interval import (
     widened,
 )
 from simulator.training_run.layer_work import matmul_type, wide_type
-from simulator.training_run.network_text import network_of
 from simulator.training_run.predict_runs import unfitted_s
 from simulator.training_run.recalibrate import (
     Calibration,
@@ -226,7 +225,7 @@ def _rates(run: TrainingRun) -> list[SourceUsed]:
     bandwidth = device.memory_bandwidth_bytes_per_s
     link = get_link(node_design(run.device).inner_link)
     rate = link.bandwidth_bytes_per_s
-    network = network_of(run.outer_link, run.device, run.node_devices)
+    network = run.node_network
     stack = load_framework(run.stack)
     found = [
         SourceUsed(

@@ -1,12 +1,9 @@
-"""Seconds of messages over the levels beyond the nodes' network: spines, lines between sites.
+"""Sends between stages over the levels beyond the nodes' network: spines, lines between sites.
 
-A level's parts are joined by what leaves each of them, which all devices of a part share: a group
-of which p ranks lie in a part has p devices' shares of it, since every device of the part belongs
-to such a group and all communicate at once. A collective runs as rings through all members of a
-part before leaving it (as `message_seconds` has it between nodes), so that a part's line carries
-passes x (n - 1) / n of the data; the levels of one ring are at work together, the slowest binds.
-Of sends between stages only the stages next to a cut between parts use the line, and share all of
-it. What these functions give has no fitted coefficient: rate x efficiency and latency as stated.
+A level's parts are joined by what leaves each of them, which all devices of a part share. Of sends
+between stages only the stages next to a cut between parts use the line, and share all of it. What
+this gives has no fitted coefficient: rate x efficiency and latency as stated. Collectives over such
+levels: simulator/collectives.py.
 """
 
 from __future__ import annotations
@@ -16,32 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.training_run.far_level import FarLevel
-from simulator.training_run.message_seconds import PASSES
-from simulator.training_run.rank_group import RankGroup, stage_stride
+from simulator.training_run.rank_group import stage_stride
 from simulator.training_run.training_run import TrainingRun
-
-
-def far_collective_s(
-    operation: str, size_bytes: float, group: RankGroup, levels: Sequence[FarLevel]
-) -> float:
-    """Seconds at the slowest level; size_bytes as in `message_seconds.collective`."""
-    ranks = group.ranks
-    if ranks < 2 or size_bytes <= 0:
-        return 0.0
-    passes = PASSES[operation]
-    slowest = 0.0
-    for level in levels:
-        inside = group.within(level.part_devices)
-        if inside == ranks:
-            continue
-        rate = level.bytes_per_s_per_device
-        if operation == "all_to_all":
-            seconds = size_bytes * (ranks - inside) / ranks / rate + level.latency_s
-        else:
-            seconds = passes * size_bytes * (ranks - 1) / ranks / (inside * rate)
-            seconds += passes * (ranks // inside - 1) * level.latency_s
-        slowest = max(slowest, seconds)
-    return slowest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalog import get_device
-from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.framework import FrameworkMemory, memory_of
 from simulator.training_run.reserved_peak import reported_peak_bytes
@@ -101,7 +100,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     stack = memory_of(run)
     sizes = TensorSizes(run)
     shares = stage_split(run)
-    in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)
+    in_flight = run.in_flight
     layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
@@ -144,15 +143,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     sizes = TensorSizes(run)
     shares = stage_split(run)
     layer = _layer_bytes(run, stack, sizes)
-    return _rank_footprint(
-        run,
-        stack,
-        sizes,
-        layer,
-        rank,
-        shares,
-        most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[rank],
-    )
+    return _rank_footprint(run, stack, sizes, layer, rank, shares, run.in_flight[rank])
 
 
 def fits(run: TrainingRun) -> bool:

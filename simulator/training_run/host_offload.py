@@ -15,7 +15,6 @@ Rates are as stated in profiles/data/hosts.
 from __future__ import annotations
 
 from profiles.hardware.host import Host, host_of
-from simulator.in_flight import most_in_flight
 from simulator.training_run.activation_footprint import activation_bytes
 from simulator.training_run.framework import Framework, load_framework, memory_of
 from simulator.training_run.rank_parameters import updated_parameters
@@ -59,7 +58,7 @@ def host_bytes(run: TrainingRun, updated: float, layers: float) -> float:
     """Bytes of host memory that a device needs; `layers` are its own."""
     held = _HELD_BYTES * updated if run.optimizer_offload else 0.0
     if run.activation_offload:
-        in_flight = most_in_flight(run.schedule, run.pp, run.num_microbatches, run.vpp)[0]
+        in_flight = run.in_flight[0]
         held += run.activation_offload * _kept_bytes(run) * layers * in_flight
     return held
 

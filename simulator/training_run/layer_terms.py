@@ -43,6 +43,7 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Under what two micro-batches compute at a time, where the schedule pairs their passes."""
     messages = moved(x.expert_inner, x.expert_outer, x.expert_far, c) * passes(x)
+    messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
         return messages
     messages = named("messages", messages)
@@ -116,7 +117,9 @@ LAYER_TERMS = (
     Term(
         "context parallelism's collectives",
         "context_s",
-        lambda x, c, e: moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0,
+        lambda x, c, e: (
+            moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0 * c["context_exposed"]
+        ),
         per=LAYER,
     ),
     Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),

@@ -1,24 +1,27 @@
-"""`network_of`: what a source's words about its network mean, as bytes per second and node.
+"""`network_of`: what a source's words about its network mean, as a `NodeNetwork`.
 
-Sources print a list of cards (`8x200Gb/s HDR IB per node`), a total (`800 Gbps/node`), cards by
-purpose (MLPerf system files: `Storage: 2x ..., Compute: 8x ConnectX-7 IB NDR 400Gb/s`) or no number
-at all (`Infiniband, Ethernet`). The compute cards are what training uses. Where the words hold no
-number, the usual network of the device's node is taken (profiles/data/devices/*.toml).
+Sources name a link of the catalogue (`eth-100`), or print a list of cards (`8x200Gb/s HDR IB per
+node`), a total (`800 Gbps/node`), cards by purpose (MLPerf system files: `Storage: 2x ..., Compute:
+8x ConnectX-7 IB NDR 400Gb/s`) or no number at all (`Infiniband, Ethernet`). The compute cards are
+what training uses. Where the words hold no number, or no number of cards, the usual network of the
+device's node has it (profiles/data/devices/*.toml). Only published rows are read so: a cluster's
+network is typed from its file to its price.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from profiles.errors import InputError
-from profiles.hardware.catalog import get_device, get_link, node_design
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalog import get_device, get_link, link_names, node_design
+from profiles.hardware.node_network import NodeNetwork, link_like, network_over, usual_network
 
 # One unit of a list: an optional count, words, then a rate in bits (`Gb/s`, `Gbps`, `GbE`). The
 # case matters: `PCIe-NIC: 500 GB/s` (bytes) is the host's bus, not its network.
 _COUNT = re.compile(r"(?<![\w.-])(\d+)\s*[xX]\s*")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b/s|bps|bit/s|bE\b|BASE)")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b/s|bps|bit/s|bE\b|BASE|b\b|bit\b|\b)")
 # `50 GB/s per node`: bytes, but of the network only where the words say so.
 _BYTE_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])B/?(?:s|ps)")
 _PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
@@ -39,35 +42,11 @@ _KINDS = (
 )
 _COMPUTE = re.compile(r"compute", re.IGNORECASE)
 _PURPOSES = re.compile(r"storage|management|\bNIC\b.*\bmanage", re.IGNORECASE)
+# Links inside a node, or its torus, say nothing of what leaves it.
+_INSIDE = re.compile(r"nvlink|nvswitch|\bICI\b|xgmi|infinity fabric|pcie", re.IGNORECASE)
+# Rates of a card; more is a node's total.
+_MOST_OF_A_CARD = 800e9
 _NONE = ("", "none", "n/a", "nan", "unknown")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNetwork:
-    """What leaves one node, that is one group of devices that the inner link joins.
-
-    bytes_per_s_per_node  all compute cards together, one direction, as printed (no efficiency)
-    nics                  cards, 0 where the source prints a total only
-    kind                  `infiniband`, `roce`, `ethernet`, ... or the name of a catalogue link
-    source                the words that were read, or the file that was used in their place
-    assumed               the words hold no number: this is the device's usual network
-    """
-
-    bytes_per_s_per_node: float
-    nics: int
-    kind: str
-    source: str
-    assumed: bool
-
-    def bytes_per_s_per_device(self, node_devices: int) -> float:
-        """An even share of the node's network."""
-        return self.bytes_per_s_per_node / node_devices
-
-    @property
-    def words(self) -> str:
-        """The network in words, for a list of defaults."""
-        cards = f"{self.nics} cards, " if self.nics else ""
-        return f"network {self.kind}: {cards}{self.bytes_per_s_per_node / 1e9:g} GB/s per node"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -79,79 +58,78 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
     than 25 Gb/s per host beside accelerators is its management network, not what it trains over:
     then too the device's usual network is taken.
 
-    Raises UnknownNameError for an unknown device, InputError for a rate of 0.
+    Raises UnknownNameError for an unknown device and for words that say nothing of a network,
+    InputError for a rate of 0.
 
     >>> network_of("Omni-Path 4x100Gb/s per node", "a100-sxm-80gb", 8).bytes_per_s_per_node
     50000000000.0
     """
     usual = usual_network(device, devices_per_node)
-    if text.strip().lower() in _NONE:
+    words = text.strip().lower()
+    if words in _NONE:
         return usual
+    name = re.sub(r"[\s_]+", "-", words)
+    if name in link_names():
+        link = get_link(name)
+        return network_over(link, usual.cards, source=text) if link.kind else usual
+    kind = _kind(text)
     found = _parsed(text)
     if found is None:
-        kind = _kind(text)
-        # DCN names the device's usual network; plain Ethernet beside accelerators is management.
+        if kind == "network":
+            if _INSIDE.search(text):
+                return usual
+            outer = [link for link in link_names() if get_link(link).kind]
+            known = [*(kind for kind, _ in _KINDS), *_GENERATIONS, *outer]
+            raise UnknownNameError("network", text, known)
+        # Plain Ethernet beside accelerators is management.
         if kind == "ethernet":
             return _beside_management(usual, text)
-        if kind == "network" or usual.kind.startswith("dcn"):
-            return usual
-        return NodeNetwork(
-            bytes_per_s_per_node=usual.bytes_per_s_per_node,
-            nics=usual.nics,
-            kind=kind,
-            source=f"{text!r} prints no rate; {usual.source}",
-            assumed=True,
-        )
-    bits_per_s, nics = found
+        source = f"{text!r} prints no rate; {usual.source}"
+        return _of_kind(usual, kind, usual.bytes_per_s_per_node, usual.cards, source, assumed=True)
+    bits_per_s, cards, counted = found
     if not bits_per_s:
         raise InputError(
             f"the network {text!r} has no bandwidth; leave inter_node_link empty where it is not "
             "known"
         )
-    kind = _kind(text)
     if kind == "ethernet" and bits_per_s < 25e9:
         return _beside_management(usual, text)
-    if nics == 1 and _only_a_generation(text):
-        return NodeNetwork(
-            bytes_per_s_per_node=bits_per_s / 8 * usual.nics,
-            nics=usual.nics,
-            kind=kind,
-            source=f"{text!r} prints no number of cards; {usual.source}",
-            assumed=True,
-        )
+    if not counted and bits_per_s <= _MOST_OF_A_CARD:
+        source = f"{text!r} prints no number of cards; {usual.source}"
+        rate = bits_per_s / 8 * usual.cards
+        return _of_kind(usual, kind, rate, usual.cards, source, assumed=True)
     hosts = max(1, devices_per_node // _host_devices(device, devices_per_node))
-    return NodeNetwork(
-        bytes_per_s_per_node=bits_per_s / 8 * hosts,
-        nics=nics * hosts,
+    return _of_kind(usual, kind, bits_per_s / 8 * hosts, cards * hosts, text)
+
+
+def _of_kind(
+    usual: NodeNetwork,
+    kind: str,
+    bytes_per_s: float,
+    cards: int,
+    source: str,
+    *,
+    assumed: bool = False,
+) -> NodeNetwork:
+    """Of a kind, or of the device's usual one where the words name none: the latency and efficiency
+    of the catalogue's link of that kind that is nearest in rate."""
+    kind = usual.kind if kind == "network" else kind
+    rate = bytes_per_s / (cards or usual.cards)
+    link = link_like(kind, rate)
+    found = usual if link is None else network_over(link, 1, source=source)
+    return replace(
+        found,
         kind=kind,
-        source=text,
-        assumed=False,
+        bytes_per_s_per_node=bytes_per_s,
+        cards=cards,
+        source=source,
+        assumed=assumed,
     )
 
 
 def _beside_management(usual: NodeNetwork, text: str) -> NodeNetwork:
     source = f"{text!r} is taken as its management network; {usual.source}"
     return replace(usual, source=source)
-
-
-def _only_a_generation(text: str) -> bool:
-    """No count, no rate, no `per node`: `InfiniBand NDR`."""
-    return not (_COUNT.search(text) or _RATE.search(text) or _PER_NODE.search(text))
-
-
-def usual_network(device: str, devices_per_node: int) -> NodeNetwork:
-    """The device's usual outer link: one card per device, or per `outer_shared_by` devices."""
-    name = get_device(device).name
-    design = node_design(name)
-    link = get_link(design.outer_link)
-    nics = max(1, devices_per_node // design.outer_shared_by)
-    return NodeNetwork(
-        bytes_per_s_per_node=link.bandwidth_bytes_per_s.value * nics,
-        nics=nics,
-        kind=link.name,
-        source=f"profiles/data/devices/{name}.toml: node.outer_link",
-        assumed=True,
-    )
 
 
 def _host_devices(device: str, devices_per_node: int) -> int:
@@ -164,8 +142,9 @@ def _host_devices(device: str, devices_per_node: int) -> int:
     return devices_per_node
 
 
-def _parsed(text: str) -> tuple[float, int] | None:
-    """Bits per second of a node's compute cards, and their number (0: a total)."""
+def _parsed(text: str) -> tuple[float, int, bool] | None:
+    """Bits per second of a node's compute cards, their number (0: a total), and whether the words
+    say either."""
     cards = []
     for part in _compute_parts(text):
         rate = _rate(part)
@@ -173,13 +152,13 @@ def _parsed(text: str) -> tuple[float, int] | None:
             continue
         counted = _COUNT.search(part)
         if counted is None and _PER_NODE.search(part):
-            return rate, 0
-        cards.append((int(counted.group(1)) if counted else 1, rate))
+            return rate, 0, True
+        cards.append((int(counted.group(1)) if counted else 1, rate, counted is not None))
     if not cards:
         return None
     # Several kinds of card without a purpose: training takes the fastest set.
-    count, rate = max(cards, key=lambda card: card[0] * card[1])
-    return count * rate, count
+    count, rate, known = max(cards, key=lambda card: card[0] * card[1])
+    return count * rate, count, known
 
 
 def _compute_parts(text: str) -> list[str]:

@@ -28,7 +28,19 @@ class RankGroup:
         >>> RankGroup(((3, 8),)).within(64)  # blocks of 24 devices do not fill a part of 64
         1
         """
-        return math.prod(_together(count, stride, part_devices) for count, stride in self.axes)
+        return math.prod(_together(count, stride, part_devices) for count, stride in self._joined())
+
+    def _joined(self) -> list[tuple[int, int]]:
+        """The axes, those that go on where the one before ends as one."""
+        found: list[tuple[int, int]] = []
+        for count, stride in sorted(self.axes, key=lambda axis: axis[1]):
+            if count == 1:
+                continue
+            if found and stride == found[-1][0] * found[-1][1]:
+                found[-1] = (found[-1][0] * count, found[-1][1])
+            else:
+                found.append((count, stride))
+        return found
 
 
 def _together(count: int, stride: int, part_devices: int) -> int:

@@ -8,10 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from profiles.errors import ShardwrightError
 from profiles.model.transformer import Transformer
 from simulator.schedule import schedule_kind
-from simulator.training_run.framework import memory_of
+from simulator.training_run.framework import load_framework
 from simulator.training_run.training_run import TrainingRun
 
 
@@ -38,18 +37,14 @@ class StageShare:
 
 
 def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
-    """The virtual stages of a run in the order of the model, cut as its framework does, of all
-    copies that its ranks hold (DualPipe: two)."""
-    try:
-        split = memory_of(run).stage_split
-    except ShardwrightError:  # No file describes the framework's memory.
-        split = "even"
+    """The virtual stages of a run, of all copies that its ranks hold, in the order of the model and
+    cut as its framework does."""
+    split = load_framework(run.stack).memory[0].stage_split
     return _split(run.model, run.pp, run.vpp, run.schedule, split)
 
 
 def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
     """The virtual stages under a rule.
-
 
     split  `cost` cuts as nanotron does (src/nanotron/models/base.py, build_model); `even` gives
            equal layers, where needed with the embedding and the head counted as a layer each (Zero

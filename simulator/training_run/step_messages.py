@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework import Framework
 from simulator.training_run.gradient_exchange import (
     GradientMessage,
@@ -12,15 +13,16 @@ from simulator.training_run.gradient_exchange import (
     shared_sides,
 )
 from simulator.training_run.layer_work import element_bytes, vocabulary_share
-from simulator.training_run.message_seconds import Links, Messages
 from simulator.training_run.rank_group import RankGroup, data_group, expert_replicas, worker_group
 from simulator.training_run.rank_parameters import expert_ranks, layer_parameters, rank_parameters
-from simulator.training_run.run_links import moved_messages
+from simulator.training_run.run_links import Links, moved
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
 
 
-def data_messages(run: TrainingRun, stack: Framework, links: Links) -> tuple[Messages, Messages]:
+def data_messages(
+    run: TrainingRun, stack: Framework, links: Links
+) -> tuple[CollectiveTime, CollectiveTime]:
     """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step.
 
     Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and
@@ -29,36 +31,34 @@ def data_messages(run: TrainingRun, stack: Framework, links: Links) -> tuple[Mes
     3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
     Its ZeRO 1 sums whole gradients and hands out what each rank updated.
     """
-    group, stride = data_group(run), run.tp
+    group = data_group(run)
     if group.ranks < 2 or run.lora:
-        return Messages(), Messages()
+        return NOTHING, NOTHING
     weight = element_bytes(run) if run.precision == "fp32" else stack.sent_weight_bytes
     gradient = gradient_bytes(run, stack.summed_gradient_bytes)
     gathers, reduces = _per_micro_batch(run, stack)
-    once = Messages()
+    once = NOTHING
     if gathers or reduces:
         layer = layer_parameters(run)
-        gather = moved_messages(run, links, "all_gather", layer * weight, group, stride)
-        reduce = moved_messages(run, links, "reduce_scatter", layer * gradient, group, stride)
+        gather = moved("all_gather", layer * weight, group, links)
+        reduce = moved("reduce_scatter", layer * gradient, group, links)
         once = gather * gathers + reduce * reduces
     if reduces:
-        return once, Messages()
+        return once, NOTHING
     shared, experts = rank_parameters(run, stack)
-    reduce = Messages()
+    reduce = NOTHING
     replicas = expert_replicas(run)
     if run.compression:
         for message, ranks in _compressed(run, stack):
-            reduce += moved_messages(
-                run, links, message.operation, message.size_bytes, ranks, stride
-            )
+            reduce += moved(message.operation, message.size_bytes, ranks, links)
     for count, ranks in ((shared, group), (experts, replicas)):
         weights = count * weight
         if not run.compression:
             sharded = run.zero_stage >= (2 if stack.own_executor else 1)
             operation = "reduce_scatter" if sharded else "all_reduce"
-            reduce += moved_messages(run, links, operation, count * gradient, ranks, stride)
+            reduce += moved(operation, count * gradient, ranks, links)
         if run.zero_stage >= 1 and not gathers:
-            reduce += moved_messages(run, links, "all_gather", weights, ranks, stride)
+            reduce += moved("all_gather", weights, ranks, links)
     return once, reduce
 
 
@@ -86,17 +86,17 @@ def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessag
     return found
 
 
-def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> Messages:
+def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> CollectiveTime:
     """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
     worker averages its share with the other workers' and the worker gathers them."""
     if run.local_workers < 2 or run.lora:
-        return Messages()
+        return NOTHING
     size = 4.0 * sum(rank_parameters(run, stack))
     across, inside = worker_group(run), data_group(run)
     share = size / run.sharing_ranks
-    found = moved_messages(run, links, "all_reduce", share, across, across.axes[0][1])
+    found = moved("all_reduce", share, across, links)
     if run.zero_stage < 3:
-        found += moved_messages(run, links, "all_gather", size, inside, run.tp)
+        found += moved("all_gather", size, inside, links)
     return found * (1.0 / run.local_steps)
 
 

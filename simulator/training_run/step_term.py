@@ -83,8 +83,9 @@ class Term:
 
 
 def moved(inner: Array, outer: Array, far: Array, c: Coefficients) -> Array:
-    """Seconds of messages inside nodes and, of the network and what lies beyond, the slower."""
-    return inner * c["inner"] + np.maximum(outer * c["outer"], far)
+    """Seconds of a message: inside nodes, over the network and over what lies beyond it are at work
+    at once, the slowest binds (simulator/collectives.py)."""
+    return np.maximum(np.maximum(inner * c["inner"], outer * c["outer"]), far)
 
 
 def passes(x: Features) -> Array:

@@ -108,7 +108,8 @@ def _not_hidden(x: Features, c: Coefficients, e: Earlier) -> Array:
     micro-batch's layers at most."""
     if not np.any(x.reduce_far > 0):
         return np.zeros(1)
-    slower = np.maximum(x.reduce_far - x.reduce_outer * c["outer"], 0.0)
+    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * c["outer"])
+    slower = np.maximum(x.reduce_far - near, 0.0)
     return np.maximum((1.0 - c["reduce_exposed"]) * slower - x.layers * e.layer, 0.0)
 
 

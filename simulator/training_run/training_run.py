@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.node_network import NodeNetwork, usual_network
 from profiles.model.transformer import Transformer
+from simulator.in_flight import most_in_flight
 from simulator.training_run.axis_order import AXIS_ORDERS
 from simulator.training_run.compression import REDUCTIONS, compression_of
 from simulator.training_run.far_level import FarLevel
@@ -17,6 +19,7 @@ class TrainingRun:
     """What a prediction is made from.
 
     device        name in the catalogue; node_devices  devices that the inner link joins
+    network       what leaves a node; None for the device's usual network
     expert_parallel  ranks over which experts are spread (a part of dp x tp)
     recompute     a kind of simulator/recompute_kind.py
     recompute_layers  of `full`: the first so many layers of each virtual stage are run again (what
@@ -49,7 +52,6 @@ class TrainingRun:
     device: str
     num_devices: int
     node_devices: int
-    outer_link: str
     dp: int
     tp: int
     pp: int
@@ -65,6 +67,7 @@ class TrainingRun:
     precision: str
     schedule: str
     stack: str
+    network: NodeNetwork | None = None
     lora: bool = False
     recompute_layers: int = 0
     optimizer_offload: bool = False
@@ -107,9 +110,19 @@ class TrainingRun:
             raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
 
     @property
+    def node_network(self) -> NodeNetwork:
+        """What leaves a node."""
+        return self.network or usual_network(self.device, self.node_devices)
+
+    @property
     def num_microbatches(self) -> int:
         """Passes per optimizer step and data-parallel rank, at least 1."""
         return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+
+    @property
+    def in_flight(self) -> tuple[float, ...]:
+        """Per pipeline rank the micro-batches that it keeps at most, on one virtual stage each."""
+        return most_in_flight(self.schedule, self.pp, self.num_microbatches, self.vpp)
 
     @property
     def sharing_ranks(self) -> int:

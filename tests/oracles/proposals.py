@@ -79,7 +79,7 @@ def _group(run: TrainingRun) -> tuple[object, ...]:
         run.device,
         run.num_devices,
         run.node_devices,
-        run.outer_link,
+        run.node_network,
         run.global_batch,
         run.seq_len,
         run.precision,

@@ -14,6 +14,7 @@ from profiles.model.transformer import Transformer
 from profiles.published.known_models import known_model
 from simulator.training_run.coefficients import KINDS, assign
 from simulator.training_run.features import features
+from simulator.training_run.network_text import network_of
 from simulator.training_run.step_time import StepParts, step_parts
 from simulator.training_run.training_run import TrainingRun
 
@@ -40,7 +41,7 @@ GPT_RUN = TrainingRun(
     device="a100-sxm-80gb",
     num_devices=64,
     node_devices=8,
-    outer_link="8x200Gb/s HDR IB per node",
+    network=network_of("8x200Gb/s HDR IB per node", "a100-sxm-80gb", 8),
     dp=1,
     tp=8,
     pp=8,
@@ -62,9 +63,9 @@ LLAMA_RUN = replace(
     GPT_RUN,
     id="llama",
     model=LLAMA_8B,
+    network=None,
     device="h100-sxm-80gb",
     num_devices=8,
-    outer_link="",
     dp=8,
     tp=1,
     pp=1,
@@ -135,7 +136,6 @@ def training_runs(draw: st.DrawFn) -> TrainingRun:
         "model": model,
         "device": device,
         "num_devices": tp * pp * cp * dp,
-        "outer_link": "",
         "dp": dp,
         "tp": tp,
         "pp": pp,

@@ -30,7 +30,6 @@ RUN = replace(
     id="r",
     model=SMALL_GPT,
     num_devices=1,
-    outer_link="",
     tp=1,
     pp=1,
     micro_batch=2,

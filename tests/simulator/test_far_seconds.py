@@ -18,9 +18,10 @@ from simulator.training_run.coefficients import shipped_coefficients
 from simulator.training_run.compression import compression_of
 from simulator.training_run.explain_run import explain_run
 from simulator.training_run.far_level import FarLevel
-from simulator.training_run.far_seconds import far_collective_s, far_cut
+from simulator.training_run.far_seconds import far_cut
 from simulator.training_run.features import features
 from simulator.training_run.rank_group import RankGroup
+from simulator.training_run.run_links import links_of, moved
 from simulator.training_run.step_term import Earlier
 from simulator.training_run.step_terms import TERMS
 from simulator.training_run.step_time import step_parts
@@ -32,10 +33,21 @@ LINE = FarLevel(name="line", part_devices=32, bytes_per_s_per_device=0.4e9, late
 GB = 1e9
 
 
+def far_collective_s(
+    operation: str, size_bytes: float, group: RankGroup, levels: tuple[FarLevel, ...]
+) -> float:
+    """Bytes and latency beyond the nodes' network."""
+    found = moved(operation, size_bytes, group, replace(links_of(GPT_RUN), far=levels))
+    return found.far_s + found.far_latency_s
+
+
 def test_an_all_reduce_over_two_sites_by_hand() -> None:
-    """64 ranks, 32 in each site: 2 x 63/64 GB over 32 x 0.4 GB/s, and two passes of 1 ms."""
+    """64 ranks, 32 in each site: 2 x 63/64 GB over 32 x 0.4 GB/s, and two passes of 1 ms; of 128
+    in four sites a tree sends 2 GB, in two passes of two."""
     found = far_collective_s("all_reduce", GB, RankGroup(((64, 1),)), (LINE,))
     assert found == pytest.approx(2 * 63 / 64 / 12.8 + 2e-3)
+    four = far_collective_s("all_reduce", GB, RankGroup(((128, 1),)), (LINE,))
+    assert four == pytest.approx(2 / 12.8 + 4e-3)
 
 
 def test_ranks_that_share_a_line_have_a_share_each() -> None:
@@ -126,7 +138,7 @@ def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
         return float(at_starts([replace(run, far_levels=(spine,))]).reduce_s[0])
 
     flat = float(at_starts([run]).reduce_s[0])
-    assert total(1.0) == pytest.approx(flat, rel=1e-12)
+    assert total(1.0) == pytest.approx(flat, rel=1e-4)  # less latency
     assert total(32.0) > total(16.0) > flat
 
 
@@ -168,7 +180,7 @@ def test_bf16_halves_what_is_reduced_and_compression_does_more() -> None:
         + [replace(run, compression="powersgd-4")]
     )
     wire = x.reduce_inner + x.reduce_outer
-    assert wire[1] == pytest.approx(wire[0] / 2, rel=1e-6)
+    assert wire[1] == pytest.approx(wire[0] / 2, rel=1e-3)
     # 4 (n + m) numbers for n m: 4096 x 14336 is 1/796 of the matrix, the tables less.
     assert wire[2] < wire[0] / 200
     assert x.extra_pass_s[2] > 0.0 == x.extra_pass_s[0]

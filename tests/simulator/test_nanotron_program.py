@@ -38,7 +38,6 @@ RUN = TrainingRun(
     device="h100-sxm-80gb",
     num_devices=8,
     node_devices=8,
-    outer_link="",
     dp=8,
     tp=1,
     pp=1,

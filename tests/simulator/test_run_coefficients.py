@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.hardware.catalog import device_names, get_link
+from profiles.hardware.catalog import device_names, get_link, link_names
 from simulator.training_run.coefficient_owner import (
     _ARCHITECTURES,
-    _NETWORKS,
     family_of,
-    network_kind,
     owner_of,
     processor_of,
 )
@@ -27,6 +25,7 @@ from simulator.training_run.coefficients import (
 )
 from simulator.training_run.features import features
 from simulator.training_run.framework import framework_names
+from simulator.training_run.network_text import network_of
 from simulator.training_run.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, figures
 
@@ -40,6 +39,7 @@ VARIED = (
     replace(LLAMA_RUN, id="two nodes", num_devices=16, dp=16),
     replace(LLAMA_RUN, id="experts", model=MIXTRAL, expert_parallel=8, stack="megatron-core"),
     replace(LLAMA_RUN, id="fp8", precision="fp8", stack="nanotron", zero_stage=1, tp=2, dp=4),
+    replace(LLAMA_RUN, id="context", cp=2, dp=4, stack="megatron-core", zero_stage=1),
     # The collectives of V100 were not measured: a formula with latency steps serves.
     replace(GPT_RUN, id="old", device="v100-sxm2-16gb"),
     # The likelier case of this one is that nothing stalls.
@@ -86,7 +86,7 @@ def test_kinds_say_what_they_mean_and_where_they_start() -> None:
         ("power", "a100-sxm-80gb.16"),
         ("attention", "megatron-2021"),
         ("reduce_rank_us", "megatron-2021.whole"),
-        ("outer", "ib-hdr"),
+        ("outer", "infiniband"),
         ("inner_step_us", "*"),
     ],
 )
@@ -158,31 +158,54 @@ def test_every_device_of_the_catalogue_has_an_architecture_or_none() -> None:
     ("device", "words", "kind", "family"),
     [
         # No kind, or no words at all: what the device's nodes usually have.
-        ("a100-sxm-80gb", "800 Gbps/node (config)", "ib-hdr", "infiniband"),
-        ("h100-sxm-80gb", "", "ib-ndr", "infiniband"),
-        # InfiniBand by the rate of a card, else by what the nodes usually have.
-        ("a100-sxm-80gb", "8x200 Gbps HDR IB per node", "ib-hdr", "infiniband"),
-        ("v100-sxm2-16gb", "1x100 Gb/s EDR IB per node", "ib-edr", "infiniband"),
-        ("gb300-nvl72", "4x ConnectX-8 IB XDR 800 Gb/s", "ib-xdr", "infiniband"),
-        ("h100-sxm-80gb", "Infiniband, Ethernet", "ib-ndr", "infiniband"),
-        ("a100-sxm-80gb", "1x56 Gb/s FDR IB per node", "ib-hdr", "infiniband"),
-        # Others by their kind.
-        ("a100-sxm-80gb", "RoCE RDMA", "roce", "ethernet"),
-        ("a100-sxm-40gb", "EFA 4x100 Gb/s per node", "efa", "ethernet"),
+        ("a100-sxm-80gb", "800 Gbps/node (config)", "infiniband", ""),
+        ("h100-sxm-80gb", "", "infiniband", ""),
+        ("gb300-nvl72", "4x ConnectX-8 IB XDR 800 Gb/s", "infiniband", ""),
+        ("a100-sxm-80gb", "RoCE RDMA", "roce", "over-ethernet"),
+        ("a100-sxm-40gb", "EFA 4x100 Gb/s per node", "efa", "over-ethernet"),
+        ("a100-sxm-80gb", "eth-100", "ethernet", "over-ethernet"),
         ("a100-sxm-80gb", "Omni-Path 4x100Gb/s per node (Jean Zay)", "omni-path", ""),
     ],
 )
-def test_networks_by_their_generation(device: str, words: str, kind: str, family: str) -> None:
-    run = replace(GPT_RUN, device=device, outer_link=words)
-    assert network_kind(run) == kind
+def test_networks_by_their_protocol(device: str, words: str, kind: str, family: str) -> None:
+    run = replace(GPT_RUN, device=device, network=network_of(words, device, 8))
+    assert owner_of(KIND["outer"], run) == kind
     assert family_of(KIND["outer"], run) == family
 
 
 def test_a_network_without_rows_takes_its_familys_value() -> None:
-    run = replace(GPT_RUN, outer_link="8x100 Gb/s EDR IB per node")
-    file = file_of(**{"outer.*": 1.5, "outer.infiniband.*": 0.9, "outer.ib-hdr": 0.8})
-    assigned = assign([run, GPT_RUN])
-    assert assigned.of(assigned.from_file(file))["outer"].tolist() == [0.9, 0.8]
+    roce = replace(GPT_RUN, network=network_of("roce-200", "a100-sxm-80gb", 8))
+    file = file_of(**{"outer.*": 1.5, "outer.over-ethernet.*": 1.9, "outer.infiniband": 1.2})
+    assigned = assign([roce, GPT_RUN])
+    assert assigned.of(assigned.from_file(file))["outer"].tolist() == [1.9, 1.2]
+
+
+def test_no_message_is_faster_than_the_wire_and_no_share_above_one() -> None:
+    for name, value in shipped_coefficients().values.items():
+        kind = KIND[name.split(".")[0]]
+        assert kind.least <= value <= kind.most, name
+    assert KIND["inner"].least == KIND["outer"].least == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow"),
+    [
+        ("ib-hdr", "roce-200"), ("roce-200", "eth-200"), ("roce-200", "eth-100"),
+        ("eth-200", "eth-100"), ("eth-400", "eth-200"), ("roce-400", "roce-200"),
+        ("ib-ndr", "ib-hdr"), ("ib-hdr", "ib-edr"), ("ib-ndr", "eth-400"),
+    ],
+)  # fmt: skip
+def test_a_better_network_is_never_slower(fast: str, slow: str) -> None:
+    """A rate, or at one rate InfiniBand before RoCE before Ethernet."""
+    for run in (replace(GPT_RUN, tp=16, pp=4), replace(LLAMA_RUN, num_devices=64, dp=64)):
+        runs = [
+            replace(run, network=network_of(name, run.device, run.node_devices))
+            for name in (fast, slow)
+        ]
+        assigned = assign(runs)
+        values = assigned.of(assigned.from_file(shipped_coefficients()))
+        first, second = step_parts(features(runs), values).total_s.tolist()
+        assert first < second
 
 
 def test_every_coefficient_changes_some_step() -> None:
@@ -237,8 +260,7 @@ def is_physical(kind: Kind, owner: str) -> bool:
         name, _, sharding = owner.rpartition(".")
         return name in framework_names() and sharding in ("sharded", "whole")
     if kind.owner == "network":
-        words = ("infiniband", "roce", "omni-path", "efa", "slingshot", "ethernet", "network")
-        return owner in words or get_link(owner).name == owner
+        return owner in {get_link(name).kind for name in link_names()}
     return False
 
 
@@ -249,8 +271,8 @@ def test_the_shipped_coefficients_belong_to_something_physical() -> None:
         if owner.endswith(".*"):
             of_network = KIND[kind].owner == "network"
             assert of_network or KIND[kind].owner.startswith("device"), name
-            table = _NETWORKS if of_network else _ARCHITECTURES
-            assert owner.split(".")[0] in {family for _, family in table}, name
+            known = {"over-ethernet"} if of_network else {family for _, family in _ARCHITECTURES}
+            assert owner.split(".")[0] in known, name
         else:
             assert is_physical(KIND[kind], owner), name
         assert math.isfinite(value), name

@@ -12,6 +12,7 @@ from profiles.hardware.catalog import get_device, get_link
 from profiles.hardware.collective_curve import load_curves
 from profiles.hardware.gemm_surface import load_surface
 from simulator.training_run.features import Features, features
+from simulator.training_run.network_text import network_of
 from simulator.training_run.run_links import links_of
 from simulator.training_run.stage_layers import stage_layers
 from simulator.training_run.training_run import TrainingRun
@@ -26,8 +27,10 @@ from tests.simulator.described_runs import (
 
 # Datasheets: NVLink 4 450 GB/s and NVLink 3 300 GB/s one way (times what collectives reach of it),
 # one 400 or 200 Gb/s card per device.
-NVLINK4, NDR = 450e9 * get_link("nvlink4").efficiency.value, 50e9
-NVLINK3, HDR = 300e9 * get_link("nvlink3").efficiency.value, 25e9
+IB = get_link("ib-ndr").efficiency.value
+MESSAGE = get_link("ib-ndr").message_efficiency.value
+NVLINK4, NDR = 450e9 * get_link("nvlink4").efficiency.value, IB * 50e9
+NVLINK3, HDR = 300e9 * get_link("nvlink3").efficiency.value, IB * 25e9
 H100_BYTES_PER_S = 3350e9
 MEGATRON = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
 TWO_NODES = replace(MEGATRON, num_devices=16, dp=16)
@@ -78,8 +81,10 @@ def test_links_are_the_datasheets_at_what_collectives_reach() -> None:
     assert found.node_devices == 8
     assert links_of(LLAMA_RUN).outer_bytes_per_s == NDR
     # Four cards for eight devices: half a card each.
-    halved = replace(LLAMA_RUN, outer_link="4x400Gb/s NDR IB per node")
-    assert links_of(halved).outer_bytes_per_s == 25e9
+    halved = replace(
+        LLAMA_RUN, network=network_of("4x400Gb/s NDR IB per node", LLAMA_RUN.device, 8)
+    )
+    assert links_of(halved).outer_bytes_per_s == NDR / 2
 
 
 # ---- Data parallelism
@@ -162,7 +167,9 @@ def test_two_all_reduces_of_the_hidden_state() -> None:
     old = replace(GPT_RUN, device="v100-sxm2-16gb")
     rate = 150e9 * get_link("nvlink2").efficiency.value
     assert one(old, "tensor_inner") == pytest.approx(2 * 2 * 7 / 8 * size / rate)
-    assert one(old, "tensor_inner_steps") == pytest.approx(2 * 2 * 7**0.5)
+    # A ring's 2 x 7 hops of its latency, in steps of 12 us.
+    hops_s = 2 * 14 * get_link("nvlink2").latency_s.value
+    assert one(old, "tensor_inner_steps") == pytest.approx(hops_s / 12e-6)
     assert one(GPT_RUN, "tensor_rings") == 0.0
     assert one(replace(GPT_RUN, tp=1, dp=8), "tensor_inner") == 0.0
     across = replace(GPT_RUN, tp=16, pp=4)
@@ -174,13 +181,16 @@ def test_sends_between_stages() -> None:
     """b s h 2 bytes by every tensor-parallel rank, or a tp-th where the sequence or the send is
     split (Megatron-LM of 2021 splits every send, Megatron-Core none)."""
     size = 2048 * 12288 * 2
-    assert one(GPT_RUN, "cut_outer") == pytest.approx(size / 8 / HDR)
+    assert one(GPT_RUN, "cut_outer") == pytest.approx(size / 8 / HDR * IB / MESSAGE)
     split = replace(GPT_RUN, stack="megatron-core", sequence_parallel=True)
-    assert one(split, "cut_outer") == pytest.approx(size / 8 / HDR)
-    assert one(replace(GPT_RUN, stack="megatron-core"), "cut_outer") == pytest.approx(size / HDR)
+    assert one(split, "cut_outer") == pytest.approx(size / 8 / HDR * IB / MESSAGE)
+    assert one(replace(GPT_RUN, stack="megatron-core"), "cut_outer") == pytest.approx(
+        size / HDR * IB / MESSAGE
+    )
     assert (one(GPT_RUN, "cut_steps"), one(GPT_RUN, "cut_peers")) == (1, 8)
     inside = replace(GPT_RUN, tp=2, pp=4, num_devices=8)
-    assert one(inside, "cut_inner") == pytest.approx(size / 2 / NVLINK3)
+    expected = measured_s("a100-sxm-80gb", "send", 2, size / 2)
+    assert one(inside, "cut_inner") == pytest.approx(expected)
     assert one(inside, "cut_outer") == one(inside, "cut_peers") == 0.0
     assert one(replace(GPT_RUN, pp=1, dp=8, schedule="none"), "cut_outer") == 0.0
 

@@ -242,11 +242,11 @@ def test_a_wrong_split_is_refused(ranks, says):
         ("zbv", {"num_ranks": 2, "num_microbatches": 4}, "two stages per rank, got 1; use --vpp 2"),
         ("v-min", {"num_ranks": 2, "num_microbatches": 4}, "v-min has two stages"),
         ("zb-2p", {"num_ranks": 2, "num_microbatches": 4, "stages_per_rank": 2}, "one stage"),
-        ("dualpipe", {"num_ranks": 3, "num_microbatches": 8}, "even number of ranks"),
+        ("dualpipe", {"num_ranks": 3, "num_microbatches": 8}, "even numbers of ranks"),
         (
             "dualpipev",
             {"num_ranks": 3, "num_microbatches": 5, "stages_per_rank": 2},
-            "needs 6 micro-batches or more on 3 ranks, got 5",
+            "needs 6 micro-batches or more on pp=3, there are 5",
         ),
         (
             "zb-h1",

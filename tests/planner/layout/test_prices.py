@@ -38,7 +38,6 @@ def laid_out(case):
         model=figures,
         device=device,
         num_devices=count,
-        outer_link="",
         tp=1,
         pp=1,
         sequence_parallel=rules.sequence_parallel,

@@ -1,0 +1,116 @@
+"""The collectives of a described run: by hand, and the same numbers as on a built cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.hardware.catalog import get_cluster
+from simulator.collectives import NOTHING, CollectiveTime
+from simulator.comm_cost import price_collective
+from simulator.training_run.rank_group import RankGroup
+from simulator.training_run.run_links import Links, links_of, moved, sent
+from tests.simulator.described_runs import LLAMA_RUN
+
+GB = 1e9
+ON_H100 = links_of(LLAMA_RUN)
+# Round: 100 GB/s inside, 25 GB/s of network for each of eight devices, nothing measured.
+LINKS = Links(
+    node_devices=8,
+    inner_bytes_per_s=100e9,
+    inner_latency_s=0.0,
+    outer=replace(ON_H100.outer, bytes_per_s_per_node=200e9, efficiency=1.0, latency_s=0.0),
+)
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def test_ranks_a_node_apart_have_one_card_each() -> None:
+    """4 ranks 8 devices apart: 2 x 3/4 GB over 25 GB/s is 60 ms, and nothing inside."""
+    found = moved("all_reduce", GB, RankGroup(((4, 8),)), LINKS)
+    assert found.outer_s == pytest.approx(60e-3)
+    assert found.inner_s == found.outer_latency_s == 0.0
+
+
+def test_strided_ranks_share_a_nodes_cards() -> None:
+    """8 ranks 4 apart are 2 in each of 4 nodes: 2 x 7/8 GB over 2 x 25 GB/s is 35 ms; inside a
+    node 17.5 ms pass meanwhile."""
+    found = moved("all_reduce", GB, RankGroup(((8, 4),)), LINKS)
+    assert found.outer_s == pytest.approx(35e-3)
+    assert found.inner_s == pytest.approx(17.5e-3)
+    assert found.total_s == found.outer_s
+    # 2 ranks 4 apart lie in one node.
+    assert moved("all_reduce", GB, RankGroup(((2, 4),)), LINKS).outer_s == 0.0
+
+
+def test_all_to_all_by_where_the_peers_are() -> None:
+    """16 ranks, 1 GB sent by each: 7/16 to the node's others over 100 GB/s, 8/16 outside over the
+    device's own 25 GB/s, at once."""
+    found = moved("all_to_all", GB, RankGroup(((16, 1),)), LINKS)
+    assert found.inner_s == pytest.approx(7 / 16 / 100)
+    assert found.outer_s == pytest.approx(8 / 16 / 25)
+
+
+def test_nobody_to_talk_to() -> None:
+    for operation in OPERATIONS:
+        assert moved(operation, GB, RankGroup(((1, 1),)), LINKS) == NOTHING
+        assert moved(operation, 0.0, RankGroup(((8, 1),)), LINKS) == NOTHING
+
+
+def test_axes_that_go_on_count_as_one() -> None:
+    """3 x 8 neighbours are 24 ranks side by side: 8 of them in every node."""
+    assert RankGroup(((3, 1), (8, 3))).within(8) == 8
+    assert RankGroup(((2, 1), (4, 4))).within(8) == 4
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(OPERATIONS),
+    st.sampled_from(["h100", "a100", "b200", "v100"]),
+    st.sampled_from([(2, 1), (8, 1), (4, 2), (16, 1), (32, 1), (4, 8), (8, 4)]),
+    st.floats(1.0, 1e10),
+)
+def test_the_same_numbers_as_on_a_built_cluster(
+    operation: str, device: str, group: tuple[int, int], size: float
+) -> None:
+    count, stride = group
+    cluster = get_cluster(f"4x8x{device}")
+    name = cluster.device_at(0).name
+    devices = tuple(range(0, count * stride, stride))
+    sharing = max(1, 8 // max(1, len([d for d in devices if d < 8])))
+    built = price_collective(operation, size, devices, cluster, sharing=sharing).time_s
+    run = replace(LLAMA_RUN, device=name, node_devices=8, network=None)
+    described = moved(operation, size, RankGroup((group,)), links_of(run)).total_s
+    assert described == pytest.approx(built, rel=1e-9)
+
+
+def test_a_send_is_the_same_too() -> None:
+    cluster = get_cluster("4x8xh100")
+    near = price_collective("send", 1e8, (0, 1), cluster).time_s
+    assert sent(1e8, ON_H100, crosses_nodes=False).total_s == pytest.approx(near)
+    apart = price_collective("send", 1e8, (0, 8), cluster).time_s
+    assert sent(1e8, ON_H100, crosses_nodes=True).total_s == pytest.approx(apart)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    operation=st.sampled_from(OPERATIONS),
+    size=st.floats(1.0, 1e11),
+    count=st.integers(2, 512),
+    stride=st.sampled_from((1, 2, 4, 8, 16)),
+    factor=st.floats(1.0, 20.0),
+)
+def test_faster_links_are_never_slower(
+    operation: str, size: float, count: int, stride: int, factor: float
+) -> None:
+    """Whatever the links' coefficients."""
+
+    def seconds(links: Links) -> float:
+        found: CollectiveTime = moved(operation, size, RankGroup(((count, stride),)), links)
+        return max(1.5 * found.inner_s, 1.2 * found.outer_s)
+
+    usual = seconds(LINKS) * (1 + 1e-9)
+    assert seconds(replace(LINKS, inner_bytes_per_s=factor * 100e9)) <= usual
+    assert seconds(replace(LINKS, outer=LINKS.outer.faster(factor))) <= usual
