@@ -29,12 +29,13 @@ Array = NDArray[np.float64]
 
 
 # Kernels of larger micro-batches are no slower per sequence, but for the unevenness of what was
-# measured: those of powers of this number, taken so much faster, stand for all below.
+# measured: those of powers of this number, taken so much faster, stand for all between. Of six
+# models on five devices none was more than 5 % faster than the next power.
 _POWER = 8
-_FASTER = 0.98
+_FASTER = 0.93
 # What no shape undercuts, as a share of what the best of the unsplit model's take: the first bound
 # of a mesh, which needs no kernel of its own.
-_FASTEST = 0.8
+_FASTEST = 0.9
 
 
 class MeshBounds:
@@ -82,7 +83,8 @@ class MeshBounds:
             ):
                 self._known[tuple(kind)] = seconds
         each = np.asarray([self._known[tuple(kind)] for kind in kinds.tolist()])
-        whole = _FASTER * each[where.ravel()] * meshes.micro_batch / size
+        faster = np.where(meshes.micro_batch == size, 1.0, _FASTER)
+        whole = faster * each[where.ravel()] * meshes.micro_batch / size
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def _rounds(self, meshes: Meshes) -> Array:
