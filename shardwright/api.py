@@ -14,7 +14,7 @@ from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalog import get_cluster
 from profiles.hardware.cluster import Cluster
 from profiles.hardware.prices import price_of
-from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.loaders import GIVEN, ModelSpec, resolve_model
 from profiles.model.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from shardwright.axes import Axes, axes_from
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwright.capacity import Fit
 
 TP_DEGREES = (1, 2, 4, 8)
+_FIGURES_BATCH = 2  # samples of the trace that figures are read from
 Pin = int | tuple[int, ...] | None
 NamePin = str | tuple[str, ...] | None
 
@@ -301,15 +302,20 @@ def _plan_for_stack(
 
     from planner.layout.layout_price import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
+    from profiles.model.figures_of_trace import figures_of_trace
     from shardwright.layout_task import layout_task, solve_layout_task
     from shardwright.named_model import described_of
 
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
+    if isinstance(model, TracedModel) and name.endswith(GIVEN):
+        figures = figures_of_trace(model.at(_FIGURES_BATCH)).figures
+    else:
+        figures = described_of(name, work.sequence_length).figures
     question = LayoutQuestion(
         name=name,
-        model=described_of(name, work.sequence_length).figures,
+        model=figures,
         cluster=on,
         stack=stack,
         global_batch=work.global_batch,
