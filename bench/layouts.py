@@ -107,7 +107,7 @@ def solve(asked: LayoutQuestion) -> LayoutFile:
 def pricing() -> int:
     """Configurations priced per CPU second, beside one at a time; 1 where the ratio is less."""
     base, ground = ground_of(question("llama-3.1-405b", "512x8xh100-sxm", 2048, 8192), [])
-    layouts = legal_layouts(LayoutSpace(), ground)
+    layouts = legal_layouts(LayoutSpace(), replace(ground, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     # As many as a search of a large space prices: what layouts share is computed once in both.
     many = layouts.rows(np.arange(_COPIES) % len(layouts))

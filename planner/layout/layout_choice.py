@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
 from planner.layout.layout_price import tokens_per_s
-from planner.layout.layout_search import PricedLayout
 from planner.layout.prices import LayoutPrices
+from planner.layout.refined_layout import PricedLayout
 from profiles.hardware.catalog import get_device
 from profiles.hardware.cluster import Cluster
 from profiles.model.transformer import Transformer

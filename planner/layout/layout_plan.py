@@ -10,9 +10,10 @@ from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_infeasible import infeasibility
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_search import PricedLayout, Progress
+from planner.layout.layout_search import Progress
 from planner.layout.layout_sensitivity import sensitivities
 from planner.layout.nearby_batches import nearby_batches
+from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.cluster import Cluster

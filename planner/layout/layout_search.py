@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +29,15 @@ from planner.layout.layout_space import (
     meshes_of,
     why_none,
 )
-from planner.layout.layouts import RECOMPUTE, Layouts
+from planner.layout.layouts import Layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
+from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
 from profiles.errors import InputError
 from simulator.training_run.footprint import Footprint, footprint
 from simulator.training_run.host_offload import host_memory_short
-from simulator.training_run.stage_layers import stage_layers
-from simulator.training_run.step_time import StepParts
 from simulator.training_run.training_run import TrainingRun
 
 Progress = Callable[[float, float, float, float], None]
@@ -48,19 +47,6 @@ _OFTEN = 64
 _FIRST_WAVE = 256
 # Meshes that use this share of the devices are looked at before all others.
 _NEARLY_ALL = 7 / 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedLayout:
-    """A refined layout that fits.
-
-    parts   seconds by part of the step (step_time.StepParts);  memory  its footprint
-    """
-
-    run: TrainingRun
-    step_time_s: float
-    parts: tuple[tuple[str, float], ...]
-    memory: Footprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,106 +271,6 @@ class _Search:
         fits = not memory.refused and memory.needed_bytes <= self.limit.of(run)
         host = host_memory_short(run) if fits else ""
         return NearMiss(run=run, memory=memory, capacity_bytes=self.limit.of(run), host=host)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """The layouts whose floor of memory is within their limit, in their order.
-
-    bounds, floors  [layouts] seconds and bytes at least;  exact  where the bound is the time
-    order           their indices, the lowest bound first
-    too_big         how many others there were
-    """
-
-    layouts: Layouts
-    bounds: NDArray[np.float64]
-    floors: NDArray[np.float64]
-    exact: NDArray[np.bool_]
-    order: NDArray[np.intp]
-    too_big: int
-
-
-def candidates_of(
-    prices: LayoutPrices,
-    layouts: Layouts,
-    limit: MemoryLimit,
-    floors: MemoryFloors,
-    *,
-    partial_recompute: bool,
-) -> Candidates:
-    """What is left of the layouts when those that surely lack memory are gone, with its bounds.
-
-    partial_recompute   full recomputation may be of some layers of each stage: as few as fit
-    """
-    limits = limit.of_layouts(prices.base, layouts)
-    within, least = floors.within(layouts, limits)
-    light = layouts.rows(within)
-    if partial_recompute:
-        light = _with_fewest_recomputed(floors, light, limits[within])
-    bounds = prices.step_times(light)
-    return Candidates(
-        layouts=light,
-        bounds=bounds,
-        floors=least,
-        exact=prices.exact(light),
-        order=np.argsort(bounds, kind="stable"),
-        too_big=len(layouts) - len(light),
-    )
-
-
-class Refiner:
-    """Layouts one by one: their footprint, and their time with the schedule's timeline."""
-
-    def __init__(self, prices: LayoutPrices, layouts: Layouts, limit: MemoryLimit) -> None:
-        self.prices, self.layouts, self.limit = prices, layouts, limit
-
-    def refine(self, index: int, bound_s: float, *, exact: bool) -> PricedLayout | None:
-        """None where it does not fit, or the framework refuses it; of full recomputation the
-        fewest layers of each stage that fit."""
-        run = asked = self.layouts.run(self.prices.base, index)
-        limit = self.limit.of(run)
-
-        def too_big(memory: Footprint) -> bool:
-            return bool(memory.refused) or memory.needed_bytes > limit
-
-        memory = footprint(run, runs_program=False)
-        while too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
-            run = replace(run, recompute_layers=run.recompute_layers + 1)
-            memory = footprint(run, runs_program=False)
-        if too_big(memory) or host_memory_short(run):
-            return None
-        exact = exact and run is asked
-        parts = self.prices.exact_parts(run)
-        time_s = float(parts.total_s[0])
-        # One price, whichever way it was computed: rounding must not change the proof.
-        return PricedLayout(
-            run=run,
-            step_time_s=bound_s if exact else max(bound_s, time_s),
-            parts=tuple(
-                (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
-            ),
-            memory=memory,
-        )
-
-
-def _chunk_layers(run: TrainingRun) -> int:
-    """Layers of the fullest virtual stage."""
-    return math.ceil(stage_layers(run)[0] / run.vpp)
-
-
-def _with_fewest_recomputed(
-    floors: MemoryFloors, layouts: Layouts, limits: NDArray[np.float64]
-) -> Layouts:
-    """The layouts; those of full recomputation with as few layers as their floor of memory allows.
-    Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
-    # What is kept decides what goes to the host: with activations there, all layers are alike.
-    kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
-    full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])
-    if not full.size:
-        return layouts
-    layers = layouts.recompute_layers.copy()
-    layers[full] = floors.fewest_recomputed(layouts.rows(full), limits[full])
-    return replace(layouts, recompute_layers=layers)
 
 
 def family(run: TrainingRun) -> tuple[object, ...]:

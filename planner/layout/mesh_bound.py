@@ -89,12 +89,9 @@ class MeshBounds:
         """[meshes] m + (p - 1) / v"""
         count = self._ground.global_batch // (meshes.dp * meshes.micro_batch)
         keys = meshes.pp * (self._ground.global_batch + 1) + count
-        kinds, first, where = np.unique(keys, return_index=True, return_inverse=True)
-        waits = [
-            self._waiting(int(meshes.pp[i]), int(count[i]))
-            for i in (first.tolist() if kinds.size else ())
-        ]
-        return np.asarray(count + np.asarray(waits)[where.ravel()]) if waits else count * 1.0
+        _, first, where = np.unique(keys, return_index=True, return_inverse=True)
+        waits = [self._waiting(int(meshes.pp[i]), int(count[i])) for i in first.tolist()]
+        return np.asarray(count + np.asarray(waits, dtype=np.float64)[where.ravel()])
 
     def _waiting(self, pp: int, microbatches: int) -> float:
         if (pp, microbatches) not in self._waits:

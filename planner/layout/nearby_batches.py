@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import NearbyBatch, layout_title
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_search import PricedLayout
+from planner.layout.refined_layout import PricedLayout
 from profiles.errors import InputError
 from simulator.training_run.coefficients import CoefficientFile
 

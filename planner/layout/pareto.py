@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
-from planner.layout.layout_search import PricedLayout, Refiner, candidates_of
-from planner.layout.layout_space import legal_layouts
+from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.layouts import Layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
+from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
 from planner.other_clusters import cluster_name
 from profiles.errors import InputError
 from profiles.hardware.catalog import get_device
@@ -29,6 +30,7 @@ def memory_front(
     question: LayoutQuestion, coefficients: CoefficientFile
 ) -> tuple[PricedLayout, ...]:
     """Layouts of which none is both faster and smaller, the fastest first; empty where none fits.
+    They use all devices, where any layout does: with fewer, each holds more.
 
     Peaks are of the fullest device, with the room that the allocator needs.
     """
@@ -37,7 +39,7 @@ def memory_front(
     prices = LayoutPrices(base, coefficients)
     found = candidates_of(
         prices,
-        legal_layouts(question.space, ground),
+        _using_all(question.space, ground),
         limit,
         MemoryFloors(base),
         partial_recompute=False,
@@ -57,6 +59,13 @@ def memory_front(
             least = layout.memory.needed_bytes
         priced.append(layout)
     return _undominated(priced)
+
+
+def _using_all(space: LayoutSpace, ground: LayoutGround) -> Layouts:
+    try:
+        return legal_layouts(space, replace(ground, may_idle=False))
+    except InputError:
+        return legal_layouts(space, ground)
 
 
 def device_front(

@@ -164,20 +164,29 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
+_MOST_CHUNKS = 8
+
+
 def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
     """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
     that divide a rank's layers (Megatron-LM splits evenly), with a V-shaped one 2. A run of
     Megatron-Core that names no schedule either is taken to interleave, as its documentation
-    advises for large pipelines."""
+    advises for large pipelines. Where only embedding and head make the split even (126 layers on 16
+    ranks), the most up to _MOST_CHUNKS: such models are made for many chunks (Llama 3.1 405B in
+    NeMo: pp 8 with 8 chunks, github.com/NVIDIA/NeMo, recipes/llama31_405b.py)."""
     if pp == 1:
         return 1
     if run.vpp is not None:
         return run.vpp
     text = run.schedule.strip().lower()
     advised = text in ("", "none") and stack.startswith(("megatron-core", "megatron-bridge"))
-    if "interleav" in text or (advised and num_layers % pp == 0):
-        per_rank = num_layers // pp
-        even = next((n for n in range(2, per_rank + 1) if per_rank % n == 0), 1)
+    padded = num_layers % pp != 0 and (num_layers + 2) % pp == 0
+    if "interleav" in text or (advised and (num_layers % pp == 0 or padded)):
+        per_rank = (num_layers + 2 * padded) // pp
+        counts = [n for n in range(2, per_rank + 1) if per_rank % n == 0]
+        even = counts[0] if counts else 1
+        if padded:
+            even = max([n for n in counts if n <= _MOST_CHUNKS], default=1)
         chunks = load_framework(stack).usual_chunks or even
         said.append(f"{chunks} chunks per pipeline rank")
         return chunks

@@ -1,5 +1,7 @@
 """Fronts of layouts against every layout priced alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.layout.layout_question import ground_of
@@ -17,7 +19,7 @@ from tests.planner.layout.asked import question, solved
 def test_the_front_of_memory_is_that_of_enumeration():
     asked = question(tp=(1, 2), cp=(1,), pp=(1, 2, 4))
     base, ground = ground_of(asked, [])
-    layouts = legal_layouts(asked.space, ground)
+    layouts = legal_layouts(asked.space, replace(ground, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     every = []
@@ -51,8 +53,6 @@ def test_fewer_devices_are_cheaper_and_slower():
 
 def test_a_cluster_without_a_count_of_nodes():
     asked = question()
-    from dataclasses import replace
-
     unnamed = replace(asked, cluster=replace(asked.cluster, name="ours"))
     with pytest.raises(InputError, match="--pareto usd needs a cluster such as"):
         device_front(unnamed, shipped_coefficients(), rebuild=get_cluster, clock=lambda: 0.0)
