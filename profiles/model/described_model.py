@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import content_hash, read_document, write_document
-from profiles.errors import ShardwrightError
+from profiles.errors import ShardwrightError, TraceError
 from profiles.model.config_figures import figures_of_config, known_type
 from profiles.model.config_kinds import BOTH_WAYS
 from profiles.model.figures_of_trace import TracedFigures, figures_of_trace
+from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.traced import tracer_version
 from profiles.model.transformer import Transformer
@@ -101,15 +102,29 @@ def traced_figures(
                 return read_document(path, TracedFigures, schema=FIGURES_SCHEMA)
             except ShardwrightError as error:
                 warnings.warn(f"traced again, cached figures are unusable: {error}", stacklevel=2)
-    from profiles.model.trace import trace_graph
-
-    graph = trace_graph(
-        spec, micro_batch=_SAMPLES, sequence_length=length, dtype="bfloat16", trusted=False
-    )
-    found = figures_of_trace(graph)
+    found = figures_of_trace(_traced(spec, length))
     if path is not None:
         write_document(path, found, schema=FIGURES_SCHEMA)
     return found
+
+
+def _traced(spec: ModelSpec, length: int) -> ModelGraph:
+    """The forward pass. Modules of users mix in constants of torch's default type, which only
+    agree with weights in 32 bits; grouped products of experts need 16."""
+    from profiles.model.trace import trace_graph
+
+    first, second = ("float32", "bfloat16") if spec.factory else ("bfloat16", "float32")
+    try:
+        return trace_graph(
+            spec, micro_batch=_SAMPLES, sequence_length=length, dtype=first, backward=False
+        )
+    except TraceError as error:
+        try:
+            return trace_graph(
+                spec, micro_batch=_SAMPLES, sequence_length=length, dtype=second, backward=False
+            )
+        except TraceError:
+            raise error from None
 
 
 @functools.cache

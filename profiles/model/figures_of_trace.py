@@ -9,7 +9,7 @@ attention within 1 %. What does not fit is refused with the block and the amount
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
@@ -106,7 +106,9 @@ class _Chain:
                     "layers: figures begin with a table of tokens"
                 )
         self.first = first
-        self.layers = readings[first : last + 1]
+        self.layers = [
+            part for reading in readings[first : last + 1] for part in _single_layers(reading)
+        ]
         self.head = self._head()
 
     def _is_layer(self, reading: BlockReading) -> bool:
@@ -287,6 +289,29 @@ class _Chain:
             each = max(1, round((vectors - final) / found.num_layers))
             found = replace(found, vector_parameters=each)
         return found
+
+
+def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
+    """The layers of a block that holds several equal ones: of every shape of weight and kind of
+    attention as many, each as many times; else the block itself."""
+    count = len(reading.attention)
+    shapes: dict[tuple[int, int, int, int], list[WeightProduct]] = {}
+    for p in reading.products:
+        shapes.setdefault((p.k, p.n, p.rows, p.experts), []).append(p)
+    kinds = {call.kind for call in reading.attention}
+    uneven = any(len(same) % count for same in shapes.values()) if count else True
+    if count < 2 or uneven or len(kinds) > 1 or reading.vectors % count or reading.tables:
+        yield reading
+        return
+    for place, call in enumerate(reading.attention):
+        yield replace(
+            reading,
+            products=tuple(p for same in shapes.values() for p in same[place::count]),
+            attention=(call,),
+            vectors=reading.vectors // count,
+            work_flop=reading.work_flop // count,
+            parameters=reading.parameters // count,
+        )
 
 
 def _small(found: Transformer) -> int:

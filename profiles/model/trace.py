@@ -31,12 +31,14 @@ def trace_graph(
     tp: int = 1,
     target: str = "gpu",
     trusted: bool = False,
+    backward: bool = True,
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
     target  `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: what torch runs
             on a CPU
     trusted  repeated blocks were found equal before: trace the first of each group alone
+    backward  False for a graph without backward ops, where the forward pass is all that is asked
     Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
     """
     built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
@@ -50,6 +52,7 @@ def trace_graph(
         tp=tp,
         target=target,
         trusted=trusted,
+        backward=backward,
     )
 
 
@@ -64,6 +67,7 @@ def trace_built(
     tp: int = 1,
     target: str = "gpu",
     trusted: bool = False,
+    backward: bool = True,
 ) -> ModelGraph:
     """The model graph of a module that is built already (on meta; it is changed by tracing)."""
     why_not_tp = why_not_tensor_parallel(built, tp)
@@ -78,7 +82,7 @@ def trace_built(
         while True:
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
-                run.trace(fakes, target)
+                run.trace(fakes, target, backward=backward)
                 traced = TracedBlocks(run, trusted=trusted)
                 blocks = traced.blocks()
             except NotRepeated:

@@ -109,8 +109,9 @@ class TracedPass:
         """The path of the module whose call opens each block; empty for the first."""
         return [cut.entry for cut in self.cuts]
 
-    def trace(self, fakes: Fakes, target: str) -> None:
-        """Run it. Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
+    def trace(self, fakes: Fakes, target: str, *, backward: bool = True) -> None:
+        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
+        block is called otherwise."""
         self.fakes = fakes
         self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
         with ExitStack() as stack:
@@ -127,20 +128,12 @@ class TracedPass:
                 in_loss = True
                 loss = self.built.loss_fn(output, fakes.targets)
                 in_loss = False
-                if not isinstance(loss, Tensor):
-                    raise TraceError(
-                        f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
-                    )
-                if loss.dim() != 0:
-                    raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
-                if not loss.requires_grad:
-                    raise TraceError(
-                        "nothing is trained: no parameter that needs a gradient reaches the loss"
-                    )
+                _check_loss(loss)
                 del output
                 self._note_saved()
-                self.recorder.begin_backward()
-                loss.backward()
+                if backward:
+                    self.recorder.begin_backward()
+                    loss.backward()
             except (ShardwrightError, NotRepeated):
                 raise
             except Exception as error:
@@ -328,6 +321,17 @@ class TracedPass:
         for _, consumer, number in self.recorder.crossings:
             found.setdefault(number, set()).add(consumer)
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor):
+        raise TraceError(
+            f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
+        )
+    if loss.dim() != 0:
+        raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise TraceError("nothing is trained: no parameter that needs a gradient reaches the loss")
 
 
 def _takes_any(args: Any, kwargs: Any) -> bool:

@@ -66,6 +66,8 @@ def shown(figures: Transformer) -> dict[str, Any]:
             EXPERTS | {"ffn_size": 384, "num_experts": 8, "top_k": 2, "first_dense_layers": 1},
         ),
         ("pairs", {}),
+        ("two_in_one", {"num_layers": 8}),
+        ("checkpointed", {}),
         ("torchs_own", {}),
     ],
 )
@@ -90,6 +92,7 @@ def test_gpt_has_biases_and_every_parameter() -> None:
         ("growing", "its layers differ: some have .* feed-forward of 128, others .* of 256"),
         ("skips", "its blocks branch: what block 0 gives is used by blocks 1, 2, 3, 4"),
         ("encoder", "its attention meets keys on both sides"),
+        ("last_token", "its head runs on 2 of 192 positions"),
         ("frozen", "of its parameters are frozen"),
         ("convolutions", "no block has attention that is recognised; it has 2 convolutions"),
     ],

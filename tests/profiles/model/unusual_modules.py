@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 VOCABULARY, WIDTH, TOKENS, LAYERS = 1000, 128, 96, 4
 
@@ -144,6 +145,28 @@ class Block(nn.Module):
         return x + self.feed_forward(second(x))
 
 
+class TwoInOne(nn.Module):
+    """Two layers as one module."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Checkpointed(nn.Module):
+    """A layer that is computed again in the backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
 class FusedParallel(nn.Module):
     """Attention and feed-forward side by side in two matrices (as ViT-22B's)."""
 
@@ -252,6 +275,17 @@ every_second_layer = made(
 )
 growing = made(block=lambda i: Block(feed_forward=FeedForward((i + 1) * WIDTH)))
 skips = made(skip=True)
+
+
+two_in_one = made(block=lambda _: TwoInOne())
+checkpointed = made(block=lambda _: Checkpointed())
+
+
+def last_token():
+    """Logits of the last position alone, as for generation."""
+    model, inputs, *_ = made()()
+    model.norm.register_forward_hook(lambda module, given, x: x[:, -1:])
+    return model, inputs
 
 
 def pairs():
