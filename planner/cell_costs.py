@@ -79,8 +79,8 @@ class CellSolver:
 
     def sharper_bound(self, cell: Cell) -> float:
         """Seconds that no plan can beat of an interleaved cell or of one that splits the backward,
-        infinite where none fits; 0 for other schedules, whose refinement is exact. Well above
-        the best plan so far, only a coarse bound is computed."""
+        infinite where none fits; 0 for other schedules, whose refinement is exact. Where that is
+        well above the best plan so far, it is only known to be well above."""
         if cell.splits_backward:
             splitter = self._splitter(cell)
             found = splitter.bound(_WORTH * self._incumbent_s)

@@ -289,8 +289,8 @@ class LoopBuilder:
     # Ways and plans.
 
     def alone(self, rank: int, ranges: Ranges) -> RankWay | None:
-        """The fastest choice of strategies for a rank with these stage sizes; None where no
-        near-even one fits within the limit of the layers."""
+        """The rank's way with stages of these sizes that takes least in all; None where none that
+        is near-even fits within the limit of the layers."""
         longer = tuple(j - i - self._least for i, j in ranges)
         if not self._near_even.issuperset(longer):
             return None

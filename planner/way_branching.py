@@ -2,8 +2,8 @@
 
 The dual of planner/split_search.py bounds every mixture of plans, in which a rank may take half of
 a block more in one turn and half in another. Here such a mixture is taken apart: of the ranks whose
-stages differ most between the plans that the dual mixes, we branch on the size of one stage, at
-most n or more, and each branch has a dual of its own (Land and Doig, Econometrica
+stages differ most between the plans that the dual mixes, one stage is asked to be short in one
+branch and long in the other, and each branch has a dual of its own (Land and Doig, Econometrica
 28(3), 1960, over the columns of Kelley's programme). Ways through which no plan of a branch is
 under the best one are left out of it. Every plan that a dual finds is run through the timeline.
 """
