@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from executor.conv1d_styles import by_part
 from executor.rank import Rank
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.loaders import ModelSpec
+from profiles.model.tensor_parallel_rules import is_transposed
+from profiles.model.trace_split_order import own_order
 from simulator.measurement import GradientCheck
 from simulator.plan import Plan
 
@@ -65,12 +66,24 @@ def compare_gradients(
     worst, worst_name, checked = 0.0, "", 0
     whole_norm = sum(float(g.double().norm()) ** 2 for g in reference.values()) ** 0.5
     canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
+    transposed = {
+        path
+        for stage in rank.stages.values()
+        for path, module in stage.model.named_modules()
+        if is_transposed(module)
+    }
     for name, p in rank.parameters().items():
         wanted = reference.get(canonical.get(name, name), reference.get(name))
         if p.grad is None and wanted is None:
             continue
         found = whole(p.grad) if p.grad is not None else torch.zeros_like(wanted)  # type: ignore[arg-type] # one of them is there
-        found = by_part(name, found, rank.plan.tensor_parallel, rank.plan.tp)
+        found = own_order(
+            name,
+            found,
+            rank.plan.tensor_parallel,
+            rank.plan.tp,
+            transposed=name.rpartition(".")[0] in transposed,
+        )
         if wanted is None:
             wanted = torch.zeros_like(found)
         size = float(wanted.double().norm())

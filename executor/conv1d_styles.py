@@ -1,8 +1,8 @@
-"""Tensor parallelism for GPT-2's Conv1D, a linear layer that keeps its weight as [in, out].
+"""Tensor parallelism for layers that torch's ColwiseParallel and RowwiseParallel do not take.
 
-torch's ColwiseParallel and RowwiseParallel take nn.Linear alone. Where query, key and value lie
-side by side in one weight, the columns are first brought into the order [rank, part, column], so
-that each rank's share holds its heads of all three.
+GPT-2's Conv1D keeps its weight as [in, out]. Where query, key and value lie side by side in one
+weight, the features are first brought into the order [rank, part, feature], so that each rank's
+share holds its heads of all three.
 """
 
 from __future__ import annotations
@@ -15,52 +15,38 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from profiles.model.tensor_parallel_rules import FUSED_PARTS, Rule, matches
+from profiles.model.tensor_parallel_rules import is_transposed
+from profiles.model.trace_split_order import by_rank, split_dim
 
 
-def conv1d_style(kind: str) -> ParallelStyle:
-    """The style of a rule of profiles/model/tensor_parallel_rules.py; `divide` has none."""
-    return Conv1dRows() if kind == "row" else Conv1dColumns(FUSED_PARTS[kind])
+class SplitLayer(ParallelStyle):
+    """A linear layer split by `column` or `row`, in parts.
 
+    By column it takes a whole input and gives its own features; by row it takes its own features
+    and gives the sum over all ranks.
+    """
 
-class Conv1dColumns(ParallelStyle):
-    """Splits the output features, in so many parts; takes a whole input, gives its own features."""
-
-    def __init__(self, parts: int) -> None:
-        self.parts = parts
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return _distributed(
-            module, device_mesh, {"weight": Shard(1), "bias": Shard(0)}, self.parts, Replicate()
-        )
-
-
-class Conv1dRows(ParallelStyle):
-    """Splits the input features; takes its own, gives the sum over all ranks."""
+    def __init__(self, side: str, parts: tuple[int, ...]) -> None:
+        self.side, self.parts = side, parts
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return _distributed(
-            module, device_mesh, {"weight": Shard(0), "bias": Replicate()}, 1, Shard(-1)
-        )
+        dim = split_dim(self.side, is_transposed(module))
+        columns = self.side == "column"
 
+        def split(name: str, child: nn.Module, mesh: DeviceMesh) -> None:
+            for key, p in list(child.named_parameters(recurse=False)):
+                own = dim if key == "weight" else 0
+                held = key == "weight" or columns
+                ordered = p.detach()
+                if held:
+                    ordered = by_rank(ordered, self.parts, mesh.size(), own).contiguous()
+                share = distribute_tensor(ordered, mesh, [Shard(own) if held else Replicate()])
+                child.register_parameter(key, nn.Parameter(share, requires_grad=p.requires_grad))
 
-def _distributed(
-    module: nn.Module,
-    mesh: DeviceMesh,
-    placements: dict[str, Shard | Replicate],
-    parts: int,
-    given: Shard | Replicate,
-) -> nn.Module:
-    def split(name: str, child: nn.Module, mesh: DeviceMesh) -> None:
-        for key, p in list(child.named_parameters(recurse=False)):
-            ordered = by_rank(p.detach(), parts, mesh.size()) if parts > 1 else p.detach()
-            share = distribute_tensor(ordered, mesh, [placements[key]])
-            child.register_parameter(key, nn.Parameter(share, requires_grad=p.requires_grad))
-
-    rows = isinstance(given, Shard)
-    give: Any = partial(_give, Replicate() if rows else Shard(-1))
-    take: Any = partial(_take, given)  # torch's annotation says that these return nothing
-    return distribute_module(module, mesh, split, take, give)
+        give: Any = partial(_give, Shard(-1) if columns else Replicate())
+        take: Any = partial(_take, Replicate() if columns else Shard(-1))
+        # torch's annotations say that these two return nothing.
+        return distribute_module(module, device_mesh, split, take, give)
 
 
 def _take(
@@ -74,19 +60,3 @@ def _give(
 ) -> Tensor:
     given: Tensor = output.redistribute(mesh, [wanted]).to_local()
     return given
-
-
-def by_rank(x: Tensor, parts: int, tp: int) -> Tensor:
-    """The last dimension from [part, rank, column] into [rank, part, column]."""
-    split: Tensor = x.unflatten(-1, (parts, tp, -1))
-    return split.transpose(-3, -2).flatten(-3).contiguous()
-
-
-def by_part(name: str, x: Tensor, rules: tuple[Rule, ...], tp: int) -> Tensor:
-    """A whole parameter or gradient in the model's own order of columns."""
-    path = name.rpartition(".")[0]
-    for pattern, kind in rules:
-        parts = FUSED_PARTS.get(kind, 1)
-        if parts > 1 and tp > 1 and matches(pattern, path):
-            return by_rank(x, tp, parts)
-    return x

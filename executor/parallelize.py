@@ -20,10 +20,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from executor.conv1d_styles import conv1d_style
+from executor.conv1d_styles import SplitLayer
 from executor.mesh import Mesh
 from executor.stages import StageModule
-from profiles.model.tensor_parallel_rules import divide_attributes, is_transposed, matches
+from profiles.model.tensor_parallel_rules import (
+    divide_attributes,
+    is_transposed,
+    matches,
+    split_of,
+)
+from profiles.model.trace_local_sizes import use_local_sizes
 from simulator.plan import Plan
 
 # Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
@@ -46,15 +52,28 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
         if next(module.parameters(), None) is None:  # another stage's
             continue
         for pattern, kind in plan.tensor_parallel:
-            if kind == "divide" or not matches(pattern, path):
+            side, parts = split_of(kind)
+            if not side or not matches(pattern, path):
                 continue
-            if is_transposed(module):
-                styles[path] = conv1d_style(kind)
+            if is_transposed(module) or len(parts) > 1:
+                styles[path] = SplitLayer(side, parts)
             elif isinstance(module, nn.Linear):
-                styles[path] = ColwiseParallel() if kind == "column" else RowwiseParallel()
+                styles[path] = ColwiseParallel() if side == "column" else RowwiseParallel()
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
     divide_attributes(stage.model, plan.tensor_parallel, plan.tp)
+    use_local_sizes(stage.model, plan.tensor_parallel, plan.tp)
+
+
+def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
+    """Sum over the tp group the gradients of whole parameters that work on a rank's share alone,
+    such as one norm for the queries of every head."""
+    rules = [pattern for pattern, kind in plan.tensor_parallel if kind == "sum_gradient"]
+    if plan.tp == 1 or not rules:
+        return
+    for name, p in named:
+        if p.grad is not None and any(matches(pattern, name) for pattern in rules):
+            dist.all_reduce(local(p.grad), group=mesh.tp.get_group())
 
 
 def apply_fully_sharded(

@@ -22,6 +22,7 @@ from executor.parallelize import (
     is_fully_sharded,
     local,
     shares,
+    sum_shared_gradients,
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
@@ -240,6 +241,7 @@ class Rank:
     def forward_backward(self) -> float | None:
         """Gradients of the global batch's mean loss; that loss where this rank computes it."""
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
+        sum_shared_gradients(self.held(), self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             whole = [p for _, p in self.held() if self.plan.zero_stage < 2 or p.dim() == 0]
             average_gradients(whole, self.mesh.dp.get_group(), self.plan.dp)

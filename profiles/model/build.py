@@ -19,7 +19,7 @@ from profiles.errors import ModelError
 from profiles.model.build_feeds import Feed, feed_of
 from profiles.model.build_sample import evident_tokens, stated_tokens
 from profiles.model.loaders import ModelSpec
-from profiles.model.tensor_parallel_rules import Rule, rules_of
+from profiles.model.tensor_parallel_rules import Rule
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -32,7 +32,7 @@ class BuiltModel:
     targets  second argument of loss_fn, as the factory returned it (a tuple stays a tuple), or None
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
-    tensor_parallel  the layers that tp splits, () where none are known
+    tensor_parallel  rules for the layers that tp splits, where it is to be split
     tokens_per_sample  of a factory's model, None where a sample is no sequence of tokens
     input_sizes  every size of the inputs beside the batch
     assumptions  what a factory left open, and how it is changed
@@ -263,7 +263,6 @@ def _from_config(
         targets=fed.targets,
         call=fed.call,
         loss_fn=fed.loss_fn,
-        tensor_parallel=rules_of(module, config),
     )
 
 

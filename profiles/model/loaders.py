@@ -73,6 +73,16 @@ HEAD_COUNTS = (
 """Keys under which a transformers configuration counts attention heads."""
 
 
+def uneven_heads(spec: ModelSpec, tp: int) -> str:
+    """Why `tp` ranks cannot share the heads that a configuration counts, or ""."""
+    for key in HEAD_COUNTS:
+        heads = spec.config.get(key)
+        if isinstance(heads, int) and heads % tp:
+            divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+            return f"tp={tp} does not divide {key}={heads}; use one of {divisors}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model that can be built.

@@ -9,17 +9,22 @@ call that opens the next block or beside it: blocks form a chain, or a graph wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from profiles.errors import TraceError
 from profiles.model.build import BuiltModel, build_model
 from profiles.model.graph import BlockRef, ModelGraph
-from profiles.model.loaders import ModelSpec
+from profiles.model.loaders import ModelSpec, uneven_heads
+from profiles.model.tensor_parallel_rules import Rule
 from profiles.model.trace_blocks import TracedBlocks
 from profiles.model.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.trace_derive_tensor_parallel import Derived, derive_rules
 from profiles.model.trace_fakes import make_fake
 from profiles.model.trace_pass import NotRepeated, TracedPass
-from profiles.model.trace_tensor_parallel import shard, why_not_tensor_parallel
+from profiles.model.trace_tensor_parallel import shard
 
 
 def trace_graph(
@@ -32,6 +37,7 @@ def trace_graph(
     target: str = "gpu",
     trusted: bool = False,
     backward: bool = True,
+    rules: tuple[Rule, ...] = (),
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
@@ -39,9 +45,17 @@ def trace_graph(
             on a CPU
     trusted  repeated blocks were found equal before: trace the first of each group alone
     backward  False for a graph without backward ops, where the forward pass is all that is asked
+    rules    of tensor parallelism, known to hold for tp; derived where there are none
     Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
     """
     built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
+    if tp > 1:
+        if not rules:
+            facts = executor_facts(spec, sequence_length=sequence_length)
+            why, rules = facts.why_not(tp), facts.rules
+            if why:
+                raise TraceError(f"{spec.source}: tp={tp} is not possible: {why}")
+        built = replace(built, tensor_parallel=rules)
     return trace_built(
         built,
         name=spec.name,
@@ -70,9 +84,6 @@ def trace_built(
     backward: bool = True,
 ) -> ModelGraph:
     """The model graph of a module that is built already (on meta; it is changed by tracing)."""
-    why_not_tp = why_not_tensor_parallel(built, tp)
-    if tp > 1 and why_not_tp:
-        raise TraceError(f"{source}: tp={tp} is not possible: {why_not_tp}")
     sharding = shard(built, tp)
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
@@ -107,18 +118,44 @@ def trace_built(
         kinds=tuple(distinct[kind] for kind in kinds),
         chain=tuple(chain),
         why_not_cuttable=lone,
-        why_not_tensor_parallel=why_not_tp if tp == 1 else "",
         branches=traced.branches(),
     )
 
 
-def rules_and_ties(
-    spec: ModelSpec, *, sequence_length: int, dtype: str
-) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]:
-    """Tensor-parallel rules, and the groups of parameter names that share one storage."""
-    built = build_model(spec, micro_batch=1, sequence_length=sequence_length, dtype=dtype)
+@dataclass(frozen=True, slots=True)
+class ExecutorFacts:
+    """What the executor must know of a model beside its blocks.
+
+    derived  how tensor parallelism splits it;  tied  groups of parameter names that share a storage
+    """
+
+    spec: ModelSpec
+    derived: Derived
+    tied: tuple[tuple[str, ...], ...]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Of tensor parallelism."""
+        return self.derived.rules
+
+    def why_not(self, tp: int) -> str:
+        """Why `tp` ranks cannot share the model (1: none can), or ""."""
+        return uneven_heads(self.spec, tp) or self.derived.why_not(tp)
+
+
+def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
+    """Of the model that is built anew, in fp32 and with so many samples that torch takes no
+    shortcuts."""
+    built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
+    return ExecutorFacts(spec, derive_rules(built), tied_parameters(built.module))
+
+
+def tied_parameters(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """The groups of parameter names that share one storage."""
     groups: dict[int, list[str]] = {}
-    for name, p in built.module.named_parameters(remove_duplicate=False):
+    for name, p in module.named_parameters(remove_duplicate=False):
         groups.setdefault(id(p), []).append(name)
-    tied = tuple(tuple(names) for names in groups.values() if len(names) > 1)
-    return built.tensor_parallel, tied
+    return tuple(tuple(names) for names in groups.values() if len(names) > 1)
+
+
+_SAMPLES = 3

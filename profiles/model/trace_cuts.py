@@ -162,12 +162,12 @@ class _Stub(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, specs: Any, *inputs: Tensor) -> Any:
-        ctx.shapes = [(x.shape, x.dtype) for x in inputs]
+        ctx.inputs = [(x.shape, x.dtype, x.device) for x in inputs]
         return tuple(torch.empty(shape, dtype=dtype) for shape, dtype, _ in specs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return (None, *(torch.empty(shape, dtype=dtype) for shape, dtype in ctx.shapes))
+        return (None, *(torch.empty(s, dtype=t, device=d) for s, t, d in ctx.inputs))
 
 
 def _spec(x: Any) -> Any:

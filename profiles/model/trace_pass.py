@@ -192,8 +192,9 @@ class TracedPass:
                     self.recorder._note_output(x, self.recorder._segment, path)
             return made
 
+        before = module.forward
         module.forward = forward
-        stack.callback(lambda: module.__dict__.pop("forward", None))
+        stack.callback(setattr, module, "forward", before)
 
     def _at_candidate(self, path: str, label: str, seen: set[str]) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -14,16 +14,14 @@ from torch import nn
 
 from profiles.errors import TraceError
 from profiles.model.build import BuiltModel
-from profiles.model.loaders import HEAD_COUNTS
 from profiles.model.tensor_parallel_rules import (
-    FUSED_PARTS,
-    divide_attributes,
+    UnevenSizeError,
     is_transposed,
     matches,
+    split_of,
 )
-
-_BY_HEADS = ("q_proj", "k_proj", "q_lin", "qkv", "query", "c_attn")
-"""In paths of layers whose output features are heads."""
+from profiles.model.trace_local_sizes import use_local_sizes
+from profiles.model.trace_split_order import part_sizes, split_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +44,6 @@ class Sharding:
         return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
 
 
-def why_not_tensor_parallel(built: BuiltModel, tp: int) -> str:
-    """Why the model cannot be split `tp` ways (1: at all), or ""."""
-    if not built.tensor_parallel:
-        return "no rule is known for which of its linear layers to split by columns and rows"
-    config = getattr(built.module, "config", None)
-    for key in HEAD_COUNTS:
-        heads = getattr(config, key, None)
-        split = any(word in path for word in _BY_HEADS for path, _ in built.tensor_parallel)
-        if split and isinstance(heads, int) and heads % tp:
-            divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-            return f"tp={tp} does not divide {key}={heads}; use one of {divisors}"
-    return ""
-
-
 def shard(built: BuiltModel, tp: int) -> Sharding:
     """Replace the split layers' meta weights by one rank's share; raises TraceError if uneven."""
     if tp == 1:
@@ -68,35 +52,35 @@ def shard(built: BuiltModel, tp: int) -> Sharding:
     dims: dict[str, int] = {}
     for path, module in built.module.named_modules():
         for pattern, kind in built.tensor_parallel:
-            if kind != "divide" and matches(pattern, path):
-                rules[path] = "column" if kind in FUSED_PARTS else kind
-                _shard_layer(path, module, kind, tp, dims)
-    try:
-        divide_attributes(built.module, built.tensor_parallel, tp)
-    except ValueError as error:
-        raise TraceError(str(error)) from error
+            side, parts = split_of(kind)
+            if side and matches(pattern, path):
+                rules[path] = side
+                _shard_layer(path, module, side, parts, tp, dims)
+    use_local_sizes(built.module, built.tensor_parallel, tp)
     return Sharding(tp=tp, rules=rules, dims=dims)
 
 
-def _shard_layer(path: str, module: nn.Module, kind: str, tp: int, dims: dict[str, int]) -> None:
-    parts = FUSED_PARTS.get(kind, 0)
+def _shard_layer(
+    path: str, module: nn.Module, side: str, parts: tuple[int, ...], tp: int, dims: dict[str, int]
+) -> None:
     weight, bias = module.get_parameter("weight"), module._parameters.get("bias")
-    dim = (0 if parts else 1) if not is_transposed(module) else (1 if parts else 0)
+    transposed = is_transposed(module)
+    dim = split_dim(side, transposed)
     size = weight.shape[dim]
-    if size % (tp * max(parts, 1)):
-        of = f" {parts} parts" if parts > 1 else ""
-        raise TraceError(
-            f"tp={tp} does not divide{of} dimension {dim} of {path}.weight, which is {size}"
-        )
+    try:
+        part_sizes(size, parts, tp)
+    except UnevenSizeError as error:
+        raise TraceError(f"{path}.weight, dimension {dim}: {error}") from error
     shape = list(weight.shape)
     shape[dim] //= tp
     module._parameters["weight"] = _empty(weight, tuple(shape))
     dims[f"{path}.weight"] = dim
-    if parts and bias is not None:
+    columns = side == "column"
+    if columns and bias is not None:
         module._parameters["bias"] = _empty(bias, (size // tp,))
         dims[f"{path}.bias"] = 0
-    names = ("nx", "nf") if is_transposed(module) else ("in_features", "out_features")
-    setattr(module, names[1 if parts else 0], size // tp)
+    names = ("nx", "nf") if transposed else ("in_features", "out_features")
+    setattr(module, names[columns], size // tp)
 
 
 def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:

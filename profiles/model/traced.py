@@ -18,28 +18,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
-from profiles.model.loaders import HEAD_COUNTS, ModelSpec
+from profiles.model.loaders import ModelSpec, uneven_heads
+
+if TYPE_CHECKING:
+    from profiles.model.trace import ExecutorFacts
 
 TRACE_SCHEMA = "shardwright/trace@1"
-# Tensor-parallel rules, and groups of parameter names that share one storage.
-ExecutorFacts = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, ...], ...]]
 # Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
 _BATCHES = (2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """What the cache keeps: graphs at the traced batch sizes, and what the executor must know."""
+    """What the cache keeps: graphs at the traced batch sizes, and what the executor must know; for
+    a tp degree that the model cannot be split by, why."""
 
     key: str
     graphs: tuple[ModelGraph, ...]
     tensor_parallel: tuple[tuple[str, str], ...]
     tied_parameters: tuple[tuple[str, ...], ...]
+    why_not: str = ""
 
 
 class TracedModel:
@@ -49,6 +53,7 @@ class TracedModel:
     tensor_parallel  rules of profiles/model/tensor_parallel_rules.py, for tp > 1
     tied_parameters  groups of parameter names that share one storage
     content_hash     that of the model's spec: what a plan is for
+    refused          tp degree that was to be traced -> why it is not possible, or ""
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class TracedModel:
         trace_at: Callable[[int, int], ModelGraph],
         target: str,
         spec: ModelSpec,
+        refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         first = files[min(files)]
         self._files = dict(files)
@@ -70,7 +76,9 @@ class TracedModel:
         self.tied_parameters = first.tied_parameters
         self.content_hash = spec.content_hash
         self.tp_degrees = tuple(sorted(files))
-        self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel
+        self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel or (
+            next(filter(None, refused.values()), "") if len(files) == 1 else ""
+        )
 
     def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
         """The graph for this micro-batch size and tp degree; raises InputError for another tp."""
@@ -110,7 +118,7 @@ def trace_model(
     cache  folder of earlier traces; torch is imported only when one is missing
     """
     settings = (sequence_length, dtype, target)
-    facts = functools.cache(lambda: _for_executor(spec, settings))
+    facts = functools.cache(lambda: _for_executor(spec, sequence_length))
     trusted = False
 
     def trace_at(micro_batch: int, tp: int) -> ModelGraph:
@@ -126,31 +134,28 @@ def trace_model(
                 tp=tp,
                 target=target,
                 trusted=trusted and micro_batch in _BATCHES,
+                rules=facts().rules if tp > 1 else (),
             )
         trusted = trusted or repeats_agree(graph)
         return graph
 
     files = {1: _load_or_trace(spec, settings, 1, trace_at, facts, cache)}
+    refused: dict[int, str] = {}
     if not files[1].graphs[0].why_not_tensor_parallel:
         for tp in tp_degrees:
-            if tp != 1 and _splits(spec, tp):
-                try:
-                    files[tp] = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
-                except ShardwrightError:
-                    continue
-    return TracedModel(files, trace_at, target, spec)
+            refused[tp] = uneven_heads(spec, tp)
+            if tp != 1 and not refused[tp]:
+                made = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
+                refused[tp] = made.why_not
+                if made.graphs:
+                    files[tp] = made
+    return TracedModel(files, trace_at, target, spec, refused)
 
 
 def repeats_agree(graph: ModelGraph) -> bool:
     """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
     labels = [block.label for block in graph.kinds]
     return len(labels) == len(set(labels))
-
-
-def _splits(spec: ModelSpec, tp: int) -> bool:
-    """Whether tp divides the heads, read off the configuration before anything is traced."""
-    heads = [spec.config.get(name) for name in HEAD_COUNTS]
-    return all(not isinstance(n, int) or n % tp == 0 for n in heads)
 
 
 def _load_or_trace(
@@ -170,17 +175,32 @@ def _load_or_trace(
             return read_document(path, TraceFile, schema=TRACE_SCHEMA)
         except ShardwrightError as error:
             warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
-    graphs = tuple(trace_at(batch, tp) for batch in _BATCHES)
-    rules, tied = facts()
+    graphs, why_not = _traced(tp, trace_at, facts)
     made = TraceFile(
-        key=content_hash(graphs[0]) if spec.factory else key,
+        key=content_hash(graphs[0]) if spec.factory and graphs else key,
         graphs=graphs,
-        tensor_parallel=rules,
-        tied_parameters=tied,
+        tensor_parallel=facts().rules,
+        tied_parameters=facts().tied,
+        why_not=why_not,
     )
     if path is not None:
         write_document(path, made, schema=TRACE_SCHEMA)
     return made
+
+
+def _traced(
+    tp: int, trace_at: Callable[[int, int], ModelGraph], facts: Callable[[], ExecutorFacts]
+) -> tuple[tuple[ModelGraph, ...], str]:
+    """The graphs, or none and why `tp` ranks cannot share the model."""
+    if tp == 1:
+        graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
+        why = facts().why_not(1)
+        return tuple(replace(graph, why_not_tensor_parallel=why) for graph in graphs), ""
+    why = facts().why_not(tp)
+    try:
+        return (() if why else tuple(trace_at(batch, tp) for batch in _BATCHES)), why
+    except ShardwrightError as error:
+        return (), str(error)
 
 
 @contextmanager
@@ -195,10 +215,10 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _for_executor(spec: ModelSpec, settings: tuple[int, str, str]) -> ExecutorFacts:
-    from profiles.model.trace import rules_and_ties
+def _for_executor(spec: ModelSpec, sequence_length: int) -> ExecutorFacts:
+    from profiles.model.trace import executor_facts
 
-    return rules_and_ties(spec, sequence_length=settings[0], dtype=settings[1])
+    return executor_facts(spec, sequence_length=sequence_length)
 
 
 @functools.cache
@@ -209,7 +229,7 @@ def tracer_version() -> str:
     folder = Path(__file__).parent
     names = sorted(path.name for path in folder.glob("trace*.py"))
     names += ["build.py", "build_feeds.py", "graph.py"]
-    names += ["tensor_parallel_rules.py", "../data/tensor_parallel/rules.toml"]
+    names += ["tensor_parallel_rules.py"]
     code = [(folder / name).read_text(encoding="utf-8") for name in names]
     versions = []
     for package in ("torch", "transformers"):

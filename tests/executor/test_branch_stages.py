@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from profiles.model.build import build_model
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import resolve_model
-from profiles.model.trace import rules_and_ties, trace_graph
+from profiles.model.trace import tied_parameters, trace_graph
 from simulator.plan import Plan, Recompute, Stage
 from tests.executor.cases import make_plan, run_job
 from tests.executor.test_planned_models import models
@@ -73,7 +74,8 @@ def test_stages_of_any_blocks_pass_the_gradient_check(processes: int, tmp_path: 
             rng = random.Random(f"{number} {index}")
             order = another_order(graph, rng)
             plan = cut_anywhere(make_plan(model, order, **setting), rng)
-            _, tied = rules_and_ties(resolve_model(model), sequence_length=16, dtype="float32")
+            built = build_model(resolve_model(model), micro_batch=2, sequence_length=16)
+            tied = tied_parameters(built.module)
             plan = replace(plan, tied_parameters=tied)
             cases.append((f"{name} {setting} {order}", plan))
     results = run_job(cases, processes, tmp_path)

@@ -13,8 +13,9 @@ import shardwright
 from executor.parallelize import without_shared_weights
 from planner.space import Space
 from profiles.errors import ModelError
+from profiles.model.build import build_model
 from profiles.model.loaders import resolve_model
-from profiles.model.trace import rules_and_ties, trace_graph
+from profiles.model.trace import tied_parameters, trace_graph
 from shardwright import api
 from simulator.plan import Plan, Recompute, Stage
 from simulator.workload import Workload
@@ -63,7 +64,7 @@ def _every_block_a_stage(model: str, stages: int) -> Plan:
     spec = resolve_model(model)
     graph = trace_graph(spec, micro_batch=2, sequence_length=16, dtype="float32", target="cpu")
     entries = tuple(block.entry for block in graph.chain)
-    _, tied = rules_and_ties(spec, sequence_length=16, dtype="float32")
+    tied = tied_parameters(build_model(spec, micro_batch=2, sequence_length=16).module)
     count = min(stages, len(entries))
     cuts = [len(entries) * i // count for i in range(count + 1)]
     return Plan(

@@ -1,4 +1,4 @@
-"""Our tensor-parallel rules, run: each table's model split over two processes against itself whole.
+"""Derived tensor-parallel rules, run: models split over two processes against themselves whole.
 
 Each model is planned by the search with tp pinned to 2 and goes through the gradient check, so
 tracing on split shapes, the plan's rules and the executor's layers are all in it.
@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import shardwright
-from executor.conv1d_styles import by_part, by_rank
 from planner.space import Space
 from profiles.model.graph import OpKind, Phase
+from profiles.model.trace_split_order import by_rank, own_order, share_of
 from shardwright import api
 from simulator.plan import Plan
 from simulator.workload import Workload
-from tests.executor.cases import TINY_GPT2, run_job
+from tests.executor.cases import TINY_GPT2, TINY_LLAMA, run_job
 from tests.executor.config_zoo import config_of
 from tests.executor.test_planned_models import WHISPER
 
@@ -46,6 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64,
         "pad_token_id": 1,
     },
+    "qwen3": {**TINY_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
     "gptj": {
         "architectures": ["GPTJForCausalLM"],
         "model_type": "gptj",
@@ -166,8 +167,25 @@ def test_columns_of_fused_parts_by_rank_and_back() -> None:
     import torch
 
     x = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    ordered = by_rank(x, 3, 2)
+    ordered = by_rank(x, (1, 1, 1), 2, 1)
     assert ordered.tolist() == [[1, 3, 5, 2, 4, 6]]
+    assert share_of(x, (1, 1, 1), 2, 1, 1).tolist() == [[2, 4, 6]]
     rules = (("h.*.attn.c_attn", "fused_column_3"),)
-    assert by_part("h.0.attn.c_attn.weight", ordered, rules, 2).tolist() == x.tolist()
-    assert by_part("h.0.mlp.c_fc.weight", ordered, rules, 2).tolist() == ordered.tolist()
+
+    def own(name: str) -> list[list[int]]:
+        found: list[list[int]] = own_order(name, ordered, rules, 2, transposed=True).tolist()
+        return found
+
+    assert own("h.0.attn.c_attn.weight") == x.tolist()
+    assert own("h.0.mlp.c_fc.weight") == ordered.tolist()
+
+
+def test_parts_of_other_sizes_by_rank_and_back() -> None:
+    """Two columns of queries beside one of keys for each rank: q0 q0 q1 q1 k0 k1."""
+    import torch
+
+    x = torch.tensor([1, 2, 3, 4, 5, 6])
+    ordered = by_rank(x, (2, 1), 2, 0)
+    assert ordered.tolist() == [1, 2, 5, 3, 4, 6]
+    rules = (("q", "fused_column_2:1"),)
+    assert own_order("q.bias", ordered, rules, 2, transposed=False).tolist() == x.tolist()

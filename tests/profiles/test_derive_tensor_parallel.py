@@ -1,0 +1,168 @@
+"""Tensor-parallel rules that are derived from what a plain-torch model runs."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.op_sharding.megatron import megatron_kinds
+from profiles.model.build import build_model
+from profiles.model.graph import OpKind
+from profiles.model.loaders import resolve_model
+from profiles.model.tensor_parallel_rules import matches, split_of
+from profiles.model.trace_derive_tensor_parallel import Derived, derive_rules
+from profiles.model.trace_op_graph import trace_op_graph
+from profiles.model.trace_split_blocks import block_calls, small_block
+from profiles.model.trace_split_check import check_split
+from profiles.model.trace_split_trial import NotSplit
+from profiles.model.traced import trace_model
+
+GATED = {("w1", "column"), ("w3", "column"), ("w2", "row")}
+GROUPED = {("wq", "column"), ("wk", "column"), ("wv", "column"), ("wo", "row")}
+MLP = {("up", "column"), ("down", "row")}
+FUSED = {("c_attn", "fused_column_3"), ("c_proj", "row")}
+
+
+@cache
+def derived(name: str) -> Derived:
+    spec = resolve_model(f"tests.profiles.plain_models:{name}")
+    return derive_rules(build_model(spec, micro_batch=3, sequence_length=16))
+
+
+def layers(name: str) -> set[tuple[str, str]]:
+    """(last part of the path, kind) of the split layers."""
+    found = derived(name).rules
+    return {(path.rpartition(".")[2], kind) for path, kind in found if split_of(kind)[0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("llama", GATED | GROUPED),
+        ("llama_with_norms", GATED | GROUPED),
+        ("gpt", MLP | FUSED),
+        ("parallel_gpt", MLP | FUSED),
+        ("mixture", GATED | GROUPED),
+        ("one_matrix", {("inside", "fused_column_1:1:1:4"), ("outside", "fused_row_1:4")}),
+        (
+            "asked",
+            MLP | {("query", "column"), ("key", "column"), ("value", "column"), ("out", "row")},
+        ),
+        ("asked_with_norm", MLP),
+        ("checked", MLP),
+        ("llama_with_one_key", GATED),
+        ("torch_encoder", {("linear1", "column"), ("linear2", "row")}),
+        ("perceptron", {("0", "column"), ("2", "row")}),
+    ],
+)
+def test_layers_are_split_as_in_megatron(name: str, wanted: set[tuple[str, str]]) -> None:
+    assert layers(name) == wanted, derived(name).whole
+    assert derived(name).why_not(2) == ""
+
+
+def test_a_plain_llama_is_split_as_the_op_graph_says_that_megatron_does() -> None:
+    spec = resolve_model("tests.profiles.plain_models:llama")
+    built = build_model(spec, micro_batch=3, sequence_length=16)
+    graph = trace_op_graph(built, name="llama")
+    block = {op.module.rpartition(".")[2] for op in graph.ops if ".0." in op.module}
+    kinds = {name: kind for name, kind in megatron_kinds(graph).items() if name in block}
+    assert dict(layers("llama")) == kinds
+
+
+def test_every_repeat_is_split_and_experts_that_got_no_rows_too() -> None:
+    spec = resolve_model("tests.profiles.plain_models:mixture")
+    built = build_model(spec, micro_batch=3, sequence_length=16)
+    rules = derived("mixture").rules
+    paths = [path for path, _ in built.module.named_modules() if path.endswith(".w2")]
+    assert len(paths) == 3 * 4
+    assert all(any(matches(pattern, path) for pattern, _ in rules) for path in paths)
+
+
+def test_sizes_of_the_code_and_shared_weights_of_heads_are_rules_too() -> None:
+    rules = derived("llama_with_norms").rules
+    assert ("layers.*.attention.q_norm.weight", "sum_gradient") in rules
+    assert ("layers.*.attention", "local_sizes view 0 2") in rules
+    assert ("layers.*.attn", "local_sizes split 0 0") in derived("gpt").rules
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("convolutions", "no linear layer feeds another"),
+        ("excited", "do 0% of its blocks' work"),
+        ("biased", "`add` on a share of qkv's features fails"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_the_reason(name: str, why: str) -> None:
+    assert derived(name).rules == ()
+    assert why in derived(name).why_not(1)
+
+
+def test_what_stays_whole_is_named() -> None:
+    assert "`mul` of attention" in derived("llama_with_one_key").whole[0]
+    assert "`layer_norm` of inner" in derived("asked_with_norm").whole[0]
+
+
+def test_degrees_that_do_not_divide_the_heads_are_refused() -> None:
+    """Two heads of keys: four ranks have no share of them."""
+    assert "tp=4 does not divide 2, a size in `view`" in derived("llama").why_not(4)
+    assert derived("gpt").why_not(4) == ""
+    assert "tp=8 does not divide 4" in derived("gpt").why_not(8)
+
+
+def test_a_trace_on_two_ranks_halves_the_blocks_and_notes_the_sums(tmp_path: Path) -> None:
+    spec = resolve_model("tests.profiles.plain_models:llama")
+    traced = trace_model(
+        spec,
+        sequence_length=24,
+        dtype="float32",
+        tp_degrees=(1, 2, 4),
+        target="cpu",
+        cache=tmp_path,
+    )
+    assert traced.tp_degrees == (1, 2)
+    assert traced.tensor_parallel == derived("llama").rules
+    one, two = (traced.at(2, tp) for tp in (1, 2))
+    products = [
+        sum(
+            op.work_flop
+            for op in graph.kinds[graph.chain[1].kind].forward_ops
+            if op.kind is OpKind.MATMUL
+        )
+        for graph in (one, two)
+    ]
+    assert products[0] == 2 * products[1]
+    collectives = two.kinds[two.chain[1].kind].collectives
+    assert len(collectives) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("llama", {"mlp.w1": ("column", (1,)), "mlp.w2": ("row", (1,))}),
+        ("gpt", {"up": ("column", (1,)), "down": ("row", (2, 6))}),
+    ],
+)
+def test_the_check_finds_a_split_that_is_wrong(name: str, roles: dict[str, Any]) -> None:
+    """One of two layers that meet is left whole; the rows are in another order than the columns."""
+    spec = resolve_model(f"tests.profiles.plain_models:{name}")
+    calls, _ = block_calls(build_model(spec, micro_batch=3, sequence_length=16))
+    with pytest.raises(NotSplit):
+        check_split(small_block(calls[0], 0), roles, (), 2)
+
+
+def test_the_check_finds_a_missing_size() -> None:
+    spec = resolve_model("tests.profiles.plain_models:gpt")
+    calls, _ = block_calls(build_model(spec, micro_batch=3, sequence_length=16))
+    parts = (1, 1, 1)
+    roles = {"attn.c_attn": ("column", parts), "attn.c_proj": ("row", (1,))}
+    views = [("attn", f"local_sizes view {i} 2") for i in range(4)]
+    sizes = [("attn", "local_sizes split 0 0"), *views]
+    assert check_split(small_block(calls[0], 0), roles, tuple(sizes), 2) == frozenset()
+    for missing in sizes:
+        left = tuple(rule for rule in sizes if rule != missing)
+        with pytest.raises(NotSplit):
+            check_split(small_block(calls[0], 0), roles, left, 2)
