@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.errors import MismatchError
+from profiles.model.build import BuiltModel
 from profiles.model.loaders import ModelSpec
 from simulator.plan import Plan
 from simulator.schedule import build_schedule, schedule_kind
@@ -58,18 +60,20 @@ class Rank:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
         dtype = "float32" if exact else plan.workload.compute_dtype
-        settings = {
-            "sequence_length": plan.workload.sequence_length,
-            "dtype": dtype,
-            "seed": plan.seed,
-        }
-        probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
+        build = partial(
+            build_meta,
+            spec,
+            sequence_length=plan.workload.sequence_length,
+            dtype=dtype,
+            seed=plan.seed,
+        )
+        probe = build(micro_batch=plan.micro_batch)
         cuts = [stage.first_block for stage in plan.stages[1:]]
         layout = flow = None
         boundaries: Mapping[int, Boundary] = {}
         if cuts:
             flow = flow_of(probe, plan.block_entries)
-            probe = build_meta(spec, micro_batch=plan.micro_batch, **settings)  # type: ignore[arg-type] # plain keywords
+            probe = build(micro_batch=plan.micro_batch)
         if flow is not None and not flow.is_chain(cuts):
             boundaries = {cut: boundary_of(flow, cut) for cut in (0, *cuts)}
         else:
@@ -77,7 +81,7 @@ class Rank:
             layout = layout_of(probe, plan.block_entries)
             boundaries = layout.boundaries
         # One set of inputs for the whole global batch; each replica takes its slice.
-        data = build_meta(spec, micro_batch=plan.workload.global_batch, **settings)  # type: ignore[arg-type] # plain keywords
+        data = build(micro_batch=plan.workload.global_batch)
         self.args = tuple(self._slice(x) for x in data.args)
         total = plan.workload.global_batch
         for x in tree_leaves(data.targets):
@@ -87,7 +91,7 @@ class Rank:
                     f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
                 )
         self.targets = tree_map_only(Tensor, self._slice, data.targets)
-        self.stages = self._build_stages(spec, layout, flow, settings)
+        self.stages = self._build_stages(build, layout, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
         self.pipeline = self._make_pipeline(boundaries) if plan.pp > 1 else None
@@ -101,16 +105,16 @@ class Rank:
 
     def _build_stages(
         self,
-        spec: ModelSpec,
+        build: Callable[..., BuiltModel],
         layout: Layout | None,
         flow: DataFlow | None,
-        settings: dict[str, Any],
+        dtype: torch.dtype,
     ) -> dict[int, StageModule]:
         stages = {}
         self.names: dict[str, nn.Parameter] = {}
         for index in self.plan.stages_of(self.mesh.pp_rank):
             cut = self.plan.stages[index]
-            built = build_meta(spec, micro_batch=self.plan.micro_batch, **settings)
+            built = build(micro_batch=self.plan.micro_batch)
             names = parameter_names(built.module)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             if flow is not None:
@@ -123,7 +127,7 @@ class Rank:
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
-            apply_fully_sharded(stage, self.plan, self.mesh, getattr(torch, settings["dtype"]))
+            apply_fully_sharded(stage, self.plan, self.mesh, dtype)
             stage.watch_entries()
             stages[index] = stage
         return stages

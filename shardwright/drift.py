@@ -17,6 +17,9 @@ from simulator.prediction import Prediction
 # 14 of `memory` lay between -14 % and +30 %, so that it explains and does not judge (2026-11-21).
 LIMITS = {"layers": 0.03}
 
+# From here on a kernel that does not judge is named: more than the spread of `memory` above.
+_NOTICED = 0.3
+
 _WORDS = {"matmul": "matmul speed", "memory": "memory speed", "layers": "speed on two layers"}
 
 
@@ -72,5 +75,11 @@ def drift_sentence(drifts: tuple[Drift, ...]) -> str:
         return (
             f"{changed}: the machine's speed changed during the run, so these errors include that "
             "drift. Profile and run again."
+        )
+    moved = [_WORDS.get(d.kernel, d.kernel) for d in drifts if abs(d.speed - 1) > _NOTICED]
+    if moved:
+        return (
+            f"{changed}: layers ran as fast as when profiled, {' and '.join(moved)} changed; "
+            "errors of parts that depend on it may include that."
         )
     return f"{changed}: unchanged."

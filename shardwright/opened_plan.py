@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.answer_file import read_layout
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from planner.mixed_answer import MIXED_SCHEMA
-from profiles.document import read_document, read_mapping, write_document
+from profiles.document import read_mapping, write_document
 from profiles.errors import DocumentError
 from profiles.hardware.catalog import get_cluster
 from shardwright.executor_layouts import EXECUTOR, runnable_answer
@@ -78,7 +79,7 @@ def open_plan(path: str | Path) -> OpenedPlan:
         raise DocumentError(f"{path} {_OTHERS[tag]}")
     answer: PlanFile | LayoutFile
     if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
-        answer = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
+        answer = read_layout(Path(path))
         if answer.chosen is not None:
             now = layout_decision(answer.chosen.run)
             check_decision(str(path), provenance.get("decided"), now)

@@ -13,9 +13,9 @@ from planner.answer_cache import answer_key, code_and_data_version, trace_conten
 from planner.space import Space
 from planner.sweep import Job, Verdict, verdict_text
 from profiles.document import content_hash, decode, encode
-from profiles.errors import ShardwrightError
+from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.cluster import Cluster
-from profiles.model.loaders import ModelSpec
+from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 from profiles.model.traced import TracedModel, trace_model
 from shardwright import api
 from shardwright.layout_task import LayoutTask, solve_layout_task
@@ -50,7 +50,11 @@ def task_of(
     solver: str = "auto",
     seed: int = 0,
 ) -> Task:
-    """The task of finding the best plan; free tensor parallelism stays within a node."""
+    """The task of finding the best plan; free tensor parallelism stays within a node.
+
+    Raises InputError for a tp that no head count of the model's configuration is divided by.
+    """
+    _check_heads(spec, space.tp or ())
     free = space.tp is None
     degrees = api.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
     return Task(
@@ -63,6 +67,21 @@ def task_of(
         tp_degrees=degrees,
         version=code_and_data_version(),
     )
+
+
+def _check_heads(spec: ModelSpec, degrees: tuple[int, ...]) -> None:
+    heads = {name: spec.config.get(name) for name in HEAD_COUNTS}
+    counts = {name: n for name, n in heads.items() if isinstance(n, int) and n > 0}
+    if not degrees or not counts:
+        return
+    values = counts.values()
+    able = [tp for tp in range(1, min(values) + 1) if not any(n % tp for n in values)]
+    if not set(degrees) & set(able):
+        told = ", ".join(f"{name}={n}" for name, n in counts.items())
+        raise InputError(
+            f"--tp {','.join(map(str, degrees))} does not divide {told} of {spec.source}; use "
+            f"{', '.join(map(str, able))}"
+        )
 
 
 def trace_task(task: Task) -> TracedModel:

@@ -1,4 +1,4 @@
-"""The dumb baseline: every device runs at 45 % of its dense peak, whatever the layout.
+"""The baseline: every device runs at 45 % of its dense peak, whatever the layout.
 
 Korthikanti et al. 2022 (arXiv 2205.05198, appendix A) count a step of a GPT with B sequences of s
 tokens, l layers of width h and a vocabulary of V at

@@ -56,7 +56,7 @@ class AccuracyStudy:
     """Everything that the accuracy page shows.
 
     columns    ways of predicting the same runs; `judged` names the one that targets apply to
-    baseline   the dumb baseline on the same runs
+    baseline   a constant 45 % MFU on the same runs
     traced     the same runs from figures of modules that were built and traced, or none
     failed     predictions of layouts that are known to fail, or none
     table      what the runs are, as the page says it

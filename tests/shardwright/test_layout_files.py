@@ -92,3 +92,12 @@ def test_the_release_is_told() -> None:
     done = shardwright("--version")
     assert done.returncode == 0
     assert done.stdout == f"shardwright {public.__version__}\n"
+
+
+def test_a_layout_of_an_earlier_release_is_read(files: dict[str, Path], tmp_path: Path) -> None:
+    data = json.loads(files["megatron-core"].read_text())
+    for choice in (data["chosen"], *data["alternatives"]):
+        choice["run"]["memory_stack"] = ""
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(data))
+    assert public.load_plan(path) == public.load_plan(files["megatron-core"])
