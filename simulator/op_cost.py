@@ -6,7 +6,9 @@ The speed of light of the op (roofline: Williams, Waterman and Patterson, CACM 5
 divided by the utilisation that kernels of such a shape reach (simulator/utilisation.py); the host's
 launch time is a floor, because a kernel that ends sooner waits for the next launch. Memory-bound
 ops are read off measured curves of time over moved bytes (profiles/hardware/fit.py) where there are
-any. A device without measurements borrows the utilisation of the one that it names.
+any. The utilisation of matmuls and attention is that of an accelerator's measured surfaces, or of
+its relative's (simulator/kernel_speed.py), unless the device brings points of its own (a profile of
+this machine). A device that is not in the catalogue borrows from the one that it names.
 
 Symbols: a matmul of b products [m, k] x [k, n] works 2 b m n k flop and moves
 b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop forward (half where causal) and
@@ -19,10 +21,22 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from profiles.hardware.catalog import get_device
 from profiles.hardware.device import AttentionPoint, Device, MatmulPoint, twin_type
 from profiles.hardware.fit import Curve, fit_curve
+from profiles.hardware.gemm_surface import load_surface
 from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
 from profiles.sourced import Sourced
+from simulator.kernel_speed import (
+    attention_half_width,
+    attention_s,
+    borrowed_from,
+    is_on_surfaces,
+    matmul_half_width,
+    matmul_s,
+)
 from simulator.utilisation import Utilisation, UtilisationMap
 
 # Medians over 7,905 bf16 shapes with m, n, k >= 1024 on each of A100, H100, H200, L40S, B200, B300,
@@ -116,6 +130,11 @@ class OpPricer:
         self._curves: dict[str, Curve] = {}
         points = device.measurements
         self.source = points.source if points else ""
+        self._on_surfaces = device.type != "cpu" and not (points and points.matmul)
+        self._on_surfaces = self._on_surfaces and is_on_surfaces(device.name)
+        if self._on_surfaces:
+            surface = load_surface(device.name)
+            self.source = f"kernel surfaces of {surface.measured_on}: {surface.source}"
         if points is not None:
             self._matmul = self._matmul_maps(points.matmul)
             self._attention = self._attention_maps(points.attention)
@@ -195,7 +214,10 @@ class OpPricer:
         )
 
     def matmul_utilisation(self, shape: MatmulShape, dtype: str) -> Utilisation | None:
-        """From this device's own points, of another data type where there are none of this."""
+        """From the surface or this device's own points, of another data type where there are none
+        of this."""
+        if self._on_surfaces:
+            return self._surface_matmul(shape, dtype)
         axes = (shape.batch, shape.m, shape.n, shape.k)
         own = self._matmul.get(dtype) or self._matmul.get(twin_type(dtype))
         if own is not None:
@@ -207,7 +229,10 @@ class OpPricer:
     def attention_utilisation(
         self, shape: AttentionShape, dtype: str, phase: Phase
     ) -> Utilisation | None:
-        """From this device's own points: of this pass, type and mask, or of what comes nearest."""
+        """From the surface or this device's own points: of this pass, type and mask, or of what
+        comes nearest."""
+        if self._on_surfaces:
+            return self._surface_attention(shape, dtype, phase)
         axes = _attention_axes(shape)
         exact = self._attention.get((dtype, str(phase), shape.causal))
         if exact is not None:
@@ -217,6 +242,44 @@ class OpPricer:
             key=lambda key: (key[1] != str(phase), key[0] != dtype, key[2] != shape.causal, key),
         )
         return _substitute(self._attention[ranked[0]].at(axes)) if ranked else None
+
+    # --- surfaces -----------------------------------------------------------------------------
+
+    def _surface_matmul(self, shape: MatmulShape, dtype: str) -> Utilisation:
+        """Products of a batch fill the device together: at the speed of one of as many rows."""
+        name = self.device.name
+        sizes = (shape.batch * shape.m, shape.n, shape.k)
+        m, n, k = (np.asarray([float(max(1, size))]) for size in sizes)
+        light_s, _ = self._of_catalogue()._matmul_light(shape, dtype)
+        width = matmul_half_width(name, dtype)
+        return self._read(light_s, float(matmul_s(name, dtype, m, n, k)[0]), width)
+
+    def _surface_attention(self, shape: AttentionShape, dtype: str, phase: Phase) -> Utilisation:
+        """Queries and keys of unlike length as a square of as many scores; the backward is derived
+        (attention_surface.backward_ratio)."""
+        name = self.device.name
+        length = math.sqrt(shape.q_len * shape.kv_len)
+        sizes = (shape.batch, length, shape.heads, shape.kv_heads)
+        batch, seq, heads, kv_heads = (np.asarray([float(size)]) for size in sizes)
+        both = attention_s(
+            name, dtype, shape.head_dim, batch, seq, heads, kv_heads, causal=shape.causal
+        )
+        backward = phase is Phase.BACKWARD
+        light_s, _ = self._of_catalogue()._attention_light(shape, dtype, phase)
+        used = self._read(light_s, float(both[backward][0]), attention_half_width(name))
+        return _substitute(used) if backward or shape.q_len != shape.kv_len else used
+
+    def _of_catalogue(self) -> OpPricer:
+        """That of the device as the catalogue has it: a what-if of it keeps the utilisation."""
+        return pricer_of(get_device(self.device.name))
+
+    def _read(self, light_s: float, time_s: float, half_width: float) -> Utilisation:
+        borrowed = borrowed_from(self.device.name)
+        return Utilisation(
+            log_value=math.log(light_s / time_s),
+            log_half_width=math.log1p(half_width) + (BORROWED_LOG_HALF_WIDTH if borrowed else 0.0),
+            method="assumed" if borrowed else "interpolated",
+        )
 
     # --- speed of light -----------------------------------------------------------------------
 
@@ -344,11 +407,9 @@ def pricer_of(device: Device) -> OpPricer:
 def _lender_of(device: Device) -> OpPricer | None:
     if not device.efficiency_of or device.efficiency_of == device.name:
         return None
-    # Here, because the catalogue reads files and few devices borrow.
-    from profiles.hardware.catalog import get_device
-
     lender = get_device(device.efficiency_of)
-    return pricer_of(lender) if lender.measurements is not None else None
+    known = lender.measurements is not None or is_on_surfaces(lender.name)
+    return pricer_of(lender) if known else None
 
 
 def _map(rows: list[tuple[tuple[float, ...], float]]) -> UtilisationMap:

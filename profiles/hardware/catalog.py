@@ -27,7 +27,7 @@ from profiles.hardware.catalog_files import (
     NodeDesign,
 )
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.device import Device, Measurements
+from profiles.hardware.device import Device
 from profiles.hardware.link import Link
 from profiles.sourced import Sourced
 
@@ -35,7 +35,6 @@ DATA = Path(__file__).parents[1] / "data"
 DEVICE_SCHEMA = "shardwright/device@1"
 LINK_SCHEMA = "shardwright/link@1"
 CLUSTER_SCHEMA = "shardwright/cluster@1"
-EFFICIENCY_SCHEMA = "shardwright/efficiency@1"
 
 _GIB = 2**30
 _PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
@@ -100,16 +99,8 @@ def _device(name: str) -> Device:
         power_w=file.power_w,
         launch_s=scaled(file.launch_us, 1e-6),
         efficiency_of=file.efficiency_of,
-        measurements=_efficiency(file.name),
         notes=file.notes,
     )
-
-
-def _efficiency(name: str) -> Measurements | None:
-    path = DATA / "devices" / f"{name}.efficiency.json"
-    if not path.is_file():
-        return None
-    return read_document(path, Measurements, schema=EFFICIENCY_SCHEMA)
 
 
 @functools.cache
@@ -317,12 +308,7 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
     for name in device_names():
         device = get_device(name)
         price = price_of(name)
-        measured = device.measurements
-        what = (
-            f"{len(measured.matmul)} matmul, {len(measured.attention)} attention"
-            if measured
-            else ""
-        )
+        what = "kernels" if (DATA / "kernels" / f"{name}.gemm.toml").is_file() else ""
         rows.append(
             CatalogRow(
                 name=name,

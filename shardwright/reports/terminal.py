@@ -330,7 +330,7 @@ def device_report(device: Device) -> RenderableType:
         f"Measured: {len(measured.matmul)} matmul, {len(measured.attention)} attention, "
         f"{len(measured.memory)} memory points. {measured.source} ({measured.date})"
         if measured
-        else f"Not measured; utilisation of {device.efficiency_of or 'no relative'}"
+        else "Kernels: surfaces of the device or of its relative (profiles/data/kernels)"
     )
     return Group(
         Text.assemble((device.name, "bold"), f" ({device.vendor}; {', '.join(device.aliases)})"),

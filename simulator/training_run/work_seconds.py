@@ -14,11 +14,10 @@ from profiles.hardware.attention_surface import (
     FLASH_2_DEVICE,
     FLASH_2_GAIN,
     NEWER_THAN_FLASH_2,
-    load_attention_surface,
 )
 from profiles.hardware.catalog import get_device
-from profiles.hardware.gemm_surface import load_surface
 from profiles.hardware.relatives import matmul_rate_of
+from simulator.kernel_speed import attention_s, matmul_s
 from simulator.training_run.layer_work import LayerWork, Matmul
 
 Array = NDArray[np.float64]
@@ -109,7 +108,7 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         # the speed of one with as many rows as all have.
         batched = np.isin(slots, _BATCHED)
         batch = np.where(batched, count, 1.0)
-        each = _matmul_s(device, dtype, batch * m, n, k) * (count / batch)
+        each = matmul_s(device, dtype, batch * m, n, k) * (count / batch)
         each = np.where(
             batched & _without_tensor_cores(dtype, m, n, k),
             np.maximum(each, 2 * m * n * k * count / _vector_flop_per_s(device)),
@@ -124,8 +123,8 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         factor = 1.0
         if not newest and device.startswith(NEWER_THAN_FLASH_2):
             device, factor = FLASH_2_DEVICE, 1.0 / FLASH_2_GAIN
-        forward, backward = _attention_s(
-            device, dtype, head_size, batch, seq, heads, kv_heads, window
+        forward, backward = attention_s(
+            device, dtype, head_size, batch, seq, heads, kv_heads, window=window
         )
         forward, backward = factor * forward, factor * backward
         np.add.at(sums, (rows.astype(int), _SCORES), forward * count)
@@ -147,18 +146,6 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         )
         for row in sums.tolist()
     ]
-
-
-def _matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
-    """A data type that the device's surface lacks has the shape of bf16's, at the ratio of the
-    datasheet's peaks (assumed)."""
-    surface = load_surface(device)
-    if dtype in surface.tables:
-        return surface.time_s(dtype, m, n, k, casts=False)
-    peaks = get_device(device).peak_flop_per_s
-    wide = "bfloat16" if "bfloat16" in surface.tables else "float16"
-    ratio = peaks[wide].value / peaks[dtype].value if {dtype, wide} <= set(peaks) else 1.0
-    return surface.time_s(wide, m, n, k) * ratio
 
 
 def _without_tensor_cores(dtype: str, *sizes: Array) -> NDArray[np.bool_]:
@@ -185,21 +172,3 @@ def _datasheet_flop_per_s(device: str, dtype: str) -> float:
         if name in peaks:
             return float(peaks[name].value)
     return float(max(peak.value for peak in peaks.values()))
-
-
-def _attention_s(
-    device: str,
-    dtype: str,
-    head_size: int,
-    batch: Array,
-    seq: Array,
-    heads: Array,
-    kv: Array,
-    window: int = 0,
-) -> tuple[Array, Array]:
-    surface = load_attention_surface(device)
-    # fp16 and bf16 run at one rate; wider types are not run through fused kernels in practice.
-    known = "bfloat16" if dtype not in surface.tables else dtype
-    forward = surface.forward_s(known, batch, seq, heads, kv, head_size, window=window)
-    backward = surface.backward_s(known, batch, seq, heads, kv, head_size, window=window)
-    return np.asarray(forward), np.asarray(backward)

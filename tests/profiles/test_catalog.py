@@ -9,6 +9,7 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalog import device_names, get_cluster, get_device, node_design
+from profiles.hardware.gemm_surface import gemm_path
 from profiles.hardware.prices import price_of
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -76,7 +77,7 @@ def test_every_device_is_sane(name: str) -> None:
     for alias in device.aliases:
         assert get_device(alias) is get_device(name)
     if device.efficiency_of:
-        assert get_device(device.efficiency_of).measurements is not None
+        assert gemm_path(device.efficiency_of).is_file()
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

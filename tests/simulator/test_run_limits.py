@@ -148,6 +148,8 @@ _MORE_WORK = {
 def test_more_work_is_never_faster(what: str, run: PublishedRun) -> None:
     # The idle time of other schedules is a timeline's, whose stages a larger head can even out.
     assume(run.schedule in ("1f1b", "gpipe"))
+    # nanotron cuts stages by cost: more of it may move a layer to where it hides.
+    assume(run.pp in (None, 1) or run.framework != "nanotron")
     first, second = both(run, _MORE_WORK[what](run))
     assert step_s(second) >= step_s(first) * (1 - 1e-9)
 

@@ -1,0 +1,81 @@
+"""Seconds of matmuls and attention on an accelerator, for traced and for described work alike: from
+the surfaces that were measured on it or on a relative (profiles/hardware/gemm_surface.py,
+attention_surface.py)."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import ShardwrightError
+from profiles.hardware.attention_surface import load_attention_surface
+from profiles.hardware.catalog import device_names, get_device
+from profiles.hardware.gemm_surface import load_surface
+
+Array = NDArray[np.float64]
+
+
+@functools.cache
+def is_on_surfaces(device: str) -> bool:
+    """Whether the kernels of a device, or of a relative of it, were measured."""
+    if device not in device_names():
+        return False
+    try:
+        load_surface(device)
+        load_attention_surface(device)
+    except ShardwrightError:
+        return False
+    return True
+
+
+def borrowed_from(device: str) -> str:
+    """The relative whose matmuls stand for the device's own, "" where they were measured."""
+    measured_on = load_surface(device).measured_on
+    return "" if measured_on == device else measured_on
+
+
+def matmul_half_width(device: str, dtype: str) -> float:
+    """Relative half-width of a 90 % interval: errors of shapes that were left out."""
+    tables = load_surface(device).tables
+    return (tables.get(dtype) or next(iter(tables.values()))).uncertainty
+
+
+def attention_half_width(device: str) -> float:
+    """The same of attention's forward passes."""
+    return max(table.uncertainty for table in load_attention_surface(device).tables.values())
+
+
+def matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
+    """Seconds of products [m, k] x [k, n]. A data type that the device's surface lacks has the
+    shape of bf16's, at the ratio of the datasheet's peaks (assumed)."""
+    surface = load_surface(device)
+    if dtype in surface.tables:
+        return surface.time_s(dtype, m, n, k, casts=False)
+    peaks = get_device(device).peak_flop_per_s
+    wide = "bfloat16" if "bfloat16" in surface.tables else "float16"
+    ratio = peaks[wide].value / peaks[dtype].value if {dtype, wide} <= set(peaks) else 1.0
+    return surface.time_s(wide, m, n, k) * ratio
+
+
+def attention_s(
+    device: str,
+    dtype: str,
+    head_size: int,
+    batch: Array,
+    seq: Array,
+    heads: Array,
+    kv_heads: Array,
+    *,
+    causal: bool = True,
+    window: int = 0,
+) -> tuple[Array, Array]:
+    """Seconds of fused attention's forward and backward passes."""
+    surface = load_attention_surface(device)
+    # fp16 and bf16 run at one rate; wider types are not run through fused kernels in practice.
+    known = "bfloat16" if dtype not in surface.tables else dtype
+    shape = (batch, seq, heads, kv_heads, head_size, causal)
+    forward = surface.forward_s(known, *shape, window=window)
+    backward = surface.backward_s(known, *shape, window=window)
+    return np.asarray(forward), np.asarray(backward)
