@@ -26,6 +26,7 @@ def compare(
     markdown: Path | None,
     html: Path | None,
     trace: Path | None,
+    figure: Path | None,
     local: Path | None,
     json_output: bool,
     fail_over: str | None,
@@ -37,10 +38,10 @@ def compare(
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
     if tag in (PLAN_SCHEMA, LAYOUT_SCHEMA):
-        if html is not None or trace is not None or fail_over is not None:
+        if any(given is not None for given in (html, trace, figure, fail_over)):
             raise InputError(
-                f"--html, --trace and --fail-over need a run, {second} is a plan; pass the "
-                "run.json of a run, or leave them out"
+                f"--html, --trace, --figure and --fail-over need a run, {second} is a plan; pass "
+                "the run.json of a run, or leave them out"
             )
         diff = diff_plans(opened.answer, open_plan(second).answer)
         if markdown is not None:
@@ -57,7 +58,7 @@ def compare(
         )
     measured = read_document(second, Measurement, schema=MEASUREMENT_SCHEMA)
     comparison = compare_run(opened.planned, measured)
-    write_reports(opened, measured, html=html, trace=trace, local=local)
+    write_reports(opened, measured, html=html, trace=trace, figure=figure, local=local)
     if markdown is not None:
         write_or_print(markdown, comparison_markdown(comparison))
     elif json_output:

@@ -10,6 +10,7 @@ from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json, write_text
 from profiles.errors import DocumentError, InputError
 from shardwright.commands.output import note, show
+from shardwright.executor_layouts import EXECUTOR
 from shardwright.named_model import import_from_here
 from shardwright.opened_plan import OpenedPlan, open_plan
 from shardwright.reports import terminal
@@ -22,30 +23,33 @@ def predict(
     explain: bool,
     html: Path | None,
     trace: Path | None,
+    figure: Path | None,
     local: Path | None,
     json_output: bool,
 ) -> None:
     """`shardwright predict`."""
     opened = open_plan(path)
     answer = opened.answer
-    if isinstance(answer, LayoutFile):
-        if trace is not None:
+    if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:
+        if trace is not None or figure is not None:
+            flag = "--trace" if trace is not None else "--figure"
             raise InputError(
-                f"--trace: {path} is a layout of a described model, whose prediction has no "
-                "events; plan without --stack for a timeline"
+                f"{flag}: {path} is a layout of {answer.stack}, whose prediction has no events; "
+                "plan without --stack for a timeline"
             )
         # Here, since only layouts are predicted from figures.
         from shardwright.commands.predict_layout import predict_layout
 
         predict_layout(opened, answer, explain=explain, html=html, json_output=json_output)
         return
-    if answer.plan is None or answer.prediction is None:
-        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    write_reports(opened, None, html=html, trace=trace, local=local)
+    planned = opened.planned
+    if planned.plan is None or planned.prediction is None:
+        raise DocumentError(f"{path} holds no plan: its status is {planned.status!r}")
+    write_reports(opened, None, html=html, trace=trace, figure=figure, local=local)
     if json_output:
-        sys.stdout.write(to_json(encode(answer.prediction)))
+        sys.stdout.write(to_json(encode(planned.prediction)))
         return
-    show(terminal.prediction_report(answer, explain=explain))
+    show(terminal.prediction_report(planned, explain=explain))
 
 
 def write_reports(
@@ -54,9 +58,11 @@ def write_reports(
     *,
     html: Path | None,
     trace: Path | None,
+    figure: Path | None,
     local: Path | None,
 ) -> None:
-    """The HTML report and the Chrome trace of a plan of our own executor, where asked for.
+    """The HTML report, the Chrome trace and the page for print of a plan of our own executor, each
+    where a file is named.
 
     local  the profile or cluster file that the plan was made on, where its name does not lead to it
     """
@@ -75,3 +81,8 @@ def write_reports(
 
         write_text(trace, json.dumps(chrome_trace(answer.prediction, measured)))
         note(f"written: {trace}; open it at ui.perfetto.dev or chrome://tracing")
+    if figure is not None:
+        from shardwright.reports.print_figure import write_print_figure
+
+        write_print_figure(figure, answer, measured)
+        note(f"written: {figure}")

@@ -46,12 +46,15 @@ def predict(
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+    ] = None,
     local: Local = None,
     json_output: Json = False,
 ) -> None:
     """One plan in depth: where the time and the memory go, and what the numbers rest on. Or one
     prediction per row of a table of runs (--runs)."""
-    need_room_for(output, html, trace)
+    need_room_for(output, html, trace, figure)
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
     if traced and (runs is None or calibration or explain_run):
@@ -78,7 +81,13 @@ def predict(
     from shardwright.commands.predict import predict as command
 
     command(
-        plan_file, explain=explain, html=html, trace=trace, local=local, json_output=json_output
+        plan_file,
+        explain=explain,
+        html=html,
+        trace=trace,
+        figure=figure,
+        local=local,
+        json_output=json_output,
     )
 
 
@@ -88,6 +97,9 @@ def compare(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+    ] = None,
     local: Local = None,
     json_output: Json = False,
     fail_over: Annotated[
@@ -95,7 +107,7 @@ def compare(
     ] = None,
 ) -> None:
     """Predicted against measured, part by part; or the difference of two plans."""
-    need_room_for(markdown, html, trace)
+    need_room_for(markdown, html, trace, figure)
     from shardwright.commands.compare import compare as command
 
     command(
@@ -104,6 +116,7 @@ def compare(
         markdown=markdown,
         html=html,
         trace=trace,
+        figure=figure,
         local=local,
         json_output=json_output,
         fail_over=fail_over,
