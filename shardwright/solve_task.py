@@ -17,7 +17,7 @@ from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.cluster import Cluster
 from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 from profiles.model.traced import TracedModel, trace_model
-from shardwright import api
+from shardwright import python_plan
 from shardwright.layout_task import LayoutTask, solve_layout_task
 from shardwright.places import trace_cache
 from simulator.workload import Workload
@@ -56,7 +56,7 @@ def task_of(
     """
     _check_heads(spec, space.tp or ())
     free = space.tp is None
-    degrees = api.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
+    degrees = python_plan.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
     return Task(
         spec=spec,
         cluster=cluster,
@@ -91,7 +91,7 @@ def trace_task(task: Task) -> TracedModel:
         sequence_length=task.workload.sequence_length,
         dtype=task.workload.compute_dtype,
         tp_degrees=task.tp_degrees,
-        target=api.target_of(task.cluster),
+        target=python_plan.target_of(task.cluster),
         cache=trace_cache(),
     )
 
@@ -155,7 +155,7 @@ def _solve_layout(task: LayoutTask) -> Verdict:
 def _solve(task: Task) -> Verdict:
     if reason := _of_another_version(task.version):
         return Verdict(reason=reason)
-    answer = api.plan(
+    answer = python_plan.plan(
         trace_task(task),
         task.cluster,
         task.workload,

@@ -31,7 +31,7 @@ def find_roofline(
     The model comes from the cache of traces, or is traced again. A model or a cluster that has
     another content hash than the plan's would give another picture, so it is refused.
     """
-    from shardwright import api
+    from shardwright import python_plan
     from shardwright.places import local_profile
 
     try:
@@ -43,7 +43,7 @@ def find_roofline(
                 missing=f"the plan was made on another {plan.cluster!r}: its hash is "
                 f"{plan.cluster_hash}, that of {named} is {found}"
             )
-        return _traced(plan, cluster, prediction, measured, api.target_of(cluster))
+        return _traced(plan, cluster, prediction, measured, python_plan.target_of(cluster))
     except ShardwrightError as error:
         return Roofline(missing=str(error))
 
@@ -55,9 +55,9 @@ def _traced(
     measured: Measurement | None,
     target: str,
 ) -> Roofline:
-    from shardwright import api
+    from shardwright import python_plan
 
-    traced = api.trace(
+    traced = python_plan.trace(
         plan.model,
         sequence_length=(
             plan.workload.sequence_length if plan.workload.counted_in == "tokens" else None
