@@ -32,10 +32,10 @@ from shardwright.validate.memory_fit import (
 )
 from shardwright.validate.source_interval import coverage_by_source, source_intervals, step_bands
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_kinds import KINDS
 from simulator.training_run.coefficients import (
     COEFFICIENTS_FILE,
     COEFFICIENTS_SCHEMA,
-    KINDS,
     CoefficientFile,
 )
 from simulator.training_run.fit import Fitted

@@ -7,15 +7,12 @@ the fit draws it towards, and what it takes where it has no rows of its own.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 from profiles.hardware.catalog import get_device
 from profiles.hardware.device import Device
+from simulator.training_run.coefficient_kinds import Kind
 from simulator.training_run.framework import load_framework
 from simulator.training_run.training_run import TrainingRun
-
-if TYPE_CHECKING:
-    from simulator.training_run.coefficients import Kind
 
 # Processors by the beginnings of their names in the catalogue.
 _ARCHITECTURES = (

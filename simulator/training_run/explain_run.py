@@ -13,12 +13,8 @@ from profiles.hardware.attention_surface import load_attention_surface
 from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.gemm_surface import load_surface
 from simulator.prediction import Interval
-from simulator.training_run.coefficients import (
-    COEFFICIENTS_FILE,
-    KINDS,
-    CoefficientFile,
-    assign,
-)
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
 from simulator.training_run.explain_memory import MemoryExplanation, explain_memory
 from simulator.training_run.explain_step import StepLine, step_lines
 from simulator.training_run.features import features

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training_run.coefficients import KINDS, Assigned
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import Assigned
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import may_stall
 from simulator.training_run.stall_odds import fit_hazards

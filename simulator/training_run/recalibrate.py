@@ -20,13 +20,9 @@ from numpy.typing import NDArray
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
 from simulator.prediction import Interval
+from simulator.training_run.coefficient_kinds import KINDS
 from simulator.training_run.coefficient_owner import processor_of, software_of
-from simulator.training_run.coefficients import (
-    KINDS,
-    Assigned,
-    CoefficientFile,
-    assign,
-)
+from simulator.training_run.coefficients import Assigned, CoefficientFile, assign
 from simulator.training_run.features import Features, features
 from simulator.training_run.interval import step_interval
 from simulator.training_run.step_time import step_parts

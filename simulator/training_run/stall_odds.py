@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training_run.coefficients import KINDS, Assigned
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import Assigned
 from simulator.training_run.features import Features
 from simulator.training_run.message_stalls import crosses_nodes, hazard
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from profiles.model.transformer import Transformer
 from profiles.published.known_models import known_model
-from simulator.training_run.coefficients import KINDS, assign
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import assign
 from simulator.training_run.features import features
 from simulator.training_run.network_text import network_of
 from simulator.training_run.step_time import StepParts, step_parts

@@ -13,7 +13,8 @@ from hypothesis.strategies import floats
 from profiles.hardware.catalog import get_device
 from simulator.action import ActionKind
 from simulator.schedule import build_schedule
-from simulator.training_run.coefficients import KINDS, assign
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import assign
 from simulator.training_run.features import features
 from simulator.training_run.fit import fit_coefficients
 from simulator.training_run.footprint import footprint

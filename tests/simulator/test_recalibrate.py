@@ -16,12 +16,8 @@ from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, predicted_s
 from shardwright.validate.groups import source_of
-from simulator.training_run.coefficients import (
-    KINDS,
-    CoefficientFile,
-    assign,
-    shipped_coefficients,
-)
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.features import features
 from simulator.training_run.interval import step_interval

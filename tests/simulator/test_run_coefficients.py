@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 
 from profiles.hardware.catalog import device_names, get_link, link_names
+from simulator.training_run.coefficient_kinds import KINDS, Kind
 from simulator.training_run.coefficient_owner import (
     _ARCHITECTURES,
     family_of,
     owner_of,
     processor_of,
 )
-from simulator.training_run.coefficients import (
-    KINDS,
-    CoefficientFile,
-    Kind,
-    assign,
-    shipped_coefficients,
-)
+from simulator.training_run.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.features import features
 from simulator.training_run.framework import framework_names
 from simulator.training_run.network_text import network_of

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.training_run.coefficients import KINDS, Assigned, assign
+from simulator.training_run.coefficient_kinds import KINDS
+from simulator.training_run.coefficients import Assigned, assign
 from simulator.training_run.features import Features, features
 from simulator.training_run.fit import Fitted, fit_coefficients
 from simulator.training_run.step_time import step_parts
