@@ -110,7 +110,7 @@ def measure_in_pipeline(
                under ZB-H1, for the part of each backward that is the gradients of weights
 
     Times are means over the middle half of the undisturbed steps (`quiet_steps`). Raises InputError
-    where the machine has one device or the model fewer blocks than devices (measure_blocks measures
+    where the machine has one device or the model fewer blocks than devices (measure_graphs measures
     those), RunError where a process fails.
     """
     if num_steps < 1:

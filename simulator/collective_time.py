@@ -38,9 +38,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from profiles.errors import UnknownNameError
 from profiles.hardware.collective_curve import ScaledCurves, bus_share
-from profiles.hardware.link import OPERATIONS
 
 # Peers that NCCL's grouped sends serve beside each other (its p2p schedule, src/enqueue.cc, eight
 # per round up to 2.22). That rounds follow each other at one latency each is assumed.
@@ -68,89 +66,6 @@ class Hop:
     torus_axes: int = 0
     curve: ScaledCurves | None = None
     loaded: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
-    """Two levels of a cluster as plain numbers; `fabric_of` (simulator.comm_cost) makes one from
-    the catalogue.
-
-    domain_size   devices that the inner level joins
-    *_rate        one direction per device (inner) or card (outer), bandwidth x efficiency
-    nics_shared_by   devices per network card
-    """
-
-    domain_size: int
-    inner_rate_bytes_per_s: float
-    inner_latency_s: float
-    outer_rate_bytes_per_s: float
-    outer_latency_s: float
-    outer_message_bytes_per_s: float = 0.0
-    nics_shared_by: int = 1
-    oversubscription: float = 1.0
-    direct_peers: int = 0
-    torus_axes: int = 0
-    curve: ScaledCurves | None = None
-
-
-def collective_time_s(
-    operation: str,
-    size_bytes: float,
-    *,
-    group_size: int,
-    group_per_node: int,
-    fabric: Fabric,
-    sharing: int = 1,
-) -> float:
-    """Seconds of `operation` on `group_size` devices, `group_per_node` of them in each domain.
-
-    size_bytes  the full buffer, as in profiles.hardware.link.LinkPoint
-    sharing     such groups of the same domains that communicate at the same time
-
-    >>> half = Fabric(domain_size=8, inner_rate_bytes_per_s=1e11, inner_latency_s=0.0,
-    ...               outer_rate_bytes_per_s=1e10, outer_latency_s=0.0)
-    >>> collective_time_s("all_gather", 8e9, group_size=8, group_per_node=8, fabric=half)
-    0.07
-    >>> collective_time_s("all_gather", 8e9, group_size=2, group_per_node=1, fabric=half)
-    0.4
-
-    Raises UnknownNameError for another operation.
-    """
-    if operation not in OPERATIONS:
-        raise UnknownNameError("operation", operation, OPERATIONS)
-    if group_size < 2 or (size_bytes <= 0 and operation != "barrier"):
-        return 0.0
-    inside = max(1, min(group_per_node, group_size, fabric.domain_size))
-    hops = []
-    if inside > 1:
-        share = direct_share(inside, fabric.direct_peers)
-        rate = fabric.inner_rate_bytes_per_s
-        hops.append(
-            Hop(
-                members=inside,
-                inside=1,
-                rate_bytes_per_s=rate * share,
-                message_bytes_per_s=rate * message_share(fabric.direct_peers, fabric.torus_axes),
-                latency_s=fabric.inner_latency_s,
-                torus_axes=fabric.torus_axes,
-                curve=fabric.curve,
-                loaded=min(inside * sharing, fabric.domain_size),
-            )
-        )
-    if group_size > inside:
-        shared = cards_shared(inside, sharing, fabric.domain_size, fabric.nics_shared_by)
-        shared *= fabric.oversubscription
-        message = fabric.outer_message_bytes_per_s or fabric.outer_rate_bytes_per_s
-        hops.append(
-            Hop(
-                members=-(-group_size // inside),
-                inside=inside,
-                rate_bytes_per_s=fabric.outer_rate_bytes_per_s * inside / shared,
-                message_bytes_per_s=message / shared,
-                latency_s=fabric.outer_latency_s,
-            )
-        )
-    return time_over(operation, float(size_bytes), tuple(hops))
 
 
 def direct_share(group_size: int, direct_peers: int) -> float:

@@ -13,14 +13,12 @@ import math
 from dataclasses import dataclass, replace
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_device, get_link, node_design
 from profiles.hardware.cluster import Cluster, Level
 from profiles.hardware.collective_curve import ScaledCurves, curves_on
 from profiles.hardware.fit import Curve, CurveValue, fit_curve
 from profiles.hardware.link import OPERATIONS, Link
 from profiles.sourced import Sourced
 from simulator.collective_time import (
-    Fabric,
     Hop,
     cards_shared,
     direct_share,
@@ -100,44 +98,6 @@ def price_collective(
         high_s=read.high * ratio * wider,
         method=method,
         source=level.link.bandwidth_bytes_per_s.source,
-    )
-
-
-def fabric_of(
-    device_name: str,
-    *,
-    domain_size: int | None = None,
-    inner_link: str | None = None,
-    outer_link: str | None = None,
-    nics_shared_by: int | None = None,
-    outer_efficiency: float | None = None,
-    oversubscription: float = 1.0,
-) -> Fabric:
-    """The numbers of `collective_time_s` for a device of the catalogue in its usual node.
-
-    Each argument replaces the usual design's; `outer_efficiency` is the share of the card that a
-    fabric reaches, the one number that whole runs may refit.
-    Raises UnknownNameError for a device or link that the catalogue lacks.
-    """
-    design = node_design(device_name)
-    inner = get_link(inner_link or design.inner_link)
-    outer = get_link(outer_link or design.outer_link)
-    bandwidth = outer.bandwidth_bytes_per_s.value
-    efficiency = outer_efficiency or outer.efficiency.value
-    message = outer.message_efficiency or outer.efficiency
-    name = get_device(device_name).name
-    return Fabric(
-        domain_size=domain_size or design.devices,
-        inner_rate_bytes_per_s=_rate(inner),
-        inner_latency_s=inner.latency_s.value,
-        outer_rate_bytes_per_s=bandwidth * efficiency,
-        outer_latency_s=outer.latency_s.value,
-        outer_message_bytes_per_s=bandwidth * min(efficiency, message.value),
-        nics_shared_by=nics_shared_by or design.outer_shared_by,
-        oversubscription=oversubscription,
-        direct_peers=inner.direct_peers,
-        torus_axes=inner.torus_axes,
-        curve=curves_on(name, inner.name, _rate(inner), inner.latency_s.value),
     )
 
 

@@ -17,8 +17,9 @@ from profiles.errors import DocumentError, UnknownNameError
 from profiles.published.run import FIGURES, RUN_COLUMNS, PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.predict_runs import predict_table, predicted_runs, row_of
-from shardwright.validate.predicted import PREDICTED_COLUMNS, read_predicted
+from shardwright.validate.predicted import PREDICTED_COLUMNS
 from simulator.training_run.predict_runs import predict_runs
+from tests.shardwright.predicted_file import read_predicted
 from tests.shardwright.test_cli import shardwright
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,10 @@ from profiles.hardware.catalog import get_cluster, get_device
 from profiles.hardware.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.collective_curve import load_curves
 from profiles.hardware.link import OPERATIONS
-from simulator.collective_time import Fabric, cards_shared, collective_time_s
-from simulator.comm_cost import fabric_of, price_collective
+from simulator.collective_time import cards_shared
+from simulator.comm_cost import price_collective
 from tests.simulator.hand_made import device, link
+from tests.simulator.two_level_fabric import Fabric, collective_time_s, fabric_of
 
 GB, MB = 1e9, 1e6
 PLAIN = Fabric(
