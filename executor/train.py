@@ -24,10 +24,10 @@ from executor.memory import peak_bytes
 from executor.mesh import Mesh, make_mesh
 from executor.planned_model import planned_model
 from executor.rank import Rank
-from executor.rank_errors import report_error
+from executor.rank_errors import run_rank
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
-from profiles.errors import MismatchError, RunError, ShardwrightError
+from profiles.errors import MismatchError, RunError
 from profiles.hardware.cpu_clock import DELAY_LIMIT
 from profiles.hardware.device import ReferencePoint
 from profiles.hardware.fingerprint import cpu_model
@@ -55,19 +55,7 @@ WARM_UP_STEPS = 2
 def main() -> None:
     """Run the rank; the exit status tells torchrun whether it failed."""
     options = _options(sys.argv[1:])
-    rank = int(os.environ.get("RANK", "0"))
-    code = 0
-    try:
-        _run(options)
-        if dist.is_initialized():
-            dist.barrier()
-    except BaseException as error:
-        code = error.exit_code if isinstance(error, ShardwrightError) else 1
-        report_error(options.errors, rank, error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A plain exit may abort in gloo's threads after DTensor was used.
-    os._exit(code)
+    run_rank(lambda: _run(options), options.errors)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -121,6 +109,7 @@ def _run(options: argparse.Namespace) -> None:
             references_after=after,
         )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
+    dist.barrier()
 
 
 def _start(options: argparse.Namespace) -> torch.device:

@@ -116,7 +116,7 @@ def fit_curve(
     log_y = _isotonic(raw, weights)
     # What merging and pooling moved is error at a measured point too: cold and hot caches, or
     # different ops filed under one name, are seen here.
-    moved = [abs(b - log_y[_index_of(log_x, a)]) for a, b in points]
+    moved = [abs(b - log_y[max(0, bisect_right(log_x, a + _SAME_X) - 1)]) for a, b in points]
     residuals, edge_error = _left_out(log_x, log_y, slope_below, slope_above)
     return Curve(
         log_x=log_x,
@@ -211,7 +211,3 @@ def _quantile(errors: list[float]) -> float:
     """
     rank = math.ceil(COVERAGE * (len(errors) + 1))
     return sorted(errors)[min(rank, len(errors)) - 1]
-
-
-def _index_of(log_x: tuple[float, ...], position: float) -> int:
-    return max(0, bisect_right(log_x, position + _SAME_X) - 1)

@@ -229,15 +229,13 @@ def _others(
     most axes, as many as a few seconds allow."""
     rules = {name: load_framework(name).rules for name in framework_names() if name != EXECUTOR}
     able = [name for name, each in rules.items() if each is not None]
-    names = sorted(able, key=lambda name: (-len(rules[name].axes), -_year(rules[name].date), name))
+    names = sorted(
+        able, key=lambda name: (-len(rules[name].axes), -int(rules[name].date[:4]), name)
+    )
     beside = replace(output, explain=False, quiet=True)
     limit_s = min(_BESIDE_S, request.time_limit_s)
     answers, _ = _by_framework(question, tuple(names[:_BESIDE]), request, beside, limit_s)
     return answers
-
-
-def _year(date: str) -> int:
-    return int(date[:4])
 
 
 def _instead_of(answer: LayoutFile, other: LayoutFile) -> LayoutFile:
