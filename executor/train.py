@@ -64,7 +64,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="", help="model, where it is not the plan's own name")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--check", action="store_true", help="compare gradients with one process")
-    parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument("--output", default="run.json")
     parser.add_argument("--errors", default="", help="folder for one error file per rank")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on a CPU")
@@ -85,9 +84,7 @@ def _run(options: argparse.Namespace) -> None:
     check = None
     if options.check:
         check = _check(plan, spec, mesh, device)
-    peak = -1.0
-    if not options.no_memory:
-        peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
+    peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
     rank = Rank(plan, spec, mesh, device, recorder)
     before = references_of_all(device)
     readings = []

@@ -43,7 +43,6 @@ def measure_graphs(
     threads_per_device: int = 1,
     num_samples: int = 16,
     progress: Progress = no_progress,
-    seed: int = 0,
 ) -> tuple[BlockPoint, ...]:
     """One point per distinct block of the model at each of its micro-batch sizes.
 
@@ -64,7 +63,7 @@ def measure_graphs(
     sizes = [_size_job(graph) for graph in graphs]
     answers = run_workers(
         "profiles.hardware.probe_blocks:run_blocks",
-        {"spec": encode(spec), "sizes": sizes, "num_samples": num_samples, "seed": seed},
+        {"spec": encode(spec), "sizes": sizes, "num_samples": num_samples},
         num_processes=num_processes,
         threads_per_process=threads_per_device,
         progress=progress,
@@ -105,7 +104,7 @@ def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         label = f"{spec.name}, micro-batch {size['micro_batch']}"
         forward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
         backward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
-        chain = _chain_of(spec, size, int(job["seed"]))
+        chain = _chain_of(spec, size)
         dist.barrier()
         for number, sample in enumerate(islice(chain, _WARM_UP + count)):
             if number >= _WARM_UP:
@@ -119,9 +118,7 @@ def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     return {"sizes": answers}
 
 
-def _chain_of(
-    spec: ModelSpec, size: Mapping[str, Any], seed: int
-) -> Generator[ChainSample, None, None]:
+def _chain_of(spec: ModelSpec, size: Mapping[str, Any]) -> Generator[ChainSample, None, None]:
     """Endless samples of the model at one micro-batch size, as training runs it."""
     built = build_model(
         spec,
@@ -129,7 +126,6 @@ def _chain_of(
         sequence_length=int(size["sequence_length"]),
         dtype=str(size["dtype"]),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        seed=seed,
     )
 
     def forward() -> Tensor:

@@ -22,7 +22,7 @@ from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from shardwright.answer_json import answer_json, frameworks_json, front_json
-from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answered
+from shardwright.answered import Answered, how_it_came_about, layout_answered
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
 from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
@@ -73,7 +73,7 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 def _give(
     answer: LayoutFile,
-    found: LayoutAnswered,
+    found: Answered[LayoutFile],
     others: list[LayoutFile],
     request: PlanRequest,
     output: AnswerOutput,
@@ -146,7 +146,7 @@ def _calibration(path: Path) -> Calibration:
 
 def _answered(
     question: LayoutQuestion, request: PlanRequest, output: AnswerOutput, limit_s: float
-) -> LayoutAnswered:
+) -> Answered[LayoutFile]:
     task = layout_task(question, explain=output.explain)
 
     def solve() -> LayoutFile:
