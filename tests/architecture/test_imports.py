@@ -29,7 +29,7 @@ HEAVY = {
     "ortools": ("planner/",),
     "ray": ("planner/ray_workers",),
     "numba": ("planner/",),
-    "matplotlib": (),
+    "matplotlib": ("shardwright/reports/print_figure",),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),
