@@ -108,17 +108,17 @@ def whole(x: Tensor) -> Tensor:
     return full.detach()
 
 
-def combined(parts: list[dict[str, Any]], tolerance: float = TOLERANCE) -> GradientCheck:
+def combined(parts: list[dict[str, Any]]) -> GradientCheck:
     """The check over all ranks; passes where losses and every gradient agree."""
     worst = max(parts, key=lambda part: part["worst"] if part["worst"] == part["worst"] else 1e30)
     losses = [part["loss"] for part in parts if part["loss"] is not None]
     loss = sum(losses) / len(losses)
     reference = parts[0]["reference_loss"]
     loss_error = abs(loss - reference) / max(abs(reference), 1e-30)
-    passed = worst["worst"] <= tolerance and loss_error <= tolerance
+    passed = worst["worst"] <= TOLERANCE and loss_error <= TOLERANCE
     return GradientCheck(
         passed=bool(passed),
-        tolerance=tolerance,
+        tolerance=TOLERANCE,
         loss=loss if math.isfinite(loss) else 1e30,
         reference_loss=reference,
         worst_relative_error=float(min(worst["worst"], 1e30)),

@@ -36,7 +36,6 @@ def command_for(
     model: str = "",
     steps: int = 10,
     check: bool = False,
-    memory: bool = True,
     output: str | Path = "run.json",
     threads: int = 1,
     timeout_s: float = 300.0,
@@ -54,7 +53,6 @@ def command_for(
     command += [f"--model={model}"] if model else []
     command += [f"--errors={errors}"] if errors else []
     command += ["--check"] if check else []
-    command += [] if memory else ["--no-memory"]
     return command
 
 
@@ -64,7 +62,6 @@ def run_plan(
     model: str = "",
     steps: int = 10,
     check: bool = False,
-    memory: bool = True,
     output: str | Path = "run.json",
     processes: int | None = None,
     threads: int | None = None,
@@ -102,7 +99,6 @@ def run_plan(
             model=model,
             steps=steps,
             check=check,
-            memory=memory,
             output=Path(output).resolve(),
             threads=threads,
             timeout_s=timeout_s,

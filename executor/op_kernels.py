@@ -47,9 +47,9 @@ class LocalCall:
     position: Position
     aside: Callable[[str], AbstractContextManager[None]]
 
-    def local_made(self, output: int = 0) -> Shape:
-        """Shape of the rank's part of an output."""
-        return self.position.local_shape(self.outputs[output].forward, self.made[output])
+    def local_made(self) -> Shape:
+        """Shape of the rank's part of the first output."""
+        return self.position.local_shape(self.outputs[0].forward, self.made[0])
 
     def split_axes(self, index: int, dim: int) -> tuple[int, ...]:
         """Axes that split a dim of an input."""

@@ -100,7 +100,6 @@ def measure_in_pipeline(
     threads_per_device: int = 1,
     num_steps: int = 12,
     progress: Progress = no_progress,
-    seed: int = 0,
 ) -> PipelineTimes:
     """One point per distinct block at each micro-batch size, from a pipeline over all devices.
 
@@ -110,13 +109,13 @@ def measure_in_pipeline(
                under ZB-H1, for the part of each backward that is the gradients of weights
 
     Times are means over the middle half of the undisturbed steps (`quiet_steps`). Raises InputError
-    where the machine has one device or the model fewer blocks than devices (measure_blocks measures
+    where the machine has one device or the model fewer blocks than devices (measure_graphs measures
     those), RunError where a process fails.
     """
     if num_steps < 1:
         raise InputError(f"a pipeline is measured for a step at least, asked for {num_steps}")
     sizes = sorted(set(micro_batches))
-    plans = [pipeline_plan(spec, traced, cluster, size, seed=seed) for size in sizes]
+    plans = [pipeline_plan(spec, traced, cluster, size) for size in sizes]
     split = [replace(plan, schedule="zb-h1") for plan in plans]
     job = {
         "spec": encode(spec),
@@ -174,9 +173,7 @@ def can_measure_in_pipeline(traced: TracedModel, cluster: Cluster) -> bool:
     return cpu and 1 < count <= len(traced.at(1, 1).chain)
 
 
-def pipeline_plan(
-    spec: ModelSpec, traced: TracedModel, cluster: Cluster, micro_batch: int, *, seed: int
-) -> Plan:
+def pipeline_plan(spec: ModelSpec, traced: TracedModel, cluster: Cluster, micro_batch: int) -> Plan:
     """1F1B over all devices in stages of about equal time, two micro-batches per device."""
     graph = traced.at(micro_batch, 1)
     count = cluster.num_devices
@@ -203,7 +200,6 @@ def pipeline_plan(
         micro_batch=micro_batch,
         schedule="1f1b",
         stages=even_stages(_block_seconds(graph, cluster), count),
-        seed=seed,
     )
 
 

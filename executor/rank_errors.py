@@ -1,23 +1,34 @@
-"""A rank's error as a file, with its time: the launcher tells which rank failed first."""
+"""How a rank ends: its error in a file, with its time, by which the launcher tells which rank
+failed first."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from profiles.document import write_text
 from profiles.errors import ShardwrightError
 
 
-def report_error(folder: str, rank: int, error: BaseException) -> None:
-    """Say it on stderr and, where a folder is given, in rank<N>.json there."""
-    text = "".join(traceback.format_exception(error))
-    sys.stderr.write(text)
-    sys.stderr.flush()
-    if folder:
+def run_rank(work: Callable[[], None], errors: str) -> NoReturn:
+    """Do the work and end the process; the exit status tells torchrun whether it failed.
+
+    errors  folder for rank<N>.json with the error, "" for none; stderr has it too
+    """
+    code = 0
+    try:
+        work()
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, ShardwrightError) else 1
+        text = "".join(traceback.format_exception(error))
+        sys.stderr.write(text)
+        rank = int(os.environ.get("RANK", "0"))
         entry = {
             "rank": rank,
             "time_s": time.time(),
@@ -26,4 +37,9 @@ def report_error(folder: str, rank: int, error: BaseException) -> None:
             "ours": isinstance(error, ShardwrightError),
             "traceback": text,
         }
-        write_text(Path(folder) / f"rank{rank}.json", json.dumps(entry))
+        if errors:
+            write_text(Path(errors) / f"rank{rank}.json", json.dumps(entry))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A plain exit may abort in gloo's threads after DTensor was used.
+    os._exit(code)

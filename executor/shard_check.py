@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import sys
 import time
 from collections import Counter
 from statistics import median
@@ -23,10 +22,10 @@ from torch.utils._pytree import tree_leaves
 from executor.check import TOLERANCE
 from executor.collective_count import CollectiveCount, Key
 from executor.op_replay import Replay
-from executor.rank_errors import report_error
+from executor.rank_errors import run_rank
 from executor.shard_position import make_position
 from profiles.document import read_document, write_document
-from profiles.errors import MismatchError, ShardwrightError
+from profiles.errors import MismatchError
 from profiles.model.build import BuiltModel, build_model
 from profiles.model.graph import DTYPE_BYTES
 from profiles.model.loaders import ModelSpec, resolve_model
@@ -51,29 +50,24 @@ def main() -> None:
     parser.add_argument("--errors", default="", help="folder for one error file per rank")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a rank may wait")
     options = parser.parse_args()
-    code = 0
-    try:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=options.timeout))
-        answer = read_document(options.file, OpShardingFile, schema=OP_SHARDING_SCHEMA)
-        spec = resolve_model(options.model or answer.model)
-        if spec.content_hash != answer.model_hash:
-            raise MismatchError(
-                f"{options.file} was made for another model: its hash is {answer.model_hash}, that "
-                f"of {spec.source} is {spec.content_hash}; make it again, or pass the right --model"
-            )
-        mesh = init_device_mesh("cpu", answer.mesh_sizes, mesh_dim_names=answer.mesh_names)
-        run = run_sharded(answer, spec, mesh, steps=options.steps)
-        if dist.get_rank() == 0:
-            write_document(options.output, run, schema=SHARDED_RUN_SCHEMA)
-        dist.barrier()
-    except BaseException as error:
-        code = error.exit_code if isinstance(error, ShardwrightError) else 1
-        report_error(options.errors, int(os.environ.get("RANK", "0")), error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A plain exit may abort in gloo's threads after DTensor was used.
-    os._exit(code)
+    run_rank(lambda: _run(options), options.errors)
+
+
+def _run(options: argparse.Namespace) -> None:
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=options.timeout))
+    answer = read_document(options.file, OpShardingFile, schema=OP_SHARDING_SCHEMA)
+    spec = resolve_model(options.model or answer.model)
+    if spec.content_hash != answer.model_hash:
+        raise MismatchError(
+            f"{options.file} was made for another model: its hash is {answer.model_hash}, that "
+            f"of {spec.source} is {spec.content_hash}; make it again, or pass the right --model"
+        )
+    mesh = init_device_mesh("cpu", answer.mesh_sizes, mesh_dim_names=answer.mesh_names)
+    run = run_sharded(answer, spec, mesh, steps=options.steps)
+    if dist.get_rank() == 0:
+        write_document(options.output, run, schema=SHARDED_RUN_SCHEMA)
+    dist.barrier()
 
 
 def traced_for(answer: OpShardingFile, spec: ModelSpec) -> Program:

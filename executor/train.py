@@ -24,10 +24,10 @@ from executor.memory import peak_bytes
 from executor.mesh import Mesh, make_mesh
 from executor.planned_model import planned_model
 from executor.rank import Rank
-from executor.rank_errors import report_error
+from executor.rank_errors import run_rank
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
-from profiles.errors import MismatchError, RunError, ShardwrightError
+from profiles.errors import MismatchError, RunError
 from profiles.hardware.cpu_clock import DELAY_LIMIT
 from profiles.hardware.device import ReferencePoint
 from profiles.hardware.fingerprint import cpu_model
@@ -55,19 +55,7 @@ WARM_UP_STEPS = 2
 def main() -> None:
     """Run the rank; the exit status tells torchrun whether it failed."""
     options = _options(sys.argv[1:])
-    rank = int(os.environ.get("RANK", "0"))
-    code = 0
-    try:
-        _run(options)
-        if dist.is_initialized():
-            dist.barrier()
-    except BaseException as error:
-        code = error.exit_code if isinstance(error, ShardwrightError) else 1
-        report_error(options.errors, rank, error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A plain exit may abort in gloo's threads after DTensor was used.
-    os._exit(code)
+    run_rank(lambda: _run(options), options.errors)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -76,7 +64,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="", help="model, where it is not the plan's own name")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--check", action="store_true", help="compare gradients with one process")
-    parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument("--output", default="run.json")
     parser.add_argument("--errors", default="", help="folder for one error file per rank")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on a CPU")
@@ -97,9 +84,7 @@ def _run(options: argparse.Namespace) -> None:
     check = None
     if options.check:
         check = _check(plan, spec, mesh, device)
-    peak = -1.0
-    if not options.no_memory:
-        peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
+    peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
     rank = Rank(plan, spec, mesh, device, recorder)
     before = references_of_all(device)
     readings = []
@@ -121,6 +106,7 @@ def _run(options: argparse.Namespace) -> None:
             references_after=after,
         )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
+    dist.barrier()
 
 
 def _start(options: argparse.Namespace) -> torch.device:

@@ -205,52 +205,35 @@ def _embedding(
     return Recognised(Embedding(padding), input, weight)
 
 
-def _convolution(dims: int, transposed: bool) -> Callable[..., Recognised | None]:
+# Torch's order of what follows the bias, of convolutions and of transposed ones.
+_STRAIGHT = ("stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
+
+
+def _convolution(dims: int, *, transposed: bool) -> Callable[..., Recognised | None]:
+    names = _TRANSPOSED if transposed else _STRAIGHT
+
     def many(value: Any) -> tuple[int, ...]:
         return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
 
     def read(
-        input: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        output_padding: Any,
-        groups: int,
+        input: Any, weight: Any, bias: Any = None, *settings: Any, **named: Any
     ) -> Recognised | None:
+        given = dict(zip(names, settings, strict=False)) | named
         # A text ("same") may pad the two ends unlike; one without a batch is left alone, too.
-        if isinstance(padding, str) or input.dim() != dims + 2:
+        if isinstance(given.get("padding"), str) or input.dim() != dims + 2:
             return None
         product = Convolution(
-            many(stride), many(padding), many(dilation), many(output_padding), transposed, groups
+            stride=many(given.get("stride", 1)),
+            padding=many(given.get("padding", 0)),
+            dilation=many(given.get("dilation", 1)),
+            output_padding=many(given.get("output_padding", 0)),
+            transposed=transposed,
+            groups=given.get("groups", 1),
         )
         return Recognised(product, input, weight, bias)
 
-    def straight(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Recognised | None:
-        return read(input, weight, bias, stride, padding, dilation, 0, groups)
-
-    def turned(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> Recognised | None:
-        return read(input, weight, bias, stride, padding, dilation, output_padding, groups)
-
-    return turned if transposed else straight
+    return read
 
 
 _READERS: dict[Callable[..., Any], Callable[..., Recognised | None]] = {

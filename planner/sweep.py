@@ -166,16 +166,6 @@ def sweep(
                 yield _row(posed, shelf.keep(posed, verdict.found), reused=False)
 
 
-def solve_here(solve: Callable[[str], str]) -> Workers:
-    """Workers that are this process: one job after the other."""
-
-    def work(jobs: Sequence[Job]) -> Iterator[Reply]:
-        for job in jobs:
-            yield Reply(key=job.key, text=solve(job.text))
-
-    return work
-
-
 def verdict_text(verdict: Verdict) -> str:
     """The verdict as one line of JSON."""
     return json.dumps(encode(verdict), sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Generic, TypeVar
 
 from planner.answer_cache import AnswerCache
 from planner.layout.layout_answer import LayoutFile
@@ -20,16 +21,18 @@ from shardwright.layout_task import LayoutTask, layout_key
 from shardwright.solve_task import Task, key_of, trace_task
 from simulator.plan_file import PlanFile
 
+A = TypeVar("A", PlanFile, LayoutFile)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Generic[A]):
     """An answer with its dollars, and how it came about.
 
     cached       it was found before; its search time is that of then
     interrupted  Ctrl-C ended the search: the best plan by then, with the gap by then
     """
 
-    answer: PlanFile
+    answer: A
     cached: bool = False
     interrupted: bool = False
 
@@ -41,7 +44,7 @@ def answered(
     price: Sourced | None,
     cache: AnswerCache | None,
     time_limit_s: float | None = None,
-) -> Answered:
+) -> Answered[PlanFile]:
     """The answer to a task.
 
     solve         the search, given the traced model; only asked where the cache has no answer
@@ -63,31 +66,23 @@ def answered(
     return Answered(answer=with_price(found, price), interrupted=bool(seen))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutAnswered:
-    """A layout with its dollars; `cached` where it was found before."""
-
-    answer: LayoutFile
-    cached: bool = False
-
-
 def layout_answered(
     task: LayoutTask,
     solve: Callable[[], LayoutFile],
     *,
     price: Sourced | None,
     cache: AnswerCache | None,
-) -> LayoutAnswered:
+) -> Answered[LayoutFile]:
     """The layout of a task at a price: the cache's where it has one, else solved, and kept where
     the search ended by itself."""
     key = layout_key(task)
     known = cache.find(key) if cache is not None else None
     if isinstance(known, LayoutFile):
-        return LayoutAnswered(answer=with_layout_price(known, price), cached=True)
+        return Answered(answer=with_layout_price(known, price), cached=True)
     found = solve()
     if cache is not None and found.status in ("optimal", "infeasible"):
         cache.keep(key, with_layout_price(found, None))
-    return LayoutAnswered(answer=with_layout_price(found, price))
+    return Answered(answer=with_layout_price(found, price))
 
 
 @contextmanager
@@ -111,13 +106,15 @@ def _noticing_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def how_it_came_about(found: Answered | LayoutAnswered, time_limit_s: float | None = None) -> str:
+def how_it_came_about(
+    found: Answered[PlanFile] | Answered[LayoutFile], time_limit_s: float | None = None
+) -> str:
     """What a reader of the answer must know of its making; empty where it was solved in full."""
     if found.cached:
         took = found.answer.search_time_s
         before = f", in {format_time(took)}" if took else ""  # a sweep's answers hold no times
         return f"Cache:  the same question was solved before{before}; --no-cache solves it again"
-    if isinstance(found, Answered) and found.interrupted:
+    if found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
     limited = time_limit_s is not None and found.answer.search_time_s >= 0.95 * time_limit_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from shardwright.validate.memory_fit import (
     predicted_bytes,
     ratios_by_regime,
 )
-from shardwright.validate.source_interval import coverage_by_source, source_intervals, step_bands
+from shardwright.validate.source_interval import source_intervals, step_bands
 from simulator.prediction import Interval
 from simulator.training_run.coefficient_kinds import KINDS
 from simulator.training_run.coefficients import (
@@ -223,6 +223,14 @@ def _peaks_elsewhere(path: Path, known: Mapping[str, Band]) -> dict[str, Band]:
 
 def _maker(name: str) -> str:
     return name.partition("-")[0]
+
+
+def coverage_by_source(table: FitTable, intervals: Iterable[Interval]) -> dict[str, float]:
+    """Share of each source's measured step times that lie in their intervals."""
+    inside: dict[str, list[bool]] = {}
+    for run, measured, band in zip(table.runs, table.measured_s, intervals, strict=True):
+        inside.setdefault(source_of(run.id), []).append(bool(band.low <= measured <= band.high))
+    return {name: float(np.mean(found)) for name, found in sorted(inside.items())}
 
 
 if __name__ == "__main__":

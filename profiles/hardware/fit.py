@@ -48,7 +48,6 @@ class Curve:
     """A monotone table y(x), piecewise linear in log-log; made by `fit_curve`.
 
     log_x, log_y       the merged points, ascending
-    slope_below, slope_above   log-log slopes outside the points
     log_error          half-width at a measured point, relative (in log y)
     log_residual       half-width between points, from leaving one out
     log_edge_error     error per e-fold of x when an end point was predicted from the others
@@ -57,8 +56,6 @@ class Curve:
 
     log_x: tuple[float, ...]
     log_y: tuple[float, ...]
-    slope_below: float
-    slope_above: float
     log_error: float
     log_residual: float
     log_edge_error: float
@@ -69,7 +66,7 @@ class Curve:
         if not (x > 0 and math.isfinite(x)):
             raise InputError(f"a curve can be read at finite x above 0 only, asked for {x!r}")
         position = math.log(x)
-        centre = _value(self.log_x, self.log_y, position, self.slope_below, self.slope_above)
+        centre = _value(self.log_x, self.log_y, position)
         outside = max(self.log_x[0] - position, position - self.log_x[-1], 0.0)
         if any(abs(position - known) <= _SAME_X for known in self.log_x):
             half_width, method = self.log_error, "measured"
@@ -91,15 +88,10 @@ def fit_curve(
     x: Sequence[float],
     y: Sequence[float],
     *,
-    slope_below: float = 0.0,
-    slope_above: float = 1.0,
     point_spread: float = 0.0,
 ) -> Curve:
     """The curve through the points (x, y), both above 0; exact at every point of increasing data.
 
-    slope_below, slope_above  log-log slopes outside the points. The defaults fit a time over a
-                  size: below the smallest size the latency floor holds (0), above the largest the
-                  rate holds (1), so that a rate is never extrapolated upwards.
     point_spread  relative half-width of a single point (its own measurement noise)
 
     Raises InputError for no points, unequal lengths and values that are not finite and above 0.
@@ -109,20 +101,18 @@ def fit_curve(
     for value in (*x, *y):
         if not (value > 0 and math.isfinite(value)):
             raise InputError(f"a curve's points must be finite and above 0, got {value!r}")
-    if min(slope_below, slope_above, point_spread) < 0:
-        raise InputError("slopes and spread of a curve must not be negative: more work, more time")
+    if point_spread < 0:
+        raise InputError("the spread of a curve's points must not be negative")
     points = sorted((math.log(a), math.log(b)) for a, b in zip(x, y, strict=True))
     log_x, raw, weights = _merged(points)
     log_y = _isotonic(raw, weights)
     # What merging and pooling moved is error at a measured point too: cold and hot caches, or
     # different ops filed under one name, are seen here.
-    moved = [abs(b - log_y[_index_of(log_x, a)]) for a, b in points]
-    residuals, edge_error = _left_out(log_x, log_y, slope_below, slope_above)
+    moved = [abs(b - log_y[max(0, bisect_right(log_x, a + _SAME_X) - 1)]) for a, b in points]
+    residuals, edge_error = _left_out(log_x, log_y)
     return Curve(
         log_x=log_x,
         log_y=log_y,
-        slope_below=slope_below,
-        slope_above=slope_above,
         log_error=max(math.log1p(point_spread), _quantile(moved)),
         log_residual=_quantile(residuals) if residuals else UNKNOWN_LOG_HALF_WIDTH,
         log_edge_error=edge_error,
@@ -130,18 +120,13 @@ def fit_curve(
     )
 
 
-def _value(
-    log_x: Sequence[float],
-    log_y: Sequence[float],
-    position: float,
-    slope_below: float,
-    slope_above: float,
-) -> float:
-    """log y at `position`, on the table or along the outer slopes."""
+def _value(log_x: Sequence[float], log_y: Sequence[float], position: float) -> float:
+    """log y of a time over a size: below the smallest size the latency floor holds, above the
+    largest the rate, so that a rate is never extrapolated upwards."""
     if position <= log_x[0]:
-        return log_y[0] - slope_below * (log_x[0] - position)
+        return log_y[0]
     if position >= log_x[-1]:
-        return log_y[-1] + slope_above * (position - log_x[-1])
+        return log_y[-1] + position - log_x[-1]
     right = bisect_right(log_x, position)
     left = right - 1
     share = (position - log_x[left]) / (log_x[right] - log_x[left])
@@ -180,12 +165,7 @@ def _isotonic(values: list[float], weights: list[float]) -> tuple[float, ...]:
     return tuple(mean for mean, _, length in blocks for _ in range(length))
 
 
-def _left_out(
-    log_x: tuple[float, ...],
-    log_y: tuple[float, ...],
-    slope_below: float,
-    slope_above: float,
-) -> tuple[list[float], float]:
+def _left_out(log_x: tuple[float, ...], log_y: tuple[float, ...]) -> tuple[list[float], float]:
     """Residuals of the inner points when left out, and the end points' error per unit of log x."""
     count = len(log_x)
     if count < 3:
@@ -194,7 +174,7 @@ def _left_out(
     for index in range(count):
         xs = log_x[:index] + log_x[index + 1 :]
         ys = log_y[:index] + log_y[index + 1 :]
-        error = abs(log_y[index] - _value(xs, ys, log_x[index], slope_below, slope_above))
+        error = abs(log_y[index] - _value(xs, ys, log_x[index]))
         if 0 < index < count - 1:
             residuals.append(error)
         else:
@@ -211,7 +191,3 @@ def _quantile(errors: list[float]) -> float:
     """
     rank = math.ceil(COVERAGE * (len(errors) + 1))
     return sorted(errors)[min(rank, len(errors)) - 1]
-
-
-def _index_of(log_x: tuple[float, ...], position: float) -> int:
-    return max(0, bisect_right(log_x, position + _SAME_X) - 1)

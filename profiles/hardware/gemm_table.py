@@ -114,15 +114,11 @@ def _held_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
     return time_s
 
 
-def _moved_bytes(table: GemmTable, m: Array, n: Array, k: Array) -> Array:
-    moved: Array = table.element_bytes * (m * k + k * n) + table.output_bytes * m * n
-    return moved
-
-
 def formula_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
     """The formula without its correction, anywhere."""
     power = table.overlap_power
-    memory_s = _moved_bytes(table, m, n, k) / table.bandwidth_bytes_per_s
+    moved_bytes = table.element_bytes * (m * k + k * n) + table.output_bytes * m * n
+    memory_s = moved_bytes / table.bandwidth_bytes_per_s
     math_s = _math_time_s(table, sm_count, m, n, k)
     longer, shorter = np.maximum(math_s, memory_s), np.minimum(math_s, memory_s)
     time_s: Array = table.launch_s + longer * (1.0 + (shorter / longer) ** power) ** (1.0 / power)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,51 +35,6 @@ _WARM_UP = 3
 _PROCESS_BYTES = 0.5 * 2**30
 
 
-def measure_blocks(
-    spec: ModelSpec,
-    micro_batches: Sequence[int],
-    *,
-    sequence_length: int,
-    dtype: str,
-    num_processes: int,
-    threads_per_device: int = 1,
-    num_samples: int = 16,
-    cache: Path | None = None,
-    progress: Progress = no_progress,
-    seed: int = 0,
-) -> tuple[BlockPoint, ...]:
-    """One point per distinct block of the model at each micro-batch size.
-
-    dtype        torch's name of the parameters' and activations' type
-    num_samples  counted micro-batches of every process per size; repeated blocks of one kind are
-                 further samples
-    cache        folder of traces, as for trace_model; the trace is that of this machine's kind of
-                 device (target `cpu`, or `gpu` where there is CUDA), so that kinds agree
-
-    Times are seconds of an undisturbed core (CPU time) where a device is one thread, else wall
-    time. Gradients accumulate in `.grad` and two micro-batches are alive, as in a pipeline stage.
-    Raises ModelError where the model does not fit into memory `num_processes` times, and RunError
-    where a process fails.
-    """
-    # Here, because the workers import this module too and trace nothing.
-    from profiles.model.traced import trace_model
-
-    target = "gpu" if torch.cuda.is_available() else "cpu"
-    traced = trace_model(
-        spec, sequence_length=sequence_length, dtype=dtype, target=target, cache=cache
-    )
-    graphs = [traced.at(micro_batch, 1) for micro_batch in sorted(set(micro_batches))]
-    return measure_graphs(
-        spec,
-        graphs,
-        num_processes=num_processes,
-        threads_per_device=threads_per_device,
-        num_samples=num_samples,
-        progress=progress,
-        seed=seed,
-    )
-
-
 def measure_graphs(
     spec: ModelSpec,
     graphs: Sequence[ModelGraph],
@@ -89,9 +43,18 @@ def measure_graphs(
     threads_per_device: int = 1,
     num_samples: int = 16,
     progress: Progress = no_progress,
-    seed: int = 0,
 ) -> tuple[BlockPoint, ...]:
-    """As `measure_blocks`, for graphs of the model that are already traced (tp = 1)."""
+    """One point per distinct block of the model at each of its micro-batch sizes.
+
+    graphs       of the model, traced (tp = 1) for this machine's kind of device
+    num_samples  counted micro-batches of every process per size; repeated blocks of one kind are
+                 further samples
+
+    Times are seconds of an undisturbed core (CPU time) where a device is one thread, else wall
+    time. Gradients accumulate in `.grad` and two micro-batches are alive, as in a pipeline stage.
+    Raises ModelError where the model does not fit into memory `num_processes` times, and RunError
+    where a process fails.
+    """
     if not graphs or num_samples < 1:
         raise InputError("measuring blocks needs a micro-batch size and a sample at least")
     for graph in graphs:
@@ -100,7 +63,7 @@ def measure_graphs(
     sizes = [_size_job(graph) for graph in graphs]
     answers = run_workers(
         "profiles.hardware.probe_blocks:run_blocks",
-        {"spec": encode(spec), "sizes": sizes, "num_samples": num_samples, "seed": seed},
+        {"spec": encode(spec), "sizes": sizes, "num_samples": num_samples},
         num_processes=num_processes,
         threads_per_process=threads_per_device,
         progress=progress,
@@ -141,7 +104,7 @@ def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         label = f"{spec.name}, micro-batch {size['micro_batch']}"
         forward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
         backward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
-        chain = _chain_of(spec, size, int(job["seed"]))
+        chain = _chain_of(spec, size)
         dist.barrier()
         for number, sample in enumerate(islice(chain, _WARM_UP + count)):
             if number >= _WARM_UP:
@@ -155,9 +118,7 @@ def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     return {"sizes": answers}
 
 
-def _chain_of(
-    spec: ModelSpec, size: Mapping[str, Any], seed: int
-) -> Generator[ChainSample, None, None]:
+def _chain_of(spec: ModelSpec, size: Mapping[str, Any]) -> Generator[ChainSample, None, None]:
     """Endless samples of the model at one micro-batch size, as training runs it."""
     built = build_model(
         spec,
@@ -165,7 +126,6 @@ def _chain_of(
         sequence_length=int(size["sequence_length"]),
         dtype=str(size["dtype"]),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        seed=seed,
     )
 
     def forward() -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +16,10 @@ from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from profiles.units import format_percent
-from shardwright.commands.output import note, show, write_or_print
-from shardwright.commands.predict_runs import predicted_runs, row_of
+from shardwright.commands.output import note, show
+from shardwright.commands.predict_runs import predicted_runs, write_predictions
 from shardwright.reports.terminal import table
-from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
+from shardwright.validate.predicted import PredictedRun
 from simulator.training_run.coefficients import assign, shipped_coefficients
 from simulator.training_run.complete import complete_run
 from simulator.training_run.features import features
@@ -199,15 +197,8 @@ def predict_calibrated(path: Path, output: Path, calibration_path: Path) -> None
     """`shardwright predict --runs --calibration`: the table of predictions; `-` is stdout."""
     made = loaded_calibration(calibration_path)
     runs = read_runs(path, lenient=True)
-    rows = calibrated_rows(runs, made)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(PREDICTED_COLUMNS)
-    for row in rows:
-        writer.writerow(row_of(row))
-    write_or_print(output, text.getvalue())
-    supported = sum(row.step_time_s is not None for row in rows)
-    note(f"predicted {supported} of {len(rows)} runs with {calibration_path}")
+    supported = write_predictions(output, calibrated_rows(runs, made))
+    note(f"predicted {supported} of {len(runs)} runs with {calibration_path}")
 
 
 def loaded_calibration(path: Path) -> Calibration:

@@ -22,7 +22,7 @@ from profiles.model.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from shardwright.answer_json import answer_json, frameworks_json, front_json
-from shardwright.answered import LayoutAnswered, how_it_came_about, layout_answered
+from shardwright.answered import Answered, how_it_came_about, layout_answered
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
 from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
@@ -73,7 +73,7 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 def _give(
     answer: LayoutFile,
-    found: LayoutAnswered,
+    found: Answered[LayoutFile],
     others: list[LayoutFile],
     request: PlanRequest,
     output: AnswerOutput,
@@ -146,7 +146,7 @@ def _calibration(path: Path) -> Calibration:
 
 def _answered(
     question: LayoutQuestion, request: PlanRequest, output: AnswerOutput, limit_s: float
-) -> LayoutAnswered:
+) -> Answered[LayoutFile]:
     task = layout_task(question, explain=output.explain)
 
     def solve() -> LayoutFile:
@@ -229,15 +229,13 @@ def _others(
     most axes, as many as a few seconds allow."""
     rules = {name: load_framework(name).rules for name in framework_names() if name != EXECUTOR}
     able = [name for name, each in rules.items() if each is not None]
-    names = sorted(able, key=lambda name: (-len(rules[name].axes), -_year(rules[name].date), name))
+    names = sorted(
+        able, key=lambda name: (-len(rules[name].axes), -int(rules[name].date[:4]), name)
+    )
     beside = replace(output, explain=False, quiet=True)
     limit_s = min(_BESIDE_S, request.time_limit_s)
     answers, _ = _by_framework(question, tuple(names[:_BESIDE]), request, beside, limit_s)
     return answers
-
-
-def _year(date: str) -> int:
-    return int(date[:4])
 
 
 def _instead_of(answer: LayoutFile, other: LayoutFile) -> LayoutFile:

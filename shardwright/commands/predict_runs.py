@@ -24,14 +24,18 @@ def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
     """
     runs = read_runs(path, lenient=True)
     found = traced_predictions(runs) if traced else predicted_runs(runs)
+    supported = write_predictions(output, found)
+    note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
+
+
+def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
+    """Writes the table, to stdout where the path is `-`; how many rows have a prediction."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PREDICTED_COLUMNS)
-    for prediction in found:
-        writer.writerow(row_of(prediction))
+    writer.writerows(map(row_of, found))
     write_or_print(output, text.getvalue())
-    supported = sum(prediction.status == OK for prediction in found)
-    note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
+    return sum(prediction.status == OK for prediction in found)
 
 
 def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:

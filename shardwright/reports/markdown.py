@@ -20,7 +20,7 @@ def signed_percent(error: float | None) -> str:
 def comparison_markdown(comparison: Comparison) -> str:
     """A table of predicted against measured."""
     lines = [
-        f"### {_safe(comparison.model)} on {_safe(comparison.cluster)}: predicted and measured",
+        f"### {safe(comparison.model)} on {safe(comparison.cluster)}: predicted and measured",
         "",
         "| | predicted | measured | error | CPU time | error |",
         "|---|---:|---:|---:|---:|---:|",
@@ -59,5 +59,6 @@ def verdict(comparison: Comparison) -> str:
     return f"{said} {drift}" if drift else said
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
+    """Text that cannot leave its cell: no bar, no tag, one line."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

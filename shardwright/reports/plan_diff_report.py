@@ -9,6 +9,7 @@ from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.plan_diff import Change, PlanDiff
+from shardwright.reports.markdown import safe
 from shardwright.reports.terminal import table
 
 EQUAL = "The two plans are equal."
@@ -36,10 +37,10 @@ def plan_diff_markdown(diff: PlanDiff) -> str:
     """The same as Markdown tables."""
     if diff.equal:
         return f"{EQUAL}\n"
-    lines = [_safe(_sentence(diff.reason)), ""]
+    lines = [safe(_sentence(diff.reason)), ""]
     for title, differences in _worded(diff):
         lines += [f"| {title} | before | after |", "|---|---|---|"]
-        lines += ["| " + " | ".join(map(_safe, words)) + " |" for words in differences] + [""]
+        lines += ["| " + " | ".join(map(safe, words)) + " |" for words in differences] + [""]
     for title, changes in _counted(diff):
         lines += [f"| {title} | before | after | change | |", "|---|---:|---:|---:|---:|"]
         lines += ["| " + " | ".join(_cells(change)) + " |" for change in changes] + [""]
@@ -88,7 +89,3 @@ def _quantity(value: float | None, unit: str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
-
-
-def _safe(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

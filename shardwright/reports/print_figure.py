@@ -37,8 +37,7 @@ def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | Non
     plan."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(
-            f"--figure {path}: matplotlib writes {', '.join(FORMATS)} here; give one of these "
-            "endings"
+            f"{path}: matplotlib writes {', '.join(FORMATS)} here; give one of these endings"
         )
     # No date in the file: equal inputs give equal bytes.
     metadata: dict[str, Any] = {

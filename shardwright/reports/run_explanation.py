@@ -141,6 +141,8 @@ def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType
     tensors = table("tensors of", "", ">bytes")
     for tensor in found.tensors:
         tensors.add_row(tensor.where, tensor.name, format_bytes(tensor.memory_bytes))
+    ships = not found.stack.endswith(".toml")
+    file = f"profiles/data/frameworks/{found.stack}.toml" if ships else found.stack
     parts: list[RenderableType] = [
         Text(
             f"peak memory {_interval(used, format_bytes)}, pipeline rank {found.rank}, "
@@ -153,14 +155,9 @@ def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType
         tensors,
         Text(
             "A layer's are those of one layer and micro-batch before recomputation. "
-            f"{_file_of(found.stack)} ({found.date}): {found.source}"
+            f"{file} ({found.date}): {found.source}"
         ),
     ]
     if found.refused:
         parts.append(Text(f"The stack would not run it: {found.refused}"))
     return parts
-
-
-def _file_of(framework: str) -> str:
-    ships = not framework.endswith(".toml")
-    return f"profiles/data/frameworks/{framework}.toml" if ships else framework

@@ -38,11 +38,11 @@ _NOTE = (
 )
 
 
-def accuracy_html(study: AccuracyStudy, *, worst: int = WORST) -> str:
+def accuracy_html(study: AccuracyStudy) -> str:
     """The page of the study: what the Markdown page says, behind two scatter plots."""
     # Markup in the text is escaped (html=False in this preset) and no address becomes a link.
     markdown = MarkdownIt("js-default")
-    head, *sections = accuracy_markdown(study, worst=worst).split("\n## ")
+    head, *sections = accuracy_markdown(study, worst=WORST).split("\n## ")
     body = [markdown.render(head), *_plots(study)]
     body += [f"<section>{markdown.render('## ' + text)}</section>" for text in sections]
     return "\n".join(

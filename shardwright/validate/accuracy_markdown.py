@@ -61,20 +61,14 @@ def accuracy_markdown(study: AccuracyStudy, *, worst: int = WORST) -> str:
 def _head(study: AccuracyStudy) -> str:
     whole = accuracy(study.rows)
     step = whole.step_time
-    return "\n".join(
-        [
-            "# Accuracy",
-            "",
-            "Predictions beside what others measured and published. An error is predicted over "
-            "measured minus one; means and medians are of absolute errors. Published figures "
-            "themselves agree to about 5 %.",
-            "",
-            f"{cell(study.table)}: {whole.rows} runs, {whole.measured} with a measured step time, "
-            f"{percent(whole.predicted_share)} predicted. Step time ({cell(study.judged)}): mean "
-            f"error {percent(step.mean_absolute)}, median {percent(step.median_absolute)}, bias "
-            f"{percent(step.bias, signed=True)}; the 90 % intervals hold "
-            f"{percent(step.interval_coverage)} of the rows.",
-        ]
+    return (
+        "# Accuracy\n\nPredictions beside what others measured and published. An error is "
+        "predicted over measured minus one; means and medians are of absolute errors. Published "
+        f"figures themselves agree to about 5 %.\n\n{cell(study.table)}: {whole.rows} runs, "
+        f"{whole.measured} with a measured step time, {percent(whole.predicted_share)} predicted. "
+        f"Step time ({cell(study.judged)}): mean error {percent(step.mean_absolute)}, median "
+        f"{percent(step.median_absolute)}, bias {percent(step.bias, signed=True)}; the 90 % "
+        f"intervals hold {percent(step.interval_coverage)} of the rows."
     )
 
 
@@ -112,7 +106,7 @@ def _sources(study: AccuracyStudy) -> str:
         "Spearman's among layouts of one workload. The last column is a baseline that runs every "
         "device at 45 % of its dense peak, recomputation counted. "
     )
-    return "\n".join(["## Step time by source", "", table(head, rows), "", note + said])
+    return _section("Step time by source", table(head, rows), note + said)
 
 
 def _targets(study: AccuracyStudy) -> str:
@@ -136,10 +130,10 @@ def _targets(study: AccuracyStudy) -> str:
         f"Reached (target), by the column {cell(study.judged)}; a target none of whose rows could "
         "be compared is not met."
     )
-    return "\n".join(["## Targets", "", table(head, lines, words=2), "", note, "", *_honest(study)])
+    return _section("Targets", table(head, lines, words=2), note, _honest(study))
 
 
-def _honest(study: AccuracyStudy) -> list[str]:
+def _honest(study: AccuracyStudy) -> str:
     found = honesty(study)
     low, high = INTERVALS_TARGET
     lines = [
@@ -164,7 +158,7 @@ def _honest(study: AccuracyStudy) -> list[str]:
             f"- Of the rows that state devices, tp and pp, {percent(found.coverage)} have a "
             f"prediction (target {percent(COVERAGE_TARGET)} or more)."
         )
-    return lines
+    return "\n".join(lines)
 
 
 def _memory(study: AccuracyStudy) -> str:
@@ -186,7 +180,7 @@ def _memory(study: AccuracyStudy) -> str:
     if not rows:
         return ""
     head = ["source", "n", "mean", "median", "bias", "intervals hold"]
-    return "\n".join(["## Peak memory by source", "", table(head, rows)])
+    return _section("Peak memory by source", table(head, rows))
 
 
 def _choices(study: AccuracyStudy) -> str:
@@ -212,7 +206,7 @@ def _choices(study: AccuracyStudy) -> str:
             f"accuracy {percent(fits.balanced_accuracy)} (target {percent(FITS_TARGET)}; RAPID-LLM "
             "claims 95 %)."
         )
-    return "\n".join(["## Choices", "", *lines]) if lines else ""
+    return _section("Choices", "\n".join(lines)) if lines else ""
 
 
 def _group(study: AccuracyStudy, name: str, key: Callable[[ComparedRun], str]) -> str:
@@ -223,7 +217,7 @@ def _group(study: AccuracyStudy, name: str, key: Callable[[ComparedRun], str]) -
         step = whole.step_time
         errors = f"{percent(step.mean_absolute)} / {percent(step.median_absolute)}"
         rows.append([cell(value), *_counts(whole), errors, *_quality(whole)])
-    return "\n".join([f"## Step time by {name}", "", table(head, rows)])
+    return _section(f"Step time by {name}", table(head, rows))
 
 
 def _worst(study: AccuracyStudy, count: int) -> str:
@@ -257,7 +251,7 @@ def _worst(study: AccuracyStudy, count: int) -> str:
     if not rows:
         return ""
     head = ["id", "model", "device", "layout", "devices", "measured", "predicted", "error"]
-    return "\n".join([f"## The {len(rows)} worst rows", "", table(head, rows, words=4)])
+    return _section(f"The {len(rows)} worst rows", table(head, rows, words=4))
 
 
 def _missing(study: AccuracyStudy) -> str:
@@ -269,7 +263,7 @@ def _missing(study: AccuracyStudy) -> str:
     rest = sum(count for _, count in listed[_MOST_REASONS:])
     if rest:
         lines.append(f"- {rest}: other reasons")
-    return "\n".join(["## Rows without a prediction", "", *lines])
+    return _section("Rows without a prediction", "\n".join(lines))
 
 
 def _peers() -> str:
@@ -288,21 +282,16 @@ def _peers() -> str:
         "`run`: the tool was run on these rows; `claimed`: what its authors say. Where the row "
         "counts are larger than ours, the table holds the part that ours was drawn from."
     )
-    return "\n".join(["## What others reach", "", table(head, rows, words=5), "", note])
+    return _section("What others reach", table(head, rows, words=5), note)
 
 
 def _reproduce(study: AccuracyStudy) -> str:
-    return "\n".join(
-        [
-            "## How to reproduce",
-            "",
-            "```",
-            study.command,
-            "```",
-            "",
-            f"This page was written by it on {cell(study.date)}.",
-        ]
-    )
+    written = f"This page was written by it on {cell(study.date)}."
+    return _section("How to reproduce", f"```\n{study.command}\n```", written)
+
+
+def _section(title: str, *paragraphs: str) -> str:
+    return "\n\n".join([f"## {title}", *paragraphs])
 
 
 def _mean_median(rows: Iterable[ComparedRun]) -> str:

@@ -7,10 +7,7 @@ left out, here of the other ones alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-
-import numpy as np
 
 from shardwright.validate.cross_fit import Array, FitTable
 from shardwright.validate.groups import source_of
@@ -71,11 +68,3 @@ def source_intervals(table: FitTable, fold_s: Array, source_s: Array) -> tuple[I
         step_interval(run, float(source_s[i]), known[sources[i]])
         for i, run in enumerate(table.runs)
     )
-
-
-def coverage_by_source(table: FitTable, intervals: Iterable[Interval]) -> dict[str, float]:
-    """Share of each source's measured step times that lie in their intervals."""
-    inside: dict[str, list[bool]] = {}
-    for run, measured, band in zip(table.runs, table.measured_s, intervals, strict=True):
-        inside.setdefault(source_of(run.id), []).append(bool(band.low <= measured <= band.high))
-    return {name: float(np.mean(found)) for name, found in sorted(inside.items())}

@@ -90,15 +90,16 @@ def accuracy(rows: Sequence[ComparedRun]) -> Accuracy:
 
 def step_time_summary(rows: Iterable[ComparedRun]) -> ErrorSummary:
     """The errors of the step time over the rows that have both."""
-    known = [(row.step_time_error, row.step_time_inside) for row in rows]
-    pairs = [(error, inside) for error, inside in known if error is not None]
-    return summarise([error for error, _ in pairs], [inside for _, inside in pairs])
+    return _summary((row.step_time_error, row.step_time_inside) for row in rows)
 
 
 def memory_summary(rows: Iterable[ComparedRun]) -> ErrorSummary:
     """The errors of the peak memory over the rows that have both."""
-    known = [(row.memory_error, row.memory_inside) for row in rows]
-    pairs = [(error, inside) for error, inside in known if error is not None]
+    return _summary((row.memory_error, row.memory_inside) for row in rows)
+
+
+def _summary(rows: Iterable[tuple[float | None, bool]]) -> ErrorSummary:
+    pairs = [(error, inside) for error, inside in rows if error is not None]
     return summarise([error for error, _ in pairs], [inside for _, inside in pairs])
 
 

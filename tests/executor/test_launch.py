@@ -127,16 +127,14 @@ def test_a_truncated_plan_says_so(tmp_path: Path) -> None:
 
 
 def test_the_command_names_every_choice() -> None:
-    command = command_for(
-        "p.json", world_size=4, model="m:f", steps=3, check=True, memory=False, threads=2
-    )
+    command = command_for("p.json", world_size=4, model="m:f", steps=3, check=True, threads=2)
     assert command[1:5] == [
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node=4",
     ]
-    for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check", "--no-memory"):
+    for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check"):
         assert flag in command
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError, ModelError, RunError
-from profiles.hardware.probe_blocks import measure_blocks, measure_graphs, training_bytes
+from profiles.hardware.probe_blocks import measure_graphs, training_bytes
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -151,21 +151,13 @@ def test_a_llama_from_its_config(tmp_path: Path) -> None:
             "max_position_embeddings": 256,
         },
     )
-    points = measure_blocks(
-        llama,
-        [2, 1],
-        sequence_length=128,
-        dtype="float32",
-        num_processes=2,
-        num_samples=8,
-        cache=tmp_path,
-    )
-    measured = {point.kind: point for point in points}
     # the kinds are those that a plan for a CPU cluster looks up
     graphs = [
         trace_graph(llama, micro_batch=size, sequence_length=128, dtype="float32", target="cpu")
         for size in (1, 2)
     ]
+    points = measure_graphs(llama, graphs, num_processes=2, num_samples=8)
+    measured = {point.kind: point for point in points}
     assert set(measured) == {block.kind for graph_ in graphs for block in graph_.kinds}
     one, two = (measured[graph_.blocks[-2].kind] for graph_ in graphs)
     assert one.label == two.label == "LlamaDecoderLayer"

@@ -1,4 +1,4 @@
-"""A prediction file, read back."""
+"""Reading what `predict --runs` wrote."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
+from shardwright.api import report
 from shardwright.reports.print_figure import FORMATS, print_figure, write_print_figure
 from tests.shardwright.fixed_pair import answer as fixed_plan_file
 from tests.shardwright.fixed_pair import run as fixed_measurement
@@ -17,6 +18,7 @@ def test_equal_inputs_give_equal_bytes(ending, tmp_path):
     write_print_figure(first, answer, measured)
     write_print_figure(second, answer, measured)
     assert first.read_bytes() == second.read_bytes()
+    assert report(answer, tmp_path / f"c{ending}", run=measured).read_bytes() == first.read_bytes()
     assert first.stat().st_size > 5_000
 
 

@@ -13,11 +13,11 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit_table
 from shardwright.validate.groups import source_of
 from shardwright.validate.source_interval import (
-    coverage_by_source,
     source_intervals,
     step_bands,
 )
 from simulator.training_run.interval import FEWEST
+from tools.derive_calibration import coverage_by_source
 
 SOURCES = ("llmf", "simumax-b200")
 

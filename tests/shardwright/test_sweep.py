@@ -28,7 +28,6 @@ from planner.sweep import (
     Reply,
     Workers,
     finished,
-    solve_here,
     sweep,
     verdict_of,
     with_price,
@@ -48,6 +47,7 @@ from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright
 from tests.shardwright.test_docs import fenced
+from tests.shardwright.workers_here import solve_here
 
 GRID = Grid(
     models=("tiny-llama-demo",),

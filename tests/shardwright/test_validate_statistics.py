@@ -175,14 +175,25 @@ def synthetic(ids: Sequence[str], truth: dict[str, Measured], seed: int) -> list
     rows: list[list[object]] = []
     for name in ids:
         if rng.random() < 0.05:
-            rows.append([name, *[""] * 7, "unsupported: made up", ""])
+            rows.append([name, *[""] * 7, "unsupported: made up", "", "", ""])
             continue
         known = truth.get(name, Measured(id=name))
         step = (known.step_time_s or 1.0) * rng.lognormvariate(0, 0.1)
         peak = (known.peak_memory_gib or 10.0) * rng.lognormvariate(0, 0.05)
         fits = int(rng.random() < 0.7)
         rows.append(
-            [name, step, step * 0.85, step * 1.15, peak, peak * 0.9, peak * 1.1, fits, "ok", ""]
+            [
+                name,
+                step,
+                step * 0.85,
+                step * 1.15,
+                peak,
+                peak * 0.9,
+                peak * 1.1,
+                fits,
+                "ok",
+                *[""] * 3,
+            ]
         )
     return rows
 

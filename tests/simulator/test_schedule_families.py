@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.bubble import bubble_rate, busiest_rank_s, longest_rank_s
+from simulator.bubble import longest_rank_s
 from simulator.durations import Durations
 from simulator.schedule import (
     Action,
@@ -26,6 +26,7 @@ from simulator.schedule import (
 from simulator.timeline import simulate
 from tests.oracles.held_activations import Kept, most_held
 from tests.oracles.schedule_csv import schedule_from_csv, to_csv
+from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 
 TWO_STAGES = ("zbv", "v-half", "v-min", "dualpipev")
 SEARCHED = ("zb-1p", "zb-2p")

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.bubble import bubble_rate, busiest_rank_s, longest_rank_s
+from simulator.bubble import longest_rank_s
 from simulator.durations import Durations
 from simulator.schedule import build_schedule
 from simulator.timeline import simulate
 from tests.oracles.schedule_csv import schedule_from_csv
+from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 
 
 def test_by_hand():
