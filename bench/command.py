@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from bench.process_age import process_age_s
-from planner.leave import INTERRUPTED, PIPE_CLOSED, heed_termination, leave
+from planner.many.leave import INTERRUPTED, PIPE_CLOSED, heed_termination, leave
 from profiles.errors import ShardwrightError
 
 SOLVER_THREAD = "strategy graph solver"

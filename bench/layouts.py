@@ -19,11 +19,11 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion, ground_of
 from planner.layout.layout_space import LayoutSpace, legal_layouts
 from planner.layout.prices import LayoutPrices
-from profiles.hardware.catalog import get_cluster
-from profiles.model.config_figures import figures_of_config
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
-from profiles.model.transformer import Transformer
-from simulator.training_run.coefficients import shipped_coefficients
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 QUESTIONS = (
     ("gpt3-175b", "128x8xa100-sxm-80gb", 1536, 2048),

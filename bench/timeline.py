@@ -7,9 +7,9 @@ from collections.abc import Generator
 import simpy
 
 from bench.best_of import best_of
-from simulator.action import Action
-from simulator.schedule import Schedule, build_schedule, dependencies
-from simulator.timeline import Durations, simulate
+from simulator.schedules.action import Action
+from simulator.schedules.schedule import Schedule, build_schedule, dependencies
+from simulator.schedules.timeline import Durations, simulate
 
 RANKS, MICRO_BATCHES = 16, 256
 # The timeline must be at least this many times faster than simpy on the same schedule.

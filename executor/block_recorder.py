@@ -1,6 +1,6 @@
 """Timing every block of a stage while the executor runs it: a recorder with stamps at the cuts.
 
-As profiles/hardware/probe_chain.py times a whole model, this times the blocks inside a stage's
+As probe/probe_chain.py times a whole model, this times the blocks inside a stage's
 actions. Forward: a stamp where the module that opens a block is called. Backward: the tensors that
 cross a cut pass through an identity whose backward stamps. What lies between the stamps and the
 ends of the action is the replay and torch's pipeline runtime. Where the backward is split, I is
@@ -20,8 +20,8 @@ from torch import nn
 
 from executor.recorder import Recorder
 from executor.stages import StageModule
-from profiles.hardware.cpu_clock import ClockReading, Sample, ThreadClock, between
-from profiles.hardware.probe_chain import through_cut
+from profiles.hardware.probe.cpu_clock import ClockReading, Sample, ThreadClock, between
+from profiles.hardware.probe.probe_chain import through_cut
 
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
@@ -184,7 +184,7 @@ class BlockRecorder(Recorder):
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
             # A tower's first block is given nothing that has a gradient: what runs backward until
-            # the next stamp is counted as its own (as profiles/hardware/probe_chain.py does).
+            # the next stamp is counted as its own (as profiles/hardware/probe/probe_chain.py does).
             stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
             ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, reached, ended)

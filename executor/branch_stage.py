@@ -30,9 +30,9 @@ from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, fake_state, units_of
 from executor.stages import Absent, StageModule, StopReplay
 from profiles.errors import MismatchError, RunError
-from profiles.model.build import BuiltModel
-from profiles.model.trace_expected_shapes import expected_shapes
-from profiles.model.trace_fakes import no_causal_mask
+from profiles.model.building.build import BuiltModel
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 
 
 def boundary_of(flow: DataFlow, cut: int) -> Boundary:

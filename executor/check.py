@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map_only
 
 from executor.rank import Rank
 from executor.starting_weights import build_meta, materialize, parameter_names
+from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
-from profiles.model.tensor_parallel_rules import is_transposed
-from profiles.model.trace_split_order import own_order
-from simulator.measurement import GradientCheck
-from simulator.plan import Plan
+from profiles.model.tracing.trace_split_order import own_order
+from simulator.values.measurement import GradientCheck
+from simulator.values.plan import Plan
 
 TOLERANCE = 1e-5
 

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from profiles.model.tensor_parallel_rules import is_transposed
-from profiles.model.trace_split_order import by_rank, split_dim
+from profiles.model.building.tensor_parallel_rules import is_transposed
+from profiles.model.tracing.trace_split_order import by_rank, split_dim
 
 
 class SplitLayer(ParallelStyle):

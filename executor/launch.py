@@ -19,12 +19,12 @@ from typing import Any
 from executor.planned_model import planned_model
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
-from profiles.hardware.allocator import KEEP_FREED_MEMORY
-from profiles.hardware.fingerprint import fingerprint_differences, fingerprint_of_machine
-from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.plan import Plan
-from simulator.plan_file import PlanFile, read_plan_file
-from simulator.runnable import why_not_runnable_plan
+from profiles.hardware.probe.allocator import KEEP_FREED_MEMORY
+from profiles.hardware.probe.fingerprint import fingerprint_differences, fingerprint_of_machine
+from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile, read_plan_file
+from simulator.values.runnable import why_not_runnable_plan
 
 _STEP = re.compile(r"^step (\d+)/(\d+)$")
 

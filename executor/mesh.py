@@ -1,4 +1,4 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.plan lays ranks out.
+"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays ranks out.
 
 A fourth axis of one process each lets FSDP2 keep fp32 weights beside bf16 copies where no
 parameter is sharded.
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from profiles.errors import MismatchError
-from simulator.plan import Plan
+from simulator.values.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from executor.conv1d_styles import SplitLayer
 from executor.mesh import Mesh
 from executor.stages import StageModule
-from profiles.model.tensor_parallel_rules import (
+from profiles.model.building.tensor_parallel_rules import (
     divide_attributes,
     is_transposed,
     matches,
     split_of,
 )
-from profiles.model.trace_local_sizes import use_local_sizes
-from simulator.plan import Plan
+from profiles.model.tracing.trace_local_sizes import use_local_sizes
+from simulator.values.plan import Plan
 
 # Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
 BUCKET_BYTES = 25 * 2**20

@@ -10,11 +10,11 @@ from statistics import fmean
 import numpy as np
 
 from profiles.errors import RunError
-from profiles.hardware.cpu_clock import DELAY_LIMIT
-from profiles.hardware.device import ActionOverhead, BlockPoint
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint
+from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.model.graph import ModelGraph
-from simulator.plan import Plan
-from simulator.schedule import build_schedule, dependencies
+from simulator.schedules.schedule import build_schedule, dependencies
+from simulator.values.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

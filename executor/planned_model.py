@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiles.errors import MismatchError
 from profiles.model.loaders import GIVEN, ModelSpec, resolve_model
-from simulator.plan import Plan
+from simulator.values.plan import Plan
 
 
 def planned_model(path: str | Path, plan: Plan, model: str = "") -> ModelSpec:

@@ -3,7 +3,7 @@
 One process per device trains the model under 1F1B, with the executor's replay, torch's pipeline
 runtime, messages, gradient accumulation and optimizer steps, and every block is timed where it
 runs. So a block's time holds its share of what training costs around it, which a block measured in
-a plain loop (profiles/hardware/probe_blocks.py) lacks. A few steps under ZB-H1 say how much of each
+a plain loop (probe/probe_blocks.py) lacks. A few steps under ZB-H1 say how much of each
 block's backward the gradients of its weights are.
 """
 
@@ -24,18 +24,18 @@ from executor.pipeline_times import (
 )
 from profiles.document import decode, encode
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import BlockPoint, ReferencePoint
-from profiles.hardware.probe_blocks import measure_graphs
-from profiles.hardware.probe_reference import combined_references, time_references
-from profiles.hardware.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.profile_file import with_blocks
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
+from profiles.hardware.probe.probe_blocks import measure_graphs
+from profiles.hardware.probe.probe_reference import combined_references, time_references
+from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
+from profiles.hardware.probe.profile_file import with_blocks
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
-from profiles.model.traced import TracedModel
-from simulator.block_cost import price_block
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from profiles.model.tracing.traced import TracedModel
+from simulator.traced.block_cost import price_block
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 
 # The first steps make gradients, optimizer states and connections; they are not counted.
 WARM_UP_STEPS = 2
@@ -66,7 +66,7 @@ def profile_model(
     progress: Progress = no_progress,
 ) -> Cluster:
     """The cluster with the model's blocks measured on it: in a pipeline where that can be, else in
-    a plain loop (profiles/hardware/probe_blocks.py).
+    a plain loop (profiles/hardware/probe/probe_blocks.py).
 
     traced  for this machine's kind of device. Raises what the two ways of measuring raise.
     """
@@ -267,7 +267,7 @@ def _run_pipeline(
     from executor.mesh import make_mesh
     from executor.rank import Rank
     from executor.train import train_step
-    from profiles.hardware.cpu_clock import delay_fraction
+    from profiles.hardware.probe.cpu_clock import delay_fraction
 
     recorder = BlockRecorder()
     rank = Rank(plan, spec, make_mesh(plan, "cpu"), torch.device("cpu"), recorder)

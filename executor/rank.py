@@ -32,10 +32,10 @@ from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.errors import MismatchError
-from profiles.model.build import BuiltModel
+from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
-from simulator.plan import Plan
-from simulator.schedule import build_schedule, schedule_kind
+from simulator.schedules.schedule import build_schedule, schedule_kind
+from simulator.values.plan import Plan
 
 LEARNING_RATE = 1e-4
 

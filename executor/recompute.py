@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from executor.split_backward import SplitBackward
 from executor.stages import StageModule
-from simulator.plan import Recompute
+from simulator.values.plan import Recompute
 
 
 def apply_recompute(stage: StageModule, kinds: tuple[Recompute, ...]) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from profiles.hardware.cpu_clock import (
+from profiles.hardware.probe.cpu_clock import (
     DELAY_LIMIT,
     Sample,
     between,

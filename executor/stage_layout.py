@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.uses_beside import UsesBeside
 from profiles.errors import MismatchError
-from profiles.model.build import BuiltModel
-from profiles.model.trace_expected_shapes import expected_shapes
-from profiles.model.trace_fakes import no_causal_mask
+from profiles.model.building.build import BuiltModel
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 
 
 @dataclass(frozen=True, slots=True)

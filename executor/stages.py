@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Layout
 from executor.uses_beside import Replaced
-from profiles.model.build import BuiltModel
+from profiles.model.building.build import BuiltModel
 
 
 class StopReplay(Exception):

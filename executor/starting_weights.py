@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from profiles.model.build import BuiltModel, build_model
+from profiles.model.building.build import BuiltModel, build_model
 from profiles.model.loaders import ModelSpec
 
 

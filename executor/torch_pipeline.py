@@ -22,7 +22,7 @@ from executor.parallelize import keep_gradient_sums
 from executor.stage_layout import Boundary
 from executor.stages import StageModule, model_arguments
 from profiles.errors import RunError
-from simulator.schedule import Schedule
+from simulator.schedules.schedule import Schedule
 
 ActionTimer = Callable[[str], Any]
 

@@ -28,26 +28,26 @@ from executor.rank_errors import run_rank
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
 from profiles.errors import MismatchError, RunError
-from profiles.hardware.cpu_clock import DELAY_LIMIT
-from profiles.hardware.device import ReferencePoint
-from profiles.hardware.fingerprint import cpu_model
-from profiles.hardware.probe_reference import (
+from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
+from profiles.hardware.probe.fingerprint import cpu_model
+from profiles.hardware.probe.probe_reference import (
     combined_references,
     middle_references,
     time_references,
 )
 from profiles.model.loaders import ModelSpec
-from simulator.measurement import (
+from simulator.values.measurement import (
     MEASUREMENT_SCHEMA,
     Measurement,
     RankSample,
     StageSample,
     StepSample,
 )
-from simulator.plan import Plan
-from simulator.plan_file import read_plan
-from simulator.prediction import Event
-from simulator.runnable import why_not_runnable_plan
+from simulator.values.plan import Plan
+from simulator.values.plan_file import read_plan
+from simulator.values.prediction import Event
+from simulator.values.runnable import why_not_runnable_plan
 
 WARM_UP_STEPS = 2
 

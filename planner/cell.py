@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.schedule import schedule_kind
+from simulator.schedules.schedule import schedule_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -8,7 +8,7 @@ from profiles.model.graph import ModelGraph
 
 
 class Traced(Protocol):
-    """As profiles.model.traced.TracedModel is."""
+    """As profiles.model.tracing.traced.TracedModel is."""
 
     name: str
     content_hash: str

@@ -16,10 +16,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _VALUES = {
-    "Workload": "simulator.workload",
-    "Plan": "simulator.plan",
-    "PlanFile": "simulator.plan_file",
-    "Prediction": "simulator.prediction",
+    "Workload": "simulator.values.workload",
+    "Plan": "simulator.values.plan",
+    "PlanFile": "simulator.values.plan_file",
+    "Prediction": "simulator.values.prediction",
     "LayoutFile": "planner.layout.layout_answer",
     "InputError": "profiles.errors",
     "ShardwrightError": "profiles.errors",

@@ -8,38 +8,38 @@ from typing import TYPE_CHECKING
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import TracedModel
-from shardwright.comparison import Comparison, compare_run
-from shardwright.opened_plan import OpenedPlan, open_plan
-from shardwright.places import local_profile, trace_cache
-from shardwright.plan_diff import PlanDiff, diff_plans
-from shardwright.python_plan import cluster as cluster
-from shardwright.python_plan import frameworks as frameworks
-from shardwright.python_plan import plan as plan
-from shardwright.python_plan import price_for as price_for
-from shardwright.python_plan import target_of as target_of
-from shardwright.python_plan import tp_degrees_for as tp_degrees_for
-from shardwright.python_plan import trace as trace
-from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
-from simulator.plan import Plan
-from simulator.plan_file import PlanFile
-from simulator.predict import predict as _predict
-from simulator.prediction import Prediction
-from simulator.stack import load_stack
-from simulator.workload import Workload
+from profiles.model.tracing.traced import TracedModel
+from shardwright.asking.opened_plan import OpenedPlan, open_plan
+from shardwright.asking.places import local_profile, trace_cache
+from shardwright.asking.python_plan import cluster as cluster
+from shardwright.asking.python_plan import frameworks as frameworks
+from shardwright.asking.python_plan import plan as plan
+from shardwright.asking.python_plan import price_for as price_for
+from shardwright.asking.python_plan import target_of as target_of
+from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
+from shardwright.asking.python_plan import trace as trace
+from shardwright.findings.comparison import Comparison, compare_run
+from shardwright.findings.plan_diff import PlanDiff, diff_plans
+from simulator.traced.predict import predict as _predict
+from simulator.traced.stack import load_stack
+from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
-    from shardwright.capacity import Fit
+    from shardwright.reports.capacity import Fit
 
 
 def fit(
     model: str, *, sequence_length: int | None = None, micro_batch: int = 1, precision: str = "bf16"
 ) -> Fit:
     """What a model is made of, and on which devices its training fits."""
-    from shardwright.capacity import fit_model
+    from shardwright.reports.capacity import fit_model
 
     traced = trace(model, sequence_length=sequence_length, precision=precision, tp_degrees=(1,))
     return fit_model(traced, micro_batch=micro_batch, precision=precision)
@@ -61,7 +61,7 @@ def shard(
 ) -> OpShardingFile:
     """One strategy per op of a model, or of one of its blocks, on a mesh of devices."""
     from planner.op_sharding.shard_model import ShardQuestion, shard_model
-    from profiles.model.traced_op_graph import traced_op_graph
+    from profiles.model.op_graphs.traced_op_graph import traced_op_graph
 
     spec = resolve_model(model)
     work = Workload(global_batch=1, sequence_length=sequence_length, precision=precision)
@@ -122,7 +122,7 @@ def profile(
 ) -> Cluster:
     """This machine, measured into a file that `cluster("local")` reads; with a model, its blocks
     too."""
-    from shardwright.machine_profile import profile_machine
+    from shardwright.asking.machine_profile import profile_machine
 
     return profile_machine(
         Path(output) if output is not None else local_profile(),
@@ -166,7 +166,7 @@ def run(
 
 def run_sharding(path: str | Path, *, steps: int = 3, output: str = "run.json") -> ShardedRun:
     """Run the placements in a file on this machine, beside one process."""
-    from executor.launch_sharding import run_sharding as _run
+    from executor.sharding.launch_sharding import run_sharding as _run
 
     return _run(path, steps=steps, output=output)
 
@@ -202,7 +202,7 @@ def report(
 
     A path that ends in .pdf, .png or .svg gets one page for print of a plan of our own executor.
     """
-    from shardwright.layout_explanation import explain_layout
+    from shardwright.findings.layout_explanation import explain_layout
     from shardwright.reports.html import report_html
     from shardwright.reports.layout_html import layout_html
     from shardwright.reports.print_figure import FORMATS, write_print_figure

@@ -56,7 +56,7 @@ app.command(epilog=machine.DEMO_EXAMPLES)(machine.demo)
 
 def main() -> None:
     """Entry point: the command, then the end of the process with its status."""
-    from planner.leave import heed_termination, leave
+    from planner.many.leave import heed_termination, leave
 
     heed_termination()
     try:
@@ -68,7 +68,7 @@ def main() -> None:
 
 def _run() -> None:
     """The command; turns errors into one paragraph on stderr and an exit status."""
-    from planner.leave import INTERRUPTED, PIPE_CLOSED
+    from planner.many.leave import INTERRUPTED, PIPE_CLOSED
     from profiles.errors import ShardwrightError
 
     try:

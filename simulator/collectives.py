@@ -41,8 +41,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.collective_curve import ScaledCurves, bus_share
-from profiles.hardware.link import OPERATIONS
+from profiles.hardware.catalogue.link import OPERATIONS
+from profiles.hardware.kernels.collective_curve import ScaledCurves, bus_share
 
 # Peers that NCCL's grouped sends serve beside each other (its p2p schedule, src/enqueue.cc, eight
 # per round up to 2.22). That rounds follow each other at one latency each is assumed.
@@ -112,7 +112,7 @@ NOTHING = CollectiveTime()
 def collective(operation: str, size_bytes: float, hops: Sequence[Hop]) -> CollectiveTime:
     """The time of an operation on a group over its levels; nothing without a level.
 
-    size_bytes  the full buffer, as in profiles.hardware.link.LinkPoint
+    size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
 
     >>> half = Hop(members=8, inside=1, rate_bytes_per_s=1e11, message_bytes_per_s=1e11,
     ...            latency_s=0.0)

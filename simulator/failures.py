@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 
 _DAY_S = 86400.0
 # Failures per device and second. Value: 419 unexpected interruptions in 54 days of 16,384 H100

@@ -1,5 +1,5 @@
 """Seconds of matmuls and attention on an accelerator, for traced and for described work alike: from
-the surfaces that were measured on it or on a relative (profiles/hardware/gemm_surface.py,
+the surfaces that were measured on it or on a relative (profiles/hardware/kernels/gemm_surface.py,
 attention_surface.py)."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import ShardwrightError
-from profiles.hardware.attention_surface import load_attention_surface
-from profiles.hardware.catalog import device_names, get_device
-from profiles.hardware.gemm_surface import load_surface
+from profiles.hardware.catalogue.catalog import device_names, get_device
+from profiles.hardware.kernels.attention_surface import load_attention_surface
+from profiles.hardware.kernels.gemm_surface import load_surface
 
 Array = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 
 
 def mfu(work_flop: float, step_s: Interval, peak_flop_per_s: float) -> Interval:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 
 
 def usd_per_million_tokens(

@@ -24,7 +24,7 @@ _CONTEXT.set_forkserver_preload(
         *(f"shardwright.commands.{name}" for name in ("plan", "predict", "shard", "sweep")),
         "shardwright.api",
         "shardwright.reports.terminal",
-        "planner.search",
+        "planner.search.search",
         "planner.layout.layout_plan",
         "ortools.sat.python.cp_model",
         "numba",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.hardware.collective_curve import bus_share
+from profiles.hardware.kernels.collective_curve import bus_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

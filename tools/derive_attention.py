@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.document import write_text
-from profiles.hardware.attention_surface import ATTENTION_SCHEMA, attention_path
-from profiles.hardware.attention_table import (
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.kernels.attention_surface import ATTENTION_SCHEMA, attention_path
+from profiles.hardware.kernels.attention_table import (
     AttentionShapes,
     AttentionTable,
     formula_time_s,
     shapes_of,
     table_time_s,
 )
-from profiles.hardware.catalog import get_device
-from profiles.hardware.held_out import HeldOut
-from profiles.hardware.log_grid import Array, LogGrid, no_correction
+from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
 from tools.compass_search import compass_search
 from tools.derive_gemm import DATE, SYSTEMS
 from tools.fit_log_grid import fit_log_grid

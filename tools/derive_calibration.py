@@ -31,18 +31,8 @@ from shardwright.validate.memory_fit import (
     ratios_by_regime,
 )
 from shardwright.validate.source_interval import source_intervals, step_bands
-from simulator.prediction import Interval
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import (
-    COEFFICIENTS_FILE,
-    COEFFICIENTS_SCHEMA,
-    CoefficientFile,
-)
-from simulator.training_run.fit import Fitted
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import framework_names, load_framework, memory_of
-from simulator.training_run.host_lead import HOST_LEAD_FILE, shipped_host_lead
-from simulator.training_run.interval import (
+from simulator.training_run.fit.fit import Fitted
+from simulator.training_run.fit.interval import (
     FEWEST,
     INTERVALS_FILE,
     INTERVALS_SCHEMA,
@@ -51,6 +41,16 @@ from simulator.training_run.interval import (
     bands,
     step_interval,
 )
+from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
+from simulator.training_run.framework.host_lead import HOST_LEAD_FILE, shipped_host_lead
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import (
+    COEFFICIENTS_FILE,
+    COEFFICIENTS_SCHEMA,
+    CoefficientFile,
+)
+from simulator.values.prediction import Interval
 
 
 def main() -> None:
@@ -129,13 +129,13 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
         source=f"step times of published runs: {', '.join(sources)}",
         method="hierarchical least squares of log(predicted / measured), Cauchy's loss, each run "
         "in the case (stalled or not) that it is nearer to; stall_any, _node, _tensor_node, _whole "
-        "and _alone by the likelihood of how often that happened (simulator/training_run/fit.py)",
+        "and _alone by the likelihood of how often that happened (fit/fit.py)",
         date=today,
         runs=int((table.weights > 0).sum()),
         residual=round(fitted.residual, 4),
     )
     lines = [
-        "# The coefficients of described runs; meanings in simulator/training_run/coefficients.py.",
+        "# The coefficients of described runs; meanings in step/coefficients.py.",
         "# Made by tools/derive_calibration.py; `runs` is the number of rows fitted",
         "# on, `residual` their mean absolute relative error. A name that ends in .* is the value",
         "# of its family or kind, for devices, stacks and networks without one of their own.",
@@ -162,7 +162,7 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
 def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> str:
     lines = [
         "# Bands of measured over predicted on rows that were left out, by regime",
-        "# (simulator/training_run/interval.py). Made by",
+        "# (simulator/training_run/fit/interval.py). Made by",
         "# tools/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
@@ -185,7 +185,7 @@ def host_lead_file(table: MemoryTable, today: str) -> str:
     launches = shipped_host_lead()
     lines = [
         "# Shares of runs whose host is ahead of its device, by regime, and by how many launches;",
-        "# what it means: simulator/training_run/host_lead.py. Made by",
+        "# what it means: simulator/training_run/framework/host_lead.py. Made by",
         "# tools/derive_calibration.py, but for the launches.",
         'schema = "shardwright/host-lead@1"',
         'source = "847 peaks of the Ultra-Scale sweep (nanotron on H100)"',

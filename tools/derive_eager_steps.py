@@ -22,20 +22,25 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from profiles.document import write_text
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import TracedModel, trace_model
+from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.api import cluster as cluster_of
-from simulator.block_cost import recomputed_ops
-from simulator.comm_cost import price_collective
-from simulator.in_step import EAGER_STEPS_FILE, EAGER_STEPS_SCHEMA, flash_2_seconds, matmul_seconds
-from simulator.op_cost import moved_cost, price_op
-from simulator.plan import Recompute
-from simulator.stack import load_stack
+from simulator.traced.block_cost import recomputed_ops
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import (
+    EAGER_STEPS_FILE,
+    EAGER_STEPS_SCHEMA,
+    flash_2_seconds,
+    matmul_seconds,
+)
+from simulator.traced.op_cost import moved_cost, price_op
+from simulator.traced.stack import load_stack
+from simulator.values.plan import Recompute
 
 Array = NDArray[np.float64]
 
@@ -51,7 +56,7 @@ class Parts:
     """What a run's step is made of, alone; [blocks, 2] seconds of forward and backward (with what
     is computed again in it) per micro-batch.
 
-    matmul_s    already as in a step (simulator/in_step.py): its coefficients are the device's
+    matmul_s    already as in a step (traced/in_step.py): its coefficients are the device's
     message_s   gathered parameters and summed gradients of each block
     optimizer_s once per step
     """
@@ -94,7 +99,7 @@ def main() -> None:
     attention, memory, exposed, step_ms = (float(f"{x:.3g}") for x in found)
     lines = [
         "# What kernels and messages of eager PyTorch take inside a step; meanings in",
-        "# simulator/in_step.py. Made by tools/derive_eager_steps.py.",
+        "# simulator/traced/in_step.py. Made by tools/derive_eager_steps.py.",
         f'schema = "{EAGER_STEPS_SCHEMA}"',
         f'source = "bf16 rows of {STACK} (mosaicml/llm-foundry, scripts/train/benchmarking), '
         f'traced as OPT without biases"',

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.document import write_text
-from profiles.hardware.catalog import get_device
-from profiles.hardware.gemm_surface import GEMM_SCHEMA, gemm_path
-from profiles.hardware.gemm_table import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.held_out import HeldOut
-from profiles.hardware.log_grid import Array, LogGrid, no_correction
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.kernels.gemm_surface import GEMM_SCHEMA, gemm_path
+from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
+from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
 from tools.compass_search import compass_search
 from tools.fit_log_grid import fit_log_grid
 from tools.held_out_errors import errors_of

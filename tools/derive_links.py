@@ -33,16 +33,16 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.hardware.catalog import get_link, node_design
-from profiles.hardware.collective_curve import (
+from profiles.hardware.catalogue.catalog import get_link, node_design
+from profiles.hardware.kernels.collective_curve import (
     COLLECTIVES_SCHEMA,
     CollectiveCurve,
     CollectiveCurves,
     bus_share,
     curves_path,
 )
-from profiles.hardware.fit import fit_curve
-from profiles.hardware.held_out import HeldOut
+from profiles.hardware.kernels.fit import fit_curve
+from profiles.hardware.kernels.held_out import HeldOut
 from tools.between_nodes import fit_between_nodes
 from tools.held_out_errors import errors_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from tools.derive_gemm import DATE, SYSTEMS, Rows, read_rows
 from tools.memory_rates import MEMORY_FILE, MEMORY_SCHEMA
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.hardware.catalog import device_names
-from profiles.hardware.prices import PRICE_FILE
+from profiles.hardware.catalogue.catalog import device_names
+from profiles.hardware.catalogue.prices import PRICE_FILE
 
 COLUMNS: tuple[str, ...] = (
     "device",

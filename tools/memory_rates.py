@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.hardware.catalog import DATA, get_device
-from profiles.hardware.relatives import relative_of
+from profiles.hardware.catalogue.catalog import DATA, get_device
+from profiles.hardware.catalogue.relatives import relative_of
 
 Array = NDArray[np.float64]
 

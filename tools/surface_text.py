@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.hardware.held_out import HeldOut
-from profiles.hardware.log_grid import LogGrid
+from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.log_grid import LogGrid
 
 
 def grid_text(grid: LogGrid, prefix: str) -> list[str]:

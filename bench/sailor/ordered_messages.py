@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from simulator.action import Action, ActionKind
-from simulator.durations import Durations
-from simulator.schedule import Schedule
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from bench.sailor.files import Curve, Group, Measurements, Run
 from bench.sailor.ordered_messages import rank_ends
 from profiles.errors import UnknownNameError
-from simulator.durations import Durations
-from simulator.mixed_replicas import MixedStep, Replica, mixed_step
-from simulator.schedule import build_schedule
+from simulator.mixed.mixed_replicas import MixedStep, Replica, mixed_step
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
 
 VALUE_BYTES = 4
 TRANSPORT_BUFFER_BYTES = 8 * 131072

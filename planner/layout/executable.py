@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from simulator.plan import Plan, Recompute, Stage
-from simulator.training_run.stage_share import stage_split
-from simulator.training_run.training_run import TrainingRun
-from simulator.workload import Workload
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import stage_split
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 
 _KINDS = {
     "none": Recompute.NONE,

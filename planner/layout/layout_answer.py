@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.failures import Reliability
-from simulator.prediction import Interval
-from simulator.training_run.axis_order import AXIS_ORDERS
-from simulator.training_run.run_conditions import LOW_PRECISIONS
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.prediction import Interval
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
 

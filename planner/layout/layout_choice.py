@@ -8,22 +8,22 @@ from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
 from planner.layout.layout_price import tokens_per_s
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
-from profiles.model.transformer import Transformer
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.failures import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.prediction import Interval
-from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.interval import (
+from simulator.training_run.fit.interval import (
     memory_interval,
     out_of_memory_probability,
     step_interval,
     widened,
 )
-from simulator.training_run.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.values.prediction import Interval
 
 
 def choice_of(

@@ -6,15 +6,15 @@ import itertools
 from dataclasses import replace
 
 from profiles.errors import InputError
-from profiles.hardware.catalog import node_design
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import Device
-from profiles.hardware.node_network import NodeNetwork, network_of_level, usual_network
-from profiles.model.transformer import Transformer
-from simulator.training_run.far_level import FarLevel
-from simulator.training_run.framework import FrameworkRules
-from simulator.training_run.training_run import TrainingRun
-from simulator.workload import MOST
+from profiles.hardware.catalogue.catalog import node_design
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.node_network import NodeNetwork, network_of_level, usual_network
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import FrameworkRules
+from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.workload import MOST
 
 # Light takes 0.1 ms for 20 km of fibre: a level of that latency joins sites, not nodes.
 _SITE_LATENCY_S = 1e-4

@@ -9,8 +9,8 @@ from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.layout_relax import layout_candidates
 from planner.layout.layout_search import NearMiss
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from simulator.training_run.coefficients import CoefficientFile
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.step.coefficients import CoefficientFile
 
 _RELAXATIONS = 3
 

@@ -16,10 +16,10 @@ from planner.layout.nearby_batches import nearby_batches
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
-from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.recalibrate import calibrated
+from simulator.training_run.fit.recalibrate import calibrated
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
 
 def plan_layout(

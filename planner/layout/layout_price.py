@@ -8,8 +8,8 @@ from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.sourced import Sourced
 from simulator.failures import delivered
 from simulator.money import usd_per_million_tokens
-from simulator.prediction import Interval
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.prediction import Interval
 
 
 def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:

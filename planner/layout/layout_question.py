@@ -13,13 +13,13 @@ from planner.layout.prices import LayoutPrices
 from planner.layout.run_option import AskedOptions, run_options, unoffered
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
-from profiles.model.transformer import Transformer
-from simulator.training_run.coefficients import CoefficientFile
-from simulator.training_run.framework import load_framework
-from simulator.training_run.recalibrate import Calibration
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.fit.recalibrate import Calibration
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import CoefficientFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
-from planner.other_clusters import larger_clusters, with_more_memory
 from planner.pinned_axes import flag_of
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.host import has_host
+from planner.search.other_clusters import larger_clusters, with_more_memory
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.host import has_host
 from profiles.units import format_bytes
-from simulator.training_run.framework import load_framework
+from simulator.training_run.framework.framework import load_framework
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
 from profiles.errors import InputError
-from simulator.training_run.footprint import Footprint, footprint
-from simulator.training_run.host_offload import host_memory_short
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.memory.footprint import Footprint, footprint
+from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.training_run.run.training_run import TrainingRun
 
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first), gap and seconds so far."""

@@ -10,11 +10,11 @@ from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.layout_relax import layout_candidates, with_offload
 from planner.layout.layout_space import LayoutSpace
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.host import has_host
-from simulator.training_run.coefficients import CoefficientFile
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.host import has_host
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import CoefficientFile
 
 
 def sensitivities(

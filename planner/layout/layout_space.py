@@ -22,9 +22,9 @@ from planner.layout.layouts import RECOMPUTE, SCHEDULES, Counts, Layouts
 from planner.layout.run_option import RunOption
 from planner.pinned_axes import check_axes, flag_of, pins_of
 from profiles.errors import InputError
-from profiles.model.transformer import Transformer
-from simulator.schedule import schedule_kind
-from simulator.training_run.framework import FrameworkRules
+from profiles.model.figures.transformer import Transformer
+from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.framework.framework import FrameworkRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.run_option import RunOption
-from simulator.recompute_kind import RECOMPUTE_KINDS
-from simulator.schedule import pipeline_names
-from simulator.training_run.training_run import TrainingRun
+from simulator.schedules.schedule import pipeline_names
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
 Counts = NDArray[np.int64]
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
-from simulator.in_flight import most_in_flight
-from simulator.schedule import schedule_kind
-from simulator.training_run.footprint import rank_footprint
-from simulator.training_run.training_run import TrainingRun
+from simulator.schedules.in_flight import most_in_flight
+from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.memory.footprint import rank_footprint
+from simulator.training_run.run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
 

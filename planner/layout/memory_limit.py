@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from planner.layout.layouts import Layouts
 from planner.tolerances import DEFAULT_FIT_RISK
-from simulator.training_run.interval import memory_margin
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.fit.interval import memory_margin
+from simulator.training_run.run.training_run import TrainingRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from planner.layout.layout_space import LayoutGround, LayoutSpace, Meshes, pipel
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
 from planner.layout.run_option import RunOption
-from simulator.schedule import schedule_kind
+from simulator.schedules.schedule import schedule_kind
 
 Array = NDArray[np.float64]
 

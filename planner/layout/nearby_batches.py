@@ -13,7 +13,7 @@ from planner.layout.layout_answer import NearbyBatch, layout_title
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.refined_layout import PricedLayout
 from profiles.errors import InputError
-from simulator.training_run.coefficients import CoefficientFile
+from simulator.training_run.step.coefficients import CoefficientFile
 
 # A batch that these divide leaves enough choice where no device is idle.
 _ROUND = 8

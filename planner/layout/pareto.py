@@ -19,11 +19,11 @@ from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
-from planner.other_clusters import cluster_name
+from planner.search.other_clusters import cluster_name
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
-from simulator.training_run.coefficients import CoefficientFile
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.step.coefficients import CoefficientFile
 
 
 def memory_front(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from planner.layout.executable import executable_plan
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
 from planner.traced import Traced
-from profiles.hardware.cluster import Cluster
-from simulator.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
-from simulator.training_run.run_prediction import Figures, run_prediction
-from simulator.workload import Workload
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.explain.run_prediction import Figures, run_prediction
+from simulator.values.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
+from simulator.values.workload import Workload
 
 
 def plan_of_layouts(

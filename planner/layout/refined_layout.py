@@ -12,11 +12,11 @@ from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.footprint import Footprint, footprint
-from simulator.training_run.host_offload import host_memory_short
-from simulator.training_run.stage_layers import stage_layers
-from simulator.training_run.step_time import StepParts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.memory.footprint import Footprint, footprint
+from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.step_time import StepParts
+from simulator.training_run.work.stage_layers import stage_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

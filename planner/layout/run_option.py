@@ -9,12 +9,12 @@ import itertools
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.device import PRECISION_TYPES, Device
-from simulator.training_run.axis_order import AXIS_ORDERS
-from simulator.training_run.compression import REDUCTIONS, compression_of
-from simulator.training_run.framework import FrameworkRules
-from simulator.training_run.run_conditions import LOW_PRECISIONS
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
+from simulator.training_run.framework.framework import FrameworkRules
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.compression import REDUCTIONS, compression_of
+from simulator.training_run.run.training_run import TrainingRun
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
 # AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.

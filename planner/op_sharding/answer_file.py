@@ -1,4 +1,4 @@
-"""The answer as a file that the executor can run (simulator/op_sharding_file.py)."""
+"""The answer as a file that the executor can run (simulator/values/op_sharding_file.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.rules import placement_rules
 from planner.op_sharding.solve_block import OpSharding
 from planner.op_sharding.strategies import Strategy, strategies_of
-from profiles.model.op_graph import OpGraph
-from simulator.op_sharding_file import (
+from profiles.model.op_graphs.op_graph import OpGraph
+from simulator.values.op_sharding_file import (
     Conversion,
     Message,
     PlacedCall,

@@ -31,7 +31,7 @@ from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
 from planner.op_sharding.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.uses import MOST_FORMS, Uses, layouts_read, uses_of
-from profiles.model.op_graph import OpGraph
+from profiles.model.op_graphs.op_graph import OpGraph
 
 NANOSECOND_S = 1e-9
 

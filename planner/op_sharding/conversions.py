@@ -8,8 +8,8 @@ from planner.op_sharding.flow import Layout, backward_of, forward_of
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy
 from planner.op_sharding.uses import layouts_read, makers_of, readers_of
-from profiles.model.op_graph import GraphTensor, OpGraph
-from simulator.op_sharding_file import Change, Conversion, PlacedTensor, Placements
+from profiles.model.op_graphs.op_graph import GraphTensor, OpGraph
+from simulator.values.op_sharding_file import Change, Conversion, PlacedTensor, Placements
 
 Between = Mapping[tuple[int, int], tuple[Layout, ...]]
 """Layouts for (block, tensor) that a tensor is brought into, its readers' and steps on the way."""

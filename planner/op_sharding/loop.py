@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.model.graph import DTYPE_BYTES
-from profiles.model.op_graph import GraphOp, GraphTensor
+from profiles.model.op_graphs.op_graph import GraphOp, GraphTensor
 
 Dims = tuple[int | None, ...]
 

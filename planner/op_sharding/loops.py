@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from planner.op_sharding import dim_loops, layer_loops, product_loops
 from planner.op_sharding.loop import Loop, OpCall
-from profiles.model.op_graph import GraphOp, GraphTensor
+from profiles.model.op_graphs.op_graph import GraphOp, GraphTensor
 
 
 def loops_of(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> tuple[Loop, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from planner.op_sharding.flow import SUMMANDS, WHOLE, Flow, sliced
 from planner.op_sharding.strategies import strategies_of
 from profiles.errors import InputError
-from profiles.model.op_graph import GraphOp, OpGraph
+from profiles.model.op_graphs.op_graph import GraphOp, OpGraph
 
 _BOUNDARY = ("layer_norm", "rms_norm")
 

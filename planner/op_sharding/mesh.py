@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import Device
-from simulator.comm_cost import price_collective
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
+from simulator.traced.comm_cost import price_collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +52,7 @@ class Mesh:
     def collective_s(self, operation: str, size_bytes: float, axis: int) -> float:
         """Seconds of a collective on one axis, all its groups at the same time.
 
-        size_bytes  the full buffer, as in profiles.hardware.link.LinkPoint
+        size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
         """
         return _seconds(self, operation, size_bytes, axis)
 

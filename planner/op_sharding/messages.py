@@ -10,8 +10,8 @@ from planner.op_sharding.conversions import weight_layouts
 from planner.op_sharding.flow import forward_of, shards
 from planner.op_sharding.resharding import operation_between
 from planner.op_sharding.strategies import Strategy
-from profiles.model.op_graph import GraphTensor, OpGraph
-from simulator.op_sharding_file import Change, Conversion, Message
+from profiles.model.op_graphs.op_graph import GraphTensor, OpGraph
+from simulator.values.op_sharding_file import Change, Conversion, Message
 
 
 def messages_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from profiles.errors import UnknownNameError
-from profiles.model.op_graph import OpGraph
+from profiles.model.op_graphs.op_graph import OpGraph
 
 
 def block_names(graph: OpGraph) -> dict[str, int]:

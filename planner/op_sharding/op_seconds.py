@@ -1,7 +1,7 @@
 """Seconds and bytes of an op under a strategy, on one rank.
 
 The traced kernels are shrunk to the rank's share and priced by the simulator
-(simulator/op_cost.py): matmuls, convolutions and attention by their shapes, all others by the bytes
+(traced/op_cost.py): matmuls, convolutions and attention by their shapes, all others by the bytes
 of the op's tensors that the rank holds over all of them.
 """
 
@@ -15,8 +15,8 @@ from planner.op_sharding.flow import Layout, backward_of, forward_of, shards
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.strategies import Strategy
 from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
-from profiles.model.op_graph import GraphOp, GraphTensor, OpGraph
-from simulator.op_cost import price_op
+from profiles.model.op_graphs.op_graph import GraphOp, GraphTensor, OpGraph
+from simulator.traced.op_cost import price_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def weight_sync_s(
 
 
 def _held_by_one(operation: str, full_bytes: float, ranks: int) -> float:
-    """An all-to-all is priced by what one rank holds (profiles/hardware/link.py)."""
+    """An all-to-all is priced by what one rank holds (profiles/hardware/catalogue/link.py)."""
     return full_bytes / ranks if operation == "all_to_all" else full_bytes
 
 

@@ -3,7 +3,7 @@
 On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scatter, S to another S
 an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication
 (DTensor's redistribute, torch.distributed.tensor documentation). Prices are the simulator's
-(simulator/comm_cost.py). On several axes one axis changes at a time, on the slices that the others
+(traced/comm_cost.py). On several axes one axis changes at a time, on the slices that the others
 leave, in the order that costs least; so too on one axis where a way round costs less. Of axes that
 split the same dim the inner ones cut what the outer ones left (DTensor's order of shards), so only
 the innermost of them can change by itself.
@@ -33,8 +33,8 @@ from planner.op_sharding.flow import (
     split_dim,
 )
 from planner.op_sharding.mesh import Mesh
-from profiles.model.op_graph import GraphTensor
-from simulator.op_sharding_file import Change, Placements
+from profiles.model.op_graphs.op_graph import GraphTensor
+from simulator.values.op_sharding_file import Change, Placements
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,9 @@ class Resharding:
             if other != axis and split_dim(placement) is not None:
                 size /= self.mesh.sizes[other]
         if operation == "all_to_all":
-            size /= self.mesh.sizes[axis]  # what one rank holds (profiles/hardware/link.py)
+            size /= self.mesh.sizes[
+                axis
+            ]  # what one rank holds (profiles/hardware/catalogue/link.py)
         return self.mesh.collective_s(operation, size, axis)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.op_sharding.flow import Layout, forward_of, split_dim
 from planner.op_sharding.solve_block import OpSharding, PlacedOp
 from profiles.errors import InputError
-from profiles.model.op_graph import OpGraph
+from profiles.model.op_graphs.op_graph import OpGraph
 
 _TEXT = {"R": "Replicate()", "P": "Partial()"}
 

@@ -20,17 +20,17 @@ from planner.op_sharding.one_block import block_graph, block_number
 from planner.op_sharding.op_seconds import Training
 from planner.op_sharding.solve_block import OpSharding, shard_ops
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from profiles.model.op_graph import OpGraph
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.op_graphs.op_graph import OpGraph
 from profiles.units import format_bytes, format_time
-from simulator.op_sharding_file import OpShardingFile, ShardingCost
+from simulator.values.op_sharding_file import OpShardingFile, ShardingCost
 
 _RELAXED_S, _HALVINGS = 1.5, 4
 GIB = 2.0**30
 _SOURCES = {
-    "kernels": "simulator/op_cost.py on the shapes that a rank holds: roofline of the device's "
+    "kernels": "traced/op_cost.py on the shapes that a rank holds: roofline of the device's "
     "data (shardwright catalog show DEVICE) over measured utilisation",
-    "collectives": "simulator/comm_cost.py on the cluster's levels: measured points, else ring "
+    "collectives": "traced/comm_cost.py on the cluster's levels: measured points, else ring "
     "and tree formulas",
     "weights": "16 bytes per element: bf16 weight and gradient, fp32 copy and two Adam states "
     "(Rajbhandari et al., ZeRO, SC 2020, section 3.1)",

@@ -27,7 +27,7 @@ from planner.op_sharding.strategies import Strategy
 from planner.op_sharding.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.uses import Uses
 from profiles.errors import InputError
-from profiles.model.op_graph import GraphOp, OpGraph
+from profiles.model.op_graphs.op_graph import GraphOp, OpGraph
 
 _PROGRAMME_S = 20.0
 _LAGRANGE_STEPS = 24

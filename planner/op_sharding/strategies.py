@@ -22,7 +22,7 @@ from planner.op_sharding.flow import (
 )
 from planner.op_sharding.loop import Exchange, Loop
 from planner.op_sharding.loops import loops_of, passes_partial
-from profiles.model.op_graph import GraphOp, OpGraph
+from profiles.model.op_graphs.op_graph import GraphOp, OpGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.op_sharding.flow import Layout
 from planner.op_sharding.strategies import Strategy
-from profiles.model.op_graph import OpGraph
+from profiles.model.op_graphs.op_graph import OpGraph
 
 # The most layouts that one tensor is brought into, by the number of mesh axes. Rounding to fewer
 # would forbid answers; with more axes the sets are too many, and two already let a tensor be kept

@@ -20,10 +20,7 @@ from shardwright.commands.output import note, show
 from shardwright.commands.predict_runs import predicted_runs, write_predictions
 from shardwright.reports.terminal import table
 from shardwright.validate.predicted import PredictedRun
-from simulator.training_run.coefficients import assign, shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.features import features
-from simulator.training_run.recalibrate import (
+from simulator.training_run.fit.recalibrate import (
     CALIBRATION_SCHEMA,
     METHOD,
     Calibration,
@@ -34,8 +31,11 @@ from simulator.training_run.recalibrate import (
     recalibrate,
     shipped_hash,
 )
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
 
 # Coefficients that moved by less are not worth a line.
 _LEAST_MOVE = 0.01
@@ -175,7 +175,7 @@ def calibration_text(made: Calibration) -> str:
         "# Coefficients of described runs, refitted to one cluster's own runs; they take the place",
         "# of the shipped ones: shardwright predict --runs RUNS.csv --calibration THIS. Errors are",
         "# mean absolute relative errors of the step time; meanings of the names are in",
-        "# simulator/training_run/coefficients.py.",
+        "# simulator/training_run/step/coefficients.py.",
         f'schema = "{CALIBRATION_SCHEMA}"',
         f'source = "{quoted}"',
         f'method = "{made.method}"',

@@ -6,7 +6,7 @@ import sys
 
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import catalog_rows, get_device
+from profiles.hardware.catalogue.catalog import catalog_rows, get_device
 from shardwright.commands.output import show
 from shardwright.reports import terminal
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping, to_json
 from profiles.errors import DocumentError, InputError, ToleranceError
+from shardwright.asking.opened_plan import open_plan
 from shardwright.commands.output import show, write_or_print
 from shardwright.commands.predict import write_reports
-from shardwright.comparison import compare_run, comparison_data
-from shardwright.opened_plan import open_plan
-from shardwright.plan_diff import diff_plans, plan_diff_data
+from shardwright.findings.comparison import compare_run, comparison_data
+from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
-from simulator.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.plan import PLAN_SCHEMA
+from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.values.plan import PLAN_SCHEMA
 
 
 def compare(

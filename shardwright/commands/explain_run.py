@@ -9,9 +9,9 @@ from profiles.published.run_table import read_runs
 from shardwright.commands.calibrate import loaded_calibration
 from shardwright.commands.output import show
 from shardwright.reports.run_explanation import explanation_report
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.explain_run import explain_run
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 
 def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:

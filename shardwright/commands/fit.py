@@ -6,15 +6,15 @@ import sys
 
 from profiles.document import encode, to_json
 from shardwright import api
+from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.commands.output import Heartbeat, note, show
-from shardwright.named_model import import_from_here, sample_of
 
 
 def fit(
     model: str, seq: int | None, micro_batch: int, precision: str, *, json_output: bool
 ) -> None:
     """`shardwright fit`."""
-    from shardwright.capacity import fit_model, fit_report
+    from shardwright.reports.capacity import fit_model, fit_report
 
     import_from_here(model)
     sample = sample_of(model, seq)

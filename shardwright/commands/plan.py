@@ -6,24 +6,24 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from planner.answer_cache import AnswerCache
+from planner.many.answer_cache import AnswerCache
 from profiles.document import to_json
 from profiles.errors import InfeasibleError, InputError, TraceError
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
-from shardwright.answer_json import answer_json
-from shardwright.answered import answered, how_it_came_about
+from shardwright.asking.answered import answered, how_it_came_about
+from shardwright.asking.executor_layouts import why_block_by_block
+from shardwright.asking.named_model import described_of, import_from_here, sample_of
+from shardwright.asking.places import answer_cache
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
+from shardwright.asking.questions import price_for
+from shardwright.asking.solve_task import task_of
 from shardwright.commands.output import Heartbeat, SearchProgress, note, show
-from shardwright.executor_layouts import why_block_by_block
-from shardwright.named_model import described_of, import_from_here, sample_of
-from shardwright.places import answer_cache
-from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
-from shardwright.questions import price_for
+from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
-from shardwright.solve_task import task_of
-from simulator.plan_file import PlanFile, write_plan_file
-from simulator.workload import Workload
+from simulator.values.plan_file import PlanFile, write_plan_file
+from simulator.values.workload import Workload
 
 
 def plan(request: PlanRequest, output: AnswerOutput) -> None:

@@ -7,42 +7,42 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from planner.answer_cache import AnswerCache
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
+from planner.many.answer_cache import AnswerCache
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError, InputError
-from profiles.hardware.catalog import get_cluster
-from profiles.hardware.cluster import Cluster
-from profiles.model.transformer import Transformer
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from shardwright.answer_json import answer_json, frameworks_json, front_json
-from shardwright.answered import Answered, how_it_came_about, layout_answered
+from shardwright.asking.answered import Answered, how_it_came_about, layout_answered
+from shardwright.asking.executor_layouts import EXECUTOR, executor_space, runnable_answer
+from shardwright.asking.layout_task import layout_task, solve_layout_task
+from shardwright.asking.named_model import described_of
+from shardwright.asking.opened_plan import write_layout
+from shardwright.asking.places import answer_cache
+from shardwright.asking.plan_options import first_precision
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
+from shardwright.asking.questions import price_for
 from shardwright.commands.output import SearchProgress, note, show
 from shardwright.commands.plan import provenance
-from shardwright.executor_layouts import EXECUTOR, executor_space, runnable_answer
-from shardwright.layout_task import layout_task, solve_layout_task
-from shardwright.named_model import described_of
-from shardwright.opened_plan import write_layout
-from shardwright.places import answer_cache
-from shardwright.plan_options import first_precision
-from shardwright.plan_request import AnswerOutput, PlanRequest, default_precision
-from shardwright.questions import price_for
+from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,
     front_report,
     largest_difference,
     layout_report,
 )
-from simulator.plan_file import write_plan_file
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.framework import framework_names, load_framework
-from simulator.training_run.recalibrate import Calibration, calibrated
+from simulator.training_run.fit.recalibrate import Calibration, calibrated
+from simulator.training_run.framework.framework import framework_names, load_framework
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.plan_file import write_plan_file
 
 ANY_STACK = "any"
 # What the best framework would bring is asked of so many, for so many seconds at most.

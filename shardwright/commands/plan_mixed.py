@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
-from planner.mixed_parts import only
-from planner.mixed_plan_search import plan_mixed
+from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
+from planner.heterogeneous.mixed_plan_search import plan_mixed
+from planner.search.mixed_parts import only
 from profiles.document import to_json, write_document
 from profiles.errors import InfeasibleError
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.answer_json import answer_json
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest
+from shardwright.asking.questions import price_for
+from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.commands.output import Heartbeat, note, show
 from shardwright.commands.plan import provenance, workload_of
-from shardwright.plan_request import AnswerOutput, PlanRequest
-from shardwright.questions import price_for
+from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
-from shardwright.solve_task import task_of, trace_task
-from simulator.plan_file import write_plan_file
-from simulator.stack import load_stack
+from simulator.traced.stack import load_stack
+from simulator.values.plan_file import write_plan_file
 
 
 def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json, write_text
 from profiles.errors import DocumentError, InputError
+from shardwright.asking.executor_layouts import EXECUTOR
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.commands.output import note, show
-from shardwright.executor_layouts import EXECUTOR
-from shardwright.named_model import import_from_here
-from shardwright.opened_plan import OpenedPlan, open_plan
 from shardwright.reports import terminal
-from simulator.measurement import Measurement
+from simulator.values.measurement import Measurement
 
 
 def predict(

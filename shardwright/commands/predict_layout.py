@@ -8,9 +8,9 @@ from pathlib import Path
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json, write_text
 from profiles.units import format_time
+from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.commands.output import note, show
-from shardwright.layout_explanation import chosen_run, explain_layout
-from shardwright.opened_plan import OpenedPlan
+from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
 

@@ -11,7 +11,7 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.output import note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
-from simulator.training_run.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 
 _GIB = 2**30
 
@@ -45,8 +45,8 @@ def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
 
 def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
     """The predictions of runs from the figures of traced modules, as the rows of a table."""
-    from shardwright.places import trace_cache
-    from simulator.training_run.traced_run import TracedRuns
+    from shardwright.asking.places import trace_cache
+    from simulator.training_run.reading.traced_run import TracedRuns
 
     altered = TracedRuns(cache=trace_cache())
     return tuple(_as_row(prediction) for prediction in predict_runs(runs, altered=altered))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from planner.space import parse_axis
+from planner.search.space import parse_axis
+from shardwright.asking.machine_profile import profile_machine
+from shardwright.asking.places import local_profile
 from shardwright.commands.output import Bar, note, show
-from shardwright.machine_profile import profile_machine
-from shardwright.places import local_profile
 
 
 def profile(

@@ -9,10 +9,10 @@ from rich.text import Text
 from profiles.document import read_mapping
 from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.opened_plan import open_plan
 from shardwright.commands.output import Bar, note, show
-from shardwright.named_model import import_from_here
-from shardwright.opened_plan import open_plan
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 
 
 def run(

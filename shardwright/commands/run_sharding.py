@@ -23,7 +23,7 @@ def run_sharded_file(
     timeout: str,
 ) -> None:
     """Run it beside one process and say what agrees; raises ToleranceError where something not."""
-    from executor.launch_sharding import run_sharding, sharding_command
+    from executor.sharding.launch_sharding import run_sharding, sharding_command
 
     if device != "cpu":
         raise InputError(

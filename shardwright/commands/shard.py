@@ -8,15 +8,15 @@ from pathlib import Path
 
 from profiles.document import encode, to_json, write_document
 from profiles.errors import InfeasibleError, InputError
-from profiles.hardware.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import parse_quantity
 from shardwright import api
+from shardwright.asking.named_model import import_from_here, sample_of
+from shardwright.asking.places import local_profile
 from shardwright.commands.output import Heartbeat, note, show
 from shardwright.commands.plan import provenance
-from shardwright.named_model import import_from_here, sample_of
-from shardwright.places import local_profile
 from shardwright.reports.sharding import sharding_report
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 
 
 def shard(

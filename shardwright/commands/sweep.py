@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.answer_cache import AnswerCache
-from planner.answer_folder import AnswerFolder
-from planner.local_workers import local_workers
-from planner.ray_workers import ray_workers
-from planner.sweep import Question, Row, Workers, has_plan, sweep
+from planner.many.answer_cache import AnswerCache
+from planner.many.answer_folder import AnswerFolder
+from planner.many.local_workers import local_workers
+from planner.many.ray_workers import ray_workers
+from planner.many.sweep import Question, Row, Workers, has_plan, sweep
 from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.units import format_time
 from shardwright import __version__
-from shardwright.axes import Axes
+from shardwright.asking.axes import Axes
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.places import answer_cache
+from shardwright.asking.questions import Grid, pose, questions_of, read_questions
 from shardwright.commands.output import Bar, note, show
-from shardwright.named_model import import_from_here
-from shardwright.places import answer_cache
-from shardwright.questions import Grid, pose, questions_of, read_questions
 from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
@@ -29,7 +29,7 @@ from shardwright.reports.sweep_table import (
     sweep_report,
 )
 
-SOLVE = "shardwright.solve_task:solve_text"
+SOLVE = "shardwright.asking.solve_task:solve_text"
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
 

@@ -23,8 +23,8 @@ from shardwright.validate.baseline import predict_baseline
 from shardwright.validate.compared import compare_runs
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column
-from simulator.prediction import Interval
-from simulator.training_run.footprint import GIB
+from simulator.training_run.memory.footprint import GIB
+from simulator.values.prediction import Interval
 
 IN_SAMPLE = "shipped"
 Folds = Callable[[Iterable[PublishedRun]], dict[str, str]]

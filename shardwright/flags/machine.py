@@ -124,6 +124,6 @@ def demo(
     ),
 ) -> None:
     """The whole way once on this machine: profile, plan, run on two processes, compare."""
-    from shardwright.demo import tour
+    from shardwright.commands.demo import tour
 
     tour(output)

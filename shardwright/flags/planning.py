@@ -166,8 +166,8 @@ def plan(
     """The best plan for a model on a cluster, with its bound and its runners-up. Or the plans of
     many models, clusters and prices: a sweep, into the folder -o. Missing folders are made."""
     from planner.layout.run_option import AskedOptions
-    from shardwright.axes import axes_of
-    from shardwright.plan_options import asked_options, need_stack, risk_of
+    from shardwright.asking.axes import axes_of
+    from shardwright.asking.plan_options import asked_options, need_stack, risk_of
 
     axes = axes_of(
         {
@@ -196,7 +196,7 @@ def plan(
     options = asked_options(choices, precision) if stack else AskedOptions()
     if not stack:
         need_stack(choices, precision)
-    from shardwright.places import local_profile
+    from shardwright.asking.places import local_profile
 
     profile_file = local or local_profile()
     if questions or workers or ray or "," in model + on + price:
@@ -244,9 +244,9 @@ def plan(
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     need_room_for(output)
     from planner.tolerances import DEFAULT_TIME_LIMIT_S
-    from profiles.hardware.catalog import get_cluster
+    from profiles.hardware.catalogue.catalog import get_cluster
+    from shardwright.asking.plan_request import AnswerOutput, PlanRequest
     from shardwright.commands.plan import plan as command
-    from shardwright.plan_request import AnswerOutput, PlanRequest
 
     limit_s = DEFAULT_TIME_LIMIT_S
     if time_limit:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from profiles.units import format_bytes
-from simulator.plan import Plan
-from simulator.prediction import Prediction
+from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 _MOST = 6  # tensors named at a cut; a UNet has a skip per level

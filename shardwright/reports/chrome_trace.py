@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.measurement import Measurement
-from simulator.prediction import Event, Prediction
+from simulator.values.measurement import Measurement
+from simulator.values.prediction import Event, Prediction
 
 PREDICTED, MEASURED = 1, 2
 _STREAMS = {"compute": 0, "send": 1, "collective": 2}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.comparison import Comparison, compare_run
+from shardwright.findings.breakdown import RankParts, measured_parts, predicted_parts
+from shardwright.findings.comparison import Comparison, compare_run
 from shardwright.reports.branch_stages import branch_rows
-from shardwright.reports.breakdown import RankParts, measured_parts, predicted_parts
 from shardwright.reports.markdown import quantity, signed_percent, verdict
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import COLOURS
@@ -23,11 +23,11 @@ from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.terminal import format_share, plan_title, stages_line
 from shardwright.reports.timeline_picture import timeline_picture
-from simulator.measurement import Measurement
-from simulator.plan import Plan
-from simulator.plan_file import PlanFile
-from simulator.prediction import Prediction
-from simulator.workload import Workload
+from simulator.values.measurement import Measurement
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
 
 MOST_RANKS = 16  # ranks with bars of their own
 MOST_STAGES = 64

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_choice import part_words
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.reports.html import fact, template
-from simulator.prediction import Interval
-from simulator.training_run.explain_run import RunExplanation
+from simulator.training_run.explain.explain_run import RunExplanation
+from simulator.values.prediction import Interval
 
 _COLOURS = (
     *("#4c78a8", "#d9534f", "#f2a65a", "#9d8fc7", "#f0b3b1", "#e5837f"),

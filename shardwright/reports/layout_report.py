@@ -9,12 +9,12 @@ from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.layout.layout_choice import part_words, slower_by
-from profiles.hardware.catalog import get_device
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table, usd_or_dash
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 
 
 def layout_report(answer: LayoutFile) -> RenderableType:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from profiles.units import format_bytes, format_time
-from shardwright.comparison import Comparison, Row
-from shardwright.drift import drift_sentence
+from shardwright.findings.comparison import Comparison, Row
+from shardwright.findings.drift import drift_sentence
 
 
 def quantity(value: float, unit: str) -> str:

@@ -19,8 +19,8 @@ from shardwright.reports.picture import (
     even_ticks,
     line,
 )
-from simulator.measurement import Measurement
-from simulator.prediction import MemorySample, Prediction, RankMemory
+from simulator.values.measurement import Measurement
+from simulator.values.prediction import MemorySample, Prediction, RankMemory
 
 HEIGHT = 260.0
 _TOP, _BOTTOM = 30.0, 24.0

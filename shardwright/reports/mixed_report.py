@@ -8,13 +8,17 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.mixed_answer import Compared, MixedPlanFile
-from planner.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
+from planner.heterogeneous.mixed_answer import Compared, MixedPlanFile
+from planner.heterogeneous.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import infeasible_report, stages_line, table, usd_heading
-from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
-from simulator.mixed_prediction import MixedPrediction, MixedStagePrediction, ReplicaPrediction
+from simulator.mixed.mixed_prediction import (
+    MixedPrediction,
+    MixedStagePrediction,
+    ReplicaPrediction,
+)
+from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 
 
 def mixed_report(answer: MixedPlanFile) -> RenderableType:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
-from shardwright.reports.breakdown import critical_rank, measured_parts, predicted_parts
+from shardwright.findings.breakdown import critical_rank, measured_parts, predicted_parts
 from shardwright.reports.picture import COLOURS
 from shardwright.reports.timeline_picture import kind_of
-from simulator.measurement import Measurement
-from simulator.plan_file import PlanFile
+from simulator.values.measurement import Measurement
+from simulator.values.plan_file import PlanFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

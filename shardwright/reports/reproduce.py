@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiles.document import content_hash
-from simulator.measurement import Measurement
-from simulator.plan import Plan, Recompute
+from simulator.values.measurement import Measurement
+from simulator.values.plan import Plan, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

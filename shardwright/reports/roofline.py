@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.device import Device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import Block, ModelGraph, Op, Phase
 from profiles.sourced import Sourced
-from simulator.block_cost import price_block, recomputed_ops
-from simulator.measurement import Measurement
-from simulator.op_cost import price_op
-from simulator.plan import Plan, Recompute
+from simulator.traced.block_cost import price_block, recomputed_ops
+from simulator.traced.op_cost import price_op
+from simulator.values.measurement import Measurement
+from simulator.values.plan import Plan, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from planner.layout.layout_choice import part_words
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table
-from simulator.training_run.explain_memory import MemoryExplanation
-from simulator.training_run.explain_run import IntervalUsed, RunExplanation
-from simulator.training_run.step_time import StepParts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.explain.explain_memory import MemoryExplanation
+from simulator.training_run.explain.explain_run import IntervalUsed, RunExplanation
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.step_time import StepParts
 
 _SHOWS = {
     "allocated": "allocated by torch",

@@ -11,7 +11,7 @@ from rich.text import Text
 from profiles.units import format_bytes, format_count, format_percent, format_time
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table
-from simulator.op_sharding_file import (
+from simulator.values.op_sharding_file import (
     Message,
     OpShardingFile,
     PlacedTensor,

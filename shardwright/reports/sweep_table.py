@@ -16,12 +16,12 @@ from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_price import tokens_per_s
-from planner.sweep import Answer, Row, has_plan
+from planner.many.sweep import Answer, Row, has_plan
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
 from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.terminal import plan_title, table, usd_heading
-from simulator.plan_file import PlanFile
+from simulator.values.plan_file import PlanFile
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
 # What `--sort` takes: the column, and whether the largest comes first.

@@ -14,8 +14,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from profiles.hardware.catalog import CatalogRow
-from profiles.hardware.device import Device
+from profiles.hardware.catalogue.catalog import CatalogRow
+from profiles.hardware.catalogue.device import Device
 from profiles.units import (
     format_bytes,
     format_count,
@@ -25,13 +25,13 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.comparison import Comparison
+from shardwright.findings.comparison import Comparison
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
 from shardwright.reports.markdown import cells, verdict
-from simulator.plan import Plan
-from simulator.plan_file import PlanFile
-from simulator.prediction import Interval, Prediction
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Interval, Prediction
 
 WIDTH = 100
 

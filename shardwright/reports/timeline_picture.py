@@ -19,7 +19,7 @@ from shardwright.reports.picture import (
     even_ticks,
     line,
 )
-from simulator.prediction import Event
+from simulator.values.prediction import Event
 
 _LANE, _BAR, _SEND = 29.0, 19.0, 3.0
 MOST_RANKS = 16  # lanes per group: more would not be told apart on a screen

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from shardwright.validate.predicted import PredictedRun
 

@@ -15,13 +15,13 @@ from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import source_of
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.targets import utilisation
-from simulator.training_run.coefficients import Assigned, assign
-from simulator.training_run.complete import complete_run
-from simulator.training_run.features import Features, features
-from simulator.training_run.fit import Fitted, fit_coefficients
-from simulator.training_run.framework import load_framework
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.fit.fit import Fitted, fit_coefficients
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import Assigned, assign
+from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.step_time import step_parts
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 
 SILENT = "not stated"

@@ -16,18 +16,22 @@ from numpy.typing import NDArray
 from profiles.errors import ShardwrightError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
-from simulator.prediction import Interval
-from simulator.training_run.complete import complete_run
-from simulator.training_run.footprint import GIB, footprint
-from simulator.training_run.framework import FrameworkMemory, memory_of
-from simulator.training_run.host_lead import fitted_shares, lead_regimes, shipped_host_lead
-from simulator.training_run.interval import bands, memory_interval, memory_regimes_of
-from simulator.training_run.reserved_peak import (
+from simulator.training_run.fit.interval import bands, memory_interval, memory_regimes_of
+from simulator.training_run.framework.framework import FrameworkMemory, memory_of
+from simulator.training_run.framework.host_lead import (
+    fitted_shares,
+    lead_regimes,
+    shipped_host_lead,
+)
+from simulator.training_run.memory.footprint import GIB, footprint
+from simulator.training_run.nanotron.reserved_peak import (
     SMALL_TENSORS_BYTES,
     likelier_bytes,
     program_peak,
 )
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.prediction import Interval
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from shardwright.validate.cross_fit import Array, FitTable
 from shardwright.validate.groups import source_of
-from simulator.prediction import Interval
-from simulator.training_run.interval import (
+from simulator.training_run.fit.interval import (
     UNSEEN,
     Band,
     bands,
@@ -20,6 +19,7 @@ from simulator.training_run.interval import (
     step_interval,
     step_regimes_of,
 )
+from simulator.values.prediction import Interval
 
 
 def step_bands(

@@ -16,8 +16,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from simulator.action import Action, ActionKind
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 _PERIOD = 6  # slots between micro-batches: two each of F, I and W
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT

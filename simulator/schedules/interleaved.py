@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from profiles.errors import InputError
-from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import backward, forward
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 
 def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:

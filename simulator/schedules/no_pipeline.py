@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from profiles.errors import InputError
-from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import backward, forward
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 
 @register(ScheduleKind(name="none", closed_form=True, held=lambda p, m, v: ((1,),) * p))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from simulator.action import backward, forward
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import backward, forward
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 
 @register(

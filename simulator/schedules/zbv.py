@@ -7,8 +7,14 @@ most 2 p halves of a micro-batch, a half being one of its two stages.
 
 from __future__ import annotations
 
-from simulator.action import Action, ActionKind
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 

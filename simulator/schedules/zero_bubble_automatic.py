@@ -16,9 +16,15 @@ import itertools
 from dataclasses import dataclass, field
 
 from profiles.errors import InputError
-from simulator.action import Action, ActionKind
-from simulator.durations import Durations
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 _ROUNDING = 1e-9  # of memory sums of fractions
 

@@ -12,9 +12,15 @@ after another, and end so too, as no rank waits for the others before its optimi
 
 from __future__ import annotations
 
-from simulator.action import Action, backward_input, backward_weight, forward
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
+from simulator.schedules.action import Action, backward_input, backward_weight, forward
 from simulator.schedules.interleaved import microbatches_per_round, turns
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
 
 Turns = list[tuple[int, int]]
 

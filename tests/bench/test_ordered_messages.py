@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from bench.sailor.ordered_messages import rank_ends
 from profiles.errors import InputError
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 
 
 def durations(forward, backward, send=None):

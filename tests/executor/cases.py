@@ -9,8 +9,8 @@ from typing import Any
 
 from profiles.document import encode
 from profiles.model.loaders import resolve_model
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 from tests.executor.gradient_job import check_plans
 from tests.executor.processes import run_ranks
 

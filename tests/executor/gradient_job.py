@@ -18,7 +18,7 @@ from executor.rank import Rank
 from executor.recorder import Recorder
 from profiles.document import decode
 from profiles.model.loaders import ModelSpec, resolve_model
-from simulator.plan import Plan
+from simulator.values.plan import Plan
 
 
 def rounding(

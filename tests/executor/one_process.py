@@ -13,9 +13,9 @@ from executor.check import reference_gradients
 from executor.stage_layout import layout_of
 from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
-from profiles.model.build import BuiltModel
+from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import resolve_model
-from simulator.plan import Plan
+from simulator.values.plan import Plan
 
 
 def worst_error(plan: Plan) -> float:

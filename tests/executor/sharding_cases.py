@@ -15,12 +15,12 @@ from planner.op_sharding.megatron import megatron_kinds
 from planner.op_sharding.one_block import block_graph, block_number
 from planner.op_sharding.shard_model import axis_names
 from planner.op_sharding.strategies import Strategy, strategies_of
-from profiles.hardware.catalog import get_cluster
-from profiles.model.build import build_model
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
-from profiles.model.op_graph import OpGraph
-from profiles.model.trace_op_graph import trace_op_graph
-from simulator.op_sharding_file import OpShardingFile
+from profiles.model.op_graphs.op_graph import OpGraph
+from profiles.model.op_graphs.trace_op_graph import trace_op_graph
+from simulator.values.op_sharding_file import OpShardingFile
 from tests.executor.cases import TINY_GPT2, TINY_LLAMA
 
 MODELS = {

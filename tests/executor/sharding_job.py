@@ -11,10 +11,10 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from executor.shard_check import run_sharded, traced_for
+from executor.sharding.shard_check import run_sharded, traced_for
 from profiles.document import encode, read_document
 from profiles.model.loaders import resolve_model
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
 
 
 def run_placements(folder: Path, results_path: Path) -> None:

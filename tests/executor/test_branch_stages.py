@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from profiles.model.build import build_model
+from profiles.model.building.build import build_model
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import resolve_model
-from profiles.model.trace import tied_parameters, trace_graph
-from simulator.plan import Plan, Recompute, Stage
+from profiles.model.tracing.trace import tied_parameters, trace_graph
+from simulator.values.plan import Plan, Recompute, Stage
 from tests.executor.cases import make_plan, run_job
 from tests.executor.test_planned_models import models
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.plan import Recompute
+from simulator.values.plan import Recompute
 from tests.executor.cases import make_plan, run_job
 from tests.executor.test_tensor_parallel_rules import split_plan
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.plan import Plan, Recompute
-from simulator.runnable import why_not_runnable_plan
+from simulator.values.plan import Plan, Recompute
+from simulator.values.runnable import why_not_runnable_plan
 from tests.executor.cases import (
     CNN_ENTRIES,
     GPT2_ENTRIES,

@@ -10,9 +10,9 @@ import pytest
 from executor.launch import check_machine, command_for, first_failure, run_plan
 from profiles.document import write_document
 from profiles.errors import DocumentError, MismatchError, RunError
-from profiles.hardware.fingerprint import fingerprint_of_machine
-from simulator.plan import PLAN_SCHEMA, Plan
-from simulator.plan_file import PlanFile
+from profiles.hardware.probe.fingerprint import fingerprint_of_machine
+from simulator.values.plan import PLAN_SCHEMA, Plan
+from simulator.values.plan_file import PlanFile
 from tests.executor.cases import LLAMA_ENTRIES, make_plan, write_models
 
 

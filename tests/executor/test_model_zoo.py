@@ -11,14 +11,14 @@ import pytest
 
 import shardwright
 from executor.parallelize import without_shared_weights
-from planner.space import Space
+from planner.search.space import Space
 from profiles.errors import ModelError
-from profiles.model.build import build_model
+from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
-from profiles.model.trace import tied_parameters, trace_graph
+from profiles.model.tracing.trace import tied_parameters, trace_graph
 from shardwright import api
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 from tests.executor.cases import run_job
 from tests.executor.config_zoo import ZOO, config_of
 from tests.executor.module_zoo import FACTORIES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profiles.document import write_document
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
 from tests.executor.processes import run_ranks
 from tests.executor.sharding_cases import MODELS, random_placements, solved, write_models
 from tests.executor.sharding_job import run_placements

@@ -17,8 +17,8 @@ from executor.pipeline_times import (
 )
 from profiles.errors import RunError
 from profiles.model.graph import Block, BlockRef, ModelGraph
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 
 MS = 1e-3
 # One micro-batch through two stages of two blocks. Rank 1's clock began 2 ms after rank 0's.

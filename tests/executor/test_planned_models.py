@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from planner.space import Space
+from planner.search.space import Space
 from shardwright import api
-from simulator.plan import Plan
-from simulator.workload import Workload
+from simulator.values.plan import Plan
+from simulator.values.workload import Workload
 from tests.executor.cases import run_job
 
 T5 = {

@@ -15,9 +15,9 @@ from executor.probe_pipeline import (
     pipeline_plan,
 )
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import TracedModel, trace_model
+from profiles.model.tracing.traced import TracedModel, trace_model
 from tests.executor.cases import write_models
 from tests.simulator.hand_made import cluster, device
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simulator.plan import Plan, Recompute
-from simulator.runnable import runnable_schedules, why_not_runnable_plan
-from simulator.schedule import schedule_kind
+from simulator.schedules.schedule import schedule_kind
+from simulator.values.plan import Plan, Recompute
+from simulator.values.runnable import runnable_schedules, why_not_runnable_plan
 from tests.executor.cases import (
     CNN_ENTRIES,
     GPT2_ENTRIES,

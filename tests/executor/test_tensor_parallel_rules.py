@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import shardwright
-from planner.space import Space
+from planner.search.space import Space
 from profiles.model.graph import OpKind, Phase
-from profiles.model.trace_split_order import by_rank, own_order, share_of
+from profiles.model.tracing.trace_split_order import by_rank, own_order, share_of
 from shardwright import api
-from simulator.plan import Plan
-from simulator.workload import Workload
+from simulator.values.plan import Plan
+from simulator.values.workload import Workload
 from tests.executor.cases import TINY_GPT2, TINY_LLAMA, run_job
 from tests.executor.config_zoo import config_of
 from tests.executor.test_planned_models import WHISPER

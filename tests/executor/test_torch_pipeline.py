@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor.torch_pipeline import received_early
-from simulator.schedule import build_schedule
+from simulator.schedules.schedule import build_schedule
 
 
 def lowered(name: str, vpp: int, ranks: int, micro: int) -> dict[int, list[object]]:

@@ -9,7 +9,7 @@ import pytest
 
 from executor.probe_pipeline import measure_in_pipeline
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import trace_model
+from profiles.model.tracing.traced import trace_model
 from tests.executor.cases import write_models
 from tests.simulator.hand_made import cluster, device
 

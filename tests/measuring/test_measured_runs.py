@@ -19,17 +19,17 @@ import pytest
 from executor.launch import run_plan
 from executor.probe_pipeline import even_stages, profile_model
 from profiles.document import write_document
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.probe import measure_machine
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.probe.probe import measure_machine
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import trace_model
-from shardwright.drift import Drift, drifts_of
-from simulator.measurement import Measurement
-from simulator.plan import PLAN_SCHEMA, Plan
-from simulator.plan_file import PlanFile
-from simulator.predict import predict
-from simulator.prediction import Prediction
-from simulator.workload import Workload
+from profiles.model.tracing.traced import trace_model
+from shardwright.findings.drift import Drift, drifts_of
+from simulator.traced.predict import predict
+from simulator.values.measurement import Measurement
+from simulator.values.plan import PLAN_SCHEMA, Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
 
 pytestmark = pytest.mark.measuring
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.predict import predict
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
+from simulator.traced.predict import predict
 from tests.simulator.hand_made import Traced, cluster, plan
 from tests.simulator.test_timeline import even
 

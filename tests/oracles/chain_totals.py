@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 from planner.cell import Cell
-from planner.problem import PartitionProblem
+from planner.chain.problem import PartitionProblem
+from planner.costs.bound import ChainTotals, interleaved_fill_s, least_busiest_s
 
 
 def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:

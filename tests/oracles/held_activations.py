@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from simulator.action import Action, ActionKind
-from simulator.schedule import Schedule
-from simulator.timeline import Timeline
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.schedule import Schedule
+from simulator.schedules.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def most_held(schedule: Schedule, kept: Kept | None = None) -> tuple[float, ...]
 
     Ranks run their actions in order whatever these take, so that no timeline is needed.
 
-    >>> from simulator.schedule import build_schedule
+    >>> from simulator.schedules.schedule import build_schedule
     >>> most_held(build_schedule("1f1b", num_ranks=4, num_microbatches=8))
     (4.0, 3.0, 2.0, 1.0)
     """

@@ -19,14 +19,14 @@ from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
-from simulator.training_run.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.footprint import fits
-from simulator.training_run.framework import framework_names, load_framework
-from simulator.training_run.predict_runs import predicted_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.framework.framework import framework_names, load_framework
+from simulator.training_run.memory.footprint import fits
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
 FEWEST_LAYOUTS = 10
 

@@ -19,8 +19,8 @@ from profiles.model.graph import (
     TensorSpec,
     with_kind,
 )
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 from tests.simulator.hand_made import matmul, memory_op
 
 WIDTH = 512

@@ -7,13 +7,13 @@ import itertools
 
 import numpy as np
 
-from planner.interleaved_problem import InterleavedProblem, ranges_of
-from planner.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
-from planner.split_problem import SplitProblem, rank_peaks, stage_figures
-from simulator.action import ActionKind
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from planner.chain.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
+from planner.costs.interleaved_problem import InterleavedProblem, ranges_of
+from planner.costs.split_problem import SplitProblem, rank_peaks, stage_figures
+from simulator.schedules.action import ActionKind
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 
 V_SCHEDULES = ("zbv", "v-half", "v-min", "dualpipev")
 TWICE = (*V_SCHEDULES, "interleaved")  # two stages per rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from profiles.errors import InputError
-from simulator.schedule import Action, Schedule
+from simulator.schedules.schedule import Action, Schedule
 
 
 def to_csv(schedule: Schedule) -> str:

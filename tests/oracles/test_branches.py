@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from planner.search import search
-from planner.space import Space
+from planner.search.search import search
+from planner.search.space import Space
 from profiles.errors import InputError
-from simulator.plan import Recompute
-from simulator.plan_file import PlanFile
-from simulator.predict import predict
-from simulator.stack import load_stack
+from simulator.traced.predict import predict
+from simulator.traced.stack import load_stack
+from simulator.values.plan import Recompute
+from simulator.values.plan_file import PlanFile
 from tests.oracles.random_branches import SHAPES, BranchModel, nested, plan_of
 from tests.simulator.hand_made import cluster, device, link
 

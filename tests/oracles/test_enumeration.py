@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.bound import lower_bounds
 from planner.cell import Cell
-from planner.partition import partition
-from planner.problem import Load, fits, stage_memory_bytes
-from planner.timeline_search import TimelineSearch
+from planner.cells.timeline_search import TimelineSearch
+from planner.chain.partition import partition
+from planner.chain.problem import Load, fits, stage_memory_bytes
+from planner.costs.bound import lower_bounds
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (
     TWICE,
@@ -129,7 +129,7 @@ def bound_of(problem):
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_the_closed_form_is_a_bound_and_exact_where_it_says_so(schedule, unlike, mixed):
     """The dynamic programme minimises the closed form, which never exceeds the timeline and is
-    below it only where stages differ by more than a third (planner/problem.py)."""
+    below it only where stages differ by more than a third (planner/chain/problem.py)."""
     exact = 0
     for number in range(EACH):
         problem = small(schedule, unlike, mixed, number)

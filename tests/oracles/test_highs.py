@@ -1,6 +1,6 @@
 """The planner's optimum against HiGHS through OR-tools on 100 mid-size problems.
 
-The programme here is another than the planner's own (planner/solver.py counts blocks of a kind for
+The programme here is another than the planner's own (chain/solver.py counts blocks of a kind for
 CP-SAT in rounded units): a binary for every interval that a stage may be and for every block,
 strategy and stage, in floating point, solved to a relative gap of 1e-9.
 """
@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.partition import partition
-from planner.problem import Load
+from planner.chain.partition import partition
+from planner.chain.problem import Load
 from tests.oracles.random_chains import draw_chain
 
 pywraplp = pytest.importorskip("ortools.linear_solver.pywraplp")
@@ -84,7 +84,7 @@ class Programme:
 
 
 def closed_form(chain):
-    """The least objective of planner/problem.py, by HiGHS."""
+    """The least objective of planner/chain/problem.py, by HiGHS."""
     made = Programme(chain)
     stages, rounds = range(chain.num_stages), chain.num_microbatches
     infinity = made.solver.infinity()

@@ -9,13 +9,13 @@ import pytest
 
 import shardwright
 from executor.launch import run_plan
-from planner.space import Space
+from planner.search.space import Space
 from profiles.document import write_document
 from shardwright import api
-from simulator.plan import PLAN_SCHEMA, Recompute
-from simulator.plan_file import PlanFile
-from simulator.predict import predict
-from simulator.workload import Workload
+from simulator.traced.predict import predict
+from simulator.values.plan import PLAN_SCHEMA, Recompute
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
 
 # Few weights and many tokens: activations are most of the memory.
 LLAMA = {

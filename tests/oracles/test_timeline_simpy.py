@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.schedule import Action, ActionKind, build_schedule
-from simulator.timeline import Durations, simulate
+from simulator.schedules.schedule import Action, ActionKind, build_schedule
+from simulator.schedules.timeline import Durations, simulate
 from tests.oracles.schedule_csv import schedule_from_csv
 
 simpy = pytest.importorskip("simpy")

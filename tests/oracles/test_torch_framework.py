@@ -9,13 +9,13 @@ import pytest
 from shardwright.commands.asked import figures_of
 
 from planner.layout.layout_ground import base_run
-from planner.space import Space
+from planner.search.space import Space
 from shardwright import api
-from simulator.plan import Recompute
-from simulator.recompute_kind import RECOMPUTE_KINDS
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import load_framework
-from simulator.workload import Workload
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.memory.footprint import footprint
+from simulator.values.plan import Recompute
+from simulator.values.recompute_kind import RECOMPUTE_KINDS
+from simulator.values.workload import Workload
 
 MODEL, SEQ, BATCH = "llama-3.1-8b", 4096, 256
 

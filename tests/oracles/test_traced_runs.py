@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from planner.space import Space
+from planner.search.space import Space
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
 from shardwright import api
-from simulator.plan import Recompute
-from simulator.workload import Workload
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
 from tools.derive_eager_steps import traced_like
 
 RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.mixed_devices import MixedSolution, share_out
-from planner.mixed_stages import StageTables, best_splits, ranged
+from planner.heterogeneous.mixed_devices import MixedSolution, share_out
+from planner.heterogeneous.mixed_stages import StageTables, best_splits, ranged
 from profiles.errors import InputError
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 
 
 def one_block_plan(*, global_batch=8, dp=1, tp=1, micro_batch=1):

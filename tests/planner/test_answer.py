@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.answer import SearchOptions, Setting, search_setting
-from planner.bound import lower_bounds
-from planner.partition import partition
-from planner.problem import (
+from planner.chain.partition import partition
+from planner.chain.problem import (
     BlockCosts,
     Load,
     PartitionProblem,
@@ -19,13 +17,15 @@ from planner.problem import (
     stage_memory_bytes,
     stage_times,
 )
-from planner.relax import Candidate
-from planner.space import Ground, Space, legal_cells
+from planner.costs.bound import lower_bounds
+from planner.search.answer import SearchOptions, Setting, search_setting
+from planner.search.relax import Candidate
+from planner.search.space import Ground, Space, legal_cells
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
-from simulator.plan import Plan, Recompute, Stage
-from simulator.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
+from simulator.values.workload import Workload
 from tests.oracles.chain_totals import totals_of
 
 GIB = 2.0**30

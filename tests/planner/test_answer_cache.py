@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from planner import answer_cache
-from planner.answer_cache import AnswerCache, answer_key, code_and_data_version
-from planner.space import Space
-from profiles.hardware.catalog import get_cluster
+from planner.many import answer_cache
+from planner.many.answer_cache import AnswerCache, answer_key, code_and_data_version
+from planner.search.space import Space
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
-from shardwright.answered import answered, how_it_came_about
-from shardwright.solve_task import Task, key_of, task_of
-from simulator.plan_file import PlanFile
-from simulator.workload import Workload
+from shardwright.asking.answered import answered, how_it_came_about
+from shardwright.asking.solve_task import Task, key_of, task_of
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
 from tests.shardwright.hand_made import answer
 from tests.shardwright.test_cli import shardwright
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.answer import _assumptions
-from planner.space import Ground, Space
+from planner.search.answer import _assumptions
+from planner.search.space import Ground, Space
 
 REASON = "no rule is known for which of its linear layers to split by columns and rows"
 

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.bound import least_busiest_s, lower_bounds
 from planner.cell import Cell
-from planner.partition import partition
-from planner.problem import BlockCosts, Load, PartitionProblem, StageSlot
+from planner.chain.partition import partition
+from planner.chain.problem import BlockCosts, Load, PartitionProblem, StageSlot
+from planner.costs.bound import least_busiest_s, lower_bounds
 from tests.oracles.chain_totals import totals_of
 
 

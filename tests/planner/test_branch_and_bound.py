@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.branch_and_bound import Refinement, branch_and_bound, family
 from planner.cell import Cell
-from simulator.prediction import Component, Interval, Prediction
+from planner.cells.branch_and_bound import Refinement, branch_and_bound, family
+from simulator.values.prediction import Component, Interval, Prediction
 from tests.planner.one_block import one_block_plan
 
 

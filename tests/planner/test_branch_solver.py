@@ -6,22 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner import branch_solver
-from planner.block_lattice import lattice_of, lattice_of_flows
-from planner.branch_solver import BranchSolver, cell_solver, in_traced_stages
-from planner.cell_costs import CellSolver
-from planner.costs import SimulatorCosts
-from planner.ideal_costs import IdealCosts
-from planner.ideal_partition import nested_pairs, partition_ideals
-from planner.ordered import Ordered
-from planner.partition import partition
-from planner.problem import Partition, stage_memory_bytes, step_time
-from planner.search import search
-from planner.space import Ground, Space, legal_cells
+from planner.branching import branch_solver
+from planner.branching.branch_solver import BranchSolver, cell_solver, in_traced_stages
+from planner.branching.ideal_costs import IdealCosts
+from planner.branching.ideal_partition import nested_pairs, partition_ideals
+from planner.branching.ordered import Ordered
+from planner.cells.cell_costs import CellSolver
+from planner.chain.block_lattice import lattice_of, lattice_of_flows
+from planner.chain.partition import partition
+from planner.chain.problem import Partition, stage_memory_bytes, step_time
+from planner.costs.costs import SimulatorCosts
+from planner.search.search import search
+from planner.search.space import Ground, Space, legal_cells
 from profiles.errors import InputError
-from simulator.plan import Recompute
-from simulator.stack import load_stack
-from simulator.workload import Workload
+from simulator.traced.stack import load_stack
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
 from tests.oracles.random_branches import SHAPES, BranchModel
 from tests.simulator.hand_made import cluster, device, link
 

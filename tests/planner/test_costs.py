@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.bound import lower_bounds
-from planner.cell_costs import CellSolver
-from planner.costs import SimulatorCosts
-from planner.partition import partition
-from planner.problem import Partition, stage_memory_bytes, step_time
-from planner.search import search
-from planner.space import Ground, Space, legal_cells
-from planner.timeline_search import TimelineSearch
+from planner.cells.cell_costs import CellSolver
+from planner.cells.timeline_search import TimelineSearch
+from planner.chain.partition import partition
+from planner.chain.problem import Partition, stage_memory_bytes, step_time
+from planner.costs.bound import lower_bounds
+from planner.costs.costs import SimulatorCosts
+from planner.search.search import search
+from planner.search.space import Ground, Space, legal_cells
 from profiles.document import encode, to_json
-from profiles.hardware.catalog import get_cluster
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.link import Link
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
-from simulator.plan import Recompute
-from simulator.stack import load_stack
-from simulator.step_tail import held_parameters
-from simulator.workload import Workload
+from simulator.traced.stack import load_stack
+from simulator.traced.step_tail import held_parameters
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 
 STACK = load_stack()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.dominance import undominated
+from planner.chain.dominance import undominated
 
 
 def test_a_hand_example() -> None:

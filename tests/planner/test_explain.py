@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.explain import why_not_first
-from simulator.prediction import Component, Interval, Prediction
+from planner.search.explain import why_not_first
+from simulator.values.prediction import Component, Interval, Prediction
 from tests.planner.one_block import one_block_plan
 
 PLAN = one_block_plan(dp=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.cell import Cell
-from planner.in_flight import in_flight
-from simulator.schedule import build_schedule
+from planner.costs.in_flight import in_flight
+from simulator.schedules.schedule import build_schedule
 from tests.oracles.held_activations import stage_peaks
 
 

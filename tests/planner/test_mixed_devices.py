@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.mixed_devices import MixedSolution
-from planner.mixed_stages import Split, best_splits
+from planner.heterogeneous.mixed_devices import MixedSolution
+from planner.heterogeneous.mixed_stages import Split, best_splits
 from profiles.errors import InputError
-from simulator.durations import Durations
-from simulator.mixed_replicas import Replica, mixed_step
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from simulator.mixed.mixed_replicas import Replica, mixed_step
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 from tests.planner.mixed_problem import (
     MixedDevice,
     MixedProblem,

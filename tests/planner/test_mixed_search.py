@@ -4,19 +4,19 @@ import itertools
 
 import pytest
 
-from planner.mixed_parts import levelled, one_type_stages, only
-from planner.mixed_plan_search import UNLIKE, plan_mixed
-from planner.mixed_prices import MixedKey, MixedPrices, Reach, device_types
-from planner.mixed_search import mixed_keys, search_mixed
-from planner.search import search
-from planner.space import Space
+from planner.heterogeneous.mixed_plan_search import UNLIKE, plan_mixed
+from planner.heterogeneous.mixed_prices import MixedKey, MixedPrices, Reach, device_types
+from planner.heterogeneous.mixed_search import mixed_keys, search_mixed
+from planner.search.mixed_parts import levelled, one_type_stages, only
+from planner.search.search import search
+from planner.search.space import Space
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
-from simulator.mixed_prediction import predict_mixed
-from simulator.plan import Recompute
-from simulator.stack import load_stack
-from simulator.workload import Workload
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from simulator.mixed.mixed_prediction import predict_mixed
+from simulator.traced.stack import load_stack
+from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 from tests.planner.test_mixed_devices import partitions, shares
 from tests.simulator.hand_made import GIB, device, link

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.partition import partition
-from planner.problem import (
+from planner.chain.partition import partition
+from planner.chain.problem import (
     BlockCosts,
     Load,
     Partition,
@@ -21,7 +21,7 @@ from planner.problem import (
     stage_times,
     step_time,
 )
-from planner.solver import solve_integer
+from planner.chain.solver import solve_integer
 from profiles.errors import InputError
 
 

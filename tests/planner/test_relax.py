@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.other_clusters import grown, with_device
-from planner.relax import candidates
-from planner.space import Space
+from planner.search.other_clusters import grown, with_device
+from planner.search.relax import candidates
+from planner.search.space import Space
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.device import Device
-from profiles.hardware.link import Link
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
-from simulator.plan import Recompute
+from simulator.values.plan import Recompute
 from tests.planner.one_block import one_block_plan
 
 

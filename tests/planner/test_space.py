@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.space import Ground, Space, legal_cells, parse_axis, runnable
+from planner.search.space import Ground, Space, legal_cells, parse_axis, runnable
 from profiles.errors import InputError, UnknownNameError
-from simulator.plan import Recompute
+from simulator.values.plan import Recompute
 
 GROUND = Ground(
     num_devices=8, node_devices=4, num_blocks=6, tp_degrees=(1, 2, 4, 8), global_batch=16

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.bound import lower_bounds
-from planner.cell_costs import CellSolver
-from planner.interleaved_problem import ranges_of
-from planner.problem import Partition
-from planner.search import search
-from planner.space import Ground, Space, legal_cells
-from planner.split_problem import rank_peaks, split_durations, split_tails, stage_figures
-from planner.timeline_search import TimelineSearch
+from planner.cells.cell_costs import CellSolver
+from planner.cells.timeline_search import TimelineSearch
+from planner.chain.problem import Partition
+from planner.costs.bound import lower_bounds
+from planner.costs.interleaved_problem import ranges_of
+from planner.costs.split_problem import rank_peaks, split_durations, split_tails, stage_figures
+from planner.search.search import search
+from planner.search.space import Ground, Space, legal_cells
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster
-from simulator.runnable import runnable_schedules
-from simulator.schedule import schedule_kind
-from simulator.stack import load_stack
-from simulator.timeline import simulate
-from simulator.workload import Workload
+from profiles.hardware.catalogue.catalog import get_cluster
+from simulator.schedules.schedule import schedule_kind
+from simulator.schedules.timeline import simulate
+from simulator.traced.stack import load_stack
+from simulator.values.runnable import runnable_schedules
+from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel
 from tests.planner.test_costs import CLUSTERS, MODELS, PRICED, cells_of, costs_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.answer_cache import AnswerCache
-from planner.answer_folder import AnswerFolder
-from planner.sweep import (
+from planner.many.answer_cache import AnswerCache
+from planner.many.answer_folder import AnswerFolder
+from planner.many.sweep import (
     Job,
     Posed,
     Question,
@@ -22,8 +22,8 @@ from planner.sweep import (
 )
 from profiles.errors import InputError
 from profiles.sourced import Sourced
-from simulator.plan_file import Infeasibility, PlanFile, Relaxation
-from simulator.workload import Workload
+from simulator.values.plan_file import Infeasibility, PlanFile, Relaxation
+from simulator.values.workload import Workload
 from tests.shardwright.hand_made import answer
 
 WORK = Workload(global_batch=8, sequence_length=16, precision="fp32")

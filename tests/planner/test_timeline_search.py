@@ -9,10 +9,10 @@ import pytest
 from simulator.held_activations import Kept
 from simulator.held_activations import most_held as simulated_most_held
 
-from planner.split_moments import most_held, split_moments
-from planner.timeline_search import TimelineSearch, timeline_step_s
+from planner.cells.timeline_search import TimelineSearch, timeline_step_s
+from planner.costs.split_moments import most_held, split_moments
 from profiles.errors import InputError
-from simulator.schedule import build_schedule
+from simulator.schedules.schedule import build_schedule
 from tests.oracles.random_chains import V_SCHEDULES, draw_chain, split_fits
 
 

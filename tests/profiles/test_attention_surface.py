@@ -13,14 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.attention_surface import (
+from profiles.hardware.catalogue.catalog import device_names
+from profiles.hardware.kernels.attention_surface import (
     attention_path,
     backward_ratio,
     load_attention_surface,
 )
-from profiles.hardware.attention_table import AttentionTable, formula_time_s, pairs, shapes_of
-from profiles.hardware.catalog import device_names
-from profiles.hardware.log_grid import no_correction
+from profiles.hardware.kernels.attention_table import (
+    AttentionTable,
+    formula_time_s,
+    pairs,
+    shapes_of,
+)
+from profiles.hardware.kernels.log_grid import no_correction
 from tools.derive_gemm import SYSTEMS
 
 ATTENTION_ROWS = Path(__file__).parents[3] / "shared" / "hardware" / "attention.csv.gz"

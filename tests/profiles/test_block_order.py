@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from profiles.errors import MismatchError
-from profiles.model.block_order import crossing_bytes, in_order
+from profiles.model.tracing.block_order import crossing_bytes, in_order
 from tests.oracles.random_branches import BranchModel
 from tests.simulator.hand_made import graph
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from profiles.errors import ModelError, ShardwrightError
-from profiles.model.build import build_model
+from profiles.model.building.build import build_model
 from profiles.model.loaders import ModelSpec, resolve_model
-from profiles.model.trace import trace_graph
+from profiles.model.tracing.trace import trace_graph
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import device_names, get_cluster, get_device, node_design
-from profiles.hardware.gemm_surface import gemm_path
-from profiles.hardware.prices import price_of
+from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device, node_design
+from profiles.hardware.catalogue.prices import price_of
+from profiles.hardware.kernels.gemm_surface import gemm_path
 
 SHARED = Path(__file__).parents[3] / "shared"
 SPECS = SHARED / "hardware" / "specs.csv"

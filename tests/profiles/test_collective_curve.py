@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from profiles.document import read_mapping
 from profiles.errors import InputError
-from profiles.hardware.catalog import device_names, get_link, node_design
-from profiles.hardware.collective_curve import (
+from profiles.hardware.catalogue.catalog import device_names, get_link, node_design
+from profiles.hardware.kernels.collective_curve import (
     COLLECTIVES,
     CollectiveCurve,
     CollectiveCurves,

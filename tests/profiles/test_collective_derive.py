@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.hardware.collective_curve import bus_share, curves_path
+from profiles.hardware.kernels.collective_curve import bus_share, curves_path
 from tools.between_nodes import fit_line
 from tools.derive_links import (
     fit_corners,

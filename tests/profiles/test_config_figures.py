@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from profiles.errors import ModelError
-from profiles.model.build import build_model
-from profiles.model.config_figures import figures_of_config
-from profiles.model.config_kinds import CONFIG_KINDS
+from profiles.model.building.build import build_model
+from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.config_kinds import CONFIG_KINDS
 from profiles.model.loaders import ModelSpec
 
 _USUAL: dict[str, Any] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.hardware.cpu_clock import (
+from profiles.hardware.probe.cpu_clock import (
     ClockReading,
     Sample,
     ThreadClock,

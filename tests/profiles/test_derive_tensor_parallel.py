@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from planner.op_sharding.megatron import megatron_kinds
-from profiles.model.build import build_model
+from profiles.model.building.build import build_model
+from profiles.model.building.tensor_parallel_rules import matches, split_of
 from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
-from profiles.model.tensor_parallel_rules import matches, split_of
-from profiles.model.trace_derive_tensor_parallel import Derived, derive_rules
-from profiles.model.trace_op_graph import trace_op_graph
-from profiles.model.trace_split_blocks import block_calls, small_block
-from profiles.model.trace_split_check import check_split
-from profiles.model.trace_split_trial import NotSplit
-from profiles.model.traced import trace_model
+from profiles.model.op_graphs.trace_op_graph import trace_op_graph
+from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
+from profiles.model.tracing.trace_split_blocks import block_calls, small_block
+from profiles.model.tracing.trace_split_check import check_split
+from profiles.model.tracing.trace_split_trial import NotSplit
+from profiles.model.tracing.traced import trace_model
 
 GATED = {("w1", "column"), ("w3", "column"), ("w2", "row")}
 GROUPED = {("wq", "column"), ("wk", "column"), ("wv", "column"), ("wo", "row")}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.hardware.fit import fit_curve
+from profiles.hardware.kernels.fit import fit_curve
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 increasing = st.lists(

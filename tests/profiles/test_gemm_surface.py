@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from profiles.document import read_document
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import DATA, device_names, get_device
-from profiles.hardware.gemm_surface import (
+from profiles.hardware.catalogue.catalog import DATA, device_names, get_device
+from profiles.hardware.catalogue.relatives import relatives
+from profiles.hardware.kernels.gemm_surface import (
     GEMM_SCHEMA,
     GemmSurface,
     gemm_path,
     load_surface,
 )
-from profiles.hardware.gemm_table import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.log_grid import LogGrid, no_correction
-from profiles.hardware.relatives import relatives
+from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
+from profiles.hardware.kernels.log_grid import LogGrid, no_correction
 from tools.derive_gemm import SYSTEMS
 from tools.fit_log_grid import fit_log_grid
 

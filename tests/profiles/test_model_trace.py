@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.errors import ModelError, TraceError
-from profiles.model.build import build_model
+from profiles.model.building.build import build_model
+from profiles.model.fake_tensors.trace_fakes import plain_kernels
 from profiles.model.graph import ModelGraph, OpKind, Phase
 from profiles.model.loaders import ModelSpec, model_names, resolve_model
-from profiles.model.trace import trace_graph
-from profiles.model.trace_fakes import plain_kernels
-from profiles.model.traced import trace_model
+from profiles.model.tracing.trace import trace_graph
+from profiles.model.tracing.traced import trace_model
 from tests.profiles.small_models import CONFIGS
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def test_405b_traces_in_little_memory() -> None:
         # Not getrusage: its peak is at least that of the process that started this one.
         "from pathlib import Path\n"
         "from profiles.model.loaders import resolve_model\n"
-        "from profiles.model.trace import trace_graph\n"
+        "from profiles.model.tracing.trace import trace_graph\n"
         "g = trace_graph(resolve_model('llama-3.1-405b'), micro_batch=1, sequence_length=8192, "
         "dtype='bfloat16')\n"
         "peak = [x for x in Path('/proc/self/status').read_text().splitlines() if 'VmHWM' in x]\n"
@@ -232,7 +232,7 @@ def test_a_cached_trace_is_equal_and_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from profiles.model.loaders import resolve_model\n"
-        "from profiles.model.traced import trace_model\n"
+        "from profiles.model.tracing.traced import trace_model\n"
         f"trace_model(resolve_model({str(tmp_path / 'llama.json')!r}), sequence_length={SEQUENCE}, "
         f"dtype='float32', cache=Path({str(cache)!r})).at(4)\nprint('torch' in sys.modules)"
     )

@@ -10,16 +10,16 @@ import pytest
 
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster
-from profiles.hardware.fingerprint import (
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.probe.fingerprint import (
     available_memory_bytes,
     fingerprint_differences,
     fingerprint_of_machine,
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe import measure_cases, measure_machine
-from profiles.hardware.probe_cases import KIB, MIB, Case, probe_cases
+from profiles.hardware.probe.probe import measure_cases, measure_machine
+from profiles.hardware.probe.probe_cases import KIB, MIB, Case, probe_cases
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 DATE = "2026-11-21"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError, ModelError, RunError
-from profiles.hardware.probe_blocks import measure_graphs, training_bytes
+from profiles.hardware.probe.probe_blocks import measure_graphs, training_bytes
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -18,7 +18,7 @@ from profiles.model.graph import (
     TensorSpec,
 )
 from profiles.model.loaders import ModelSpec
-from profiles.model.trace import trace_graph
+from profiles.model.tracing.trace import trace_graph
 
 FACTORY = """
 import torch

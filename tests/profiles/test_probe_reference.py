@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.hardware.device import ReferencePoint
-from profiles.hardware.probe_reference import KERNELS, combined_references, time_references
+from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.probe.probe_reference import KERNELS, combined_references, time_references
 
 
 def test_every_kernel_is_timed_once_all_are_ready() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profiles.errors import InputError, RunError
-from profiles.hardware.probe_workers import run_workers
+from profiles.hardware.probe.probe_workers import run_workers
 
 # Jobs are found by the workers in this folder under the test module's own name.
 JOBS = """

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import DocumentError, InputError
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.device import BlockPoint, Device, MatmulPoint, Measurements
-from profiles.hardware.link import Link
-from profiles.hardware.profile_file import read_profile, with_blocks, write_profile
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import BlockPoint, Device, MatmulPoint, Measurements
+from profiles.hardware.catalogue.link import Link
+from profiles.hardware.probe.profile_file import read_profile, with_blocks, write_profile
 from profiles.sourced import Sourced
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from profiles.document import read_document
 from profiles.errors import DocumentError
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.known_models import known_models
 from profiles.published.recipes import RECIPES_SCHEMA, Recipes, fill_from_recipe, recipes
 from profiles.published.run import PublishedRun

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from profiles.model.loaders import resolve_model
-from profiles.model.op_graph import OpGraph
-from profiles.model.traced_op_graph import traced_op_graph
+from profiles.model.op_graphs.op_graph import OpGraph
+from profiles.model.op_graphs.traced_op_graph import traced_op_graph
 from tests.executor.config_zoo import config_of
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from profiles.document import content_hash
 from profiles.sourced import Sourced
 from shardwright.reports.roofline import Roofline, RooflinePoint
-from simulator.measurement import Measurement, StepSample
-from simulator.plan import Plan, Recompute
-from simulator.plan_file import Alternative, PlanFile
-from simulator.prediction import (
+from simulator.values.measurement import Measurement, StepSample
+from simulator.values.plan import Plan, Recompute
+from simulator.values.plan_file import Alternative, PlanFile
+from simulator.values.prediction import (
     Component,
     Event,
     MemorySample,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from profiles.document import content_hash
-from simulator.measurement import Measurement, StepSample
-from simulator.plan import Plan, Recompute
-from simulator.plan_file import PlanFile
-from simulator.prediction import (
+from simulator.values.measurement import Measurement, StepSample
+from simulator.values.plan import Plan, Recompute
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import (
     Component,
     Event,
     MemorySample,

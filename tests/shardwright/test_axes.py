@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import InputError, ShardwrightError, UnitError
-from shardwright.axes import axes_from, axes_of
+from shardwright.asking.axes import axes_from, axes_of
 from shardwright.flags.shared import samples, tokens
-from simulator.plan import Recompute
+from simulator.values.plan import Recompute
 
 
 def test_flags_and_python_values_are_the_same_axes() -> None:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from planner.search import search
-from planner.space import Space
+from planner.search.search import search
+from planner.search.space import Space
 from shardwright.reports.branch_stages import blocks_text, branch_rows
 from shardwright.reports.html import report_html
 from shardwright.reports.terminal import plan_report
-from simulator.predict import predict
-from simulator.stack import load_stack
-from simulator.workload import Workload
+from simulator.traced.predict import predict
+from simulator.traced.stack import load_stack
+from simulator.values.workload import Workload
 from tests.oracles.random_branches import BranchModel
 from tests.simulator.hand_made import Traced, cluster, plan
 

@@ -20,10 +20,10 @@ from shardwright.commands.calibrate import calibrate, calibrated_rows, timed_run
 from shardwright.commands.explain_run import explain_row
 from shardwright.commands.predict_runs import predicted_runs
 from shardwright.reports.run_explanation import explanation_report
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.explain_run import explain_run
-from simulator.training_run.recalibrate import read_calibration
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.fit.recalibrate import read_calibration
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 
 def table_with(path: Path, factor: float, *, count: int = 6) -> Path:

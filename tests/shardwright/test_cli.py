@@ -12,8 +12,8 @@ import pytest
 
 from profiles.document import write_document
 from shardwright.cli import app, main
-from simulator.measurement import MEASUREMENT_SCHEMA
-from simulator.plan import PLAN_SCHEMA
+from simulator.values.measurement import MEASUREMENT_SCHEMA
+from simulator.values.plan import PLAN_SCHEMA
 from tests.forked import run_main
 from tests.shardwright.hand_made import answer, run_of
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.comparison import compare_run
+from shardwright.findings.comparison import compare_run
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.markdown import comparison_markdown

@@ -16,9 +16,9 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import COEFFICIENTS_SCHEMA, CoefficientFile
-from simulator.training_run.interval import INTERVALS_SCHEMA, IntervalFile
+from simulator.training_run.fit.interval import INTERVALS_SCHEMA, IntervalFile
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import COEFFICIENTS_SCHEMA, CoefficientFile
 from tools import derive_calibration
 
 # A few rows of two sources: one stack and device each.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.layout.layout_ground import far_levels_of
-from profiles.hardware.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import get_cluster
 from tests.shardwright.test_cli import ROOT, shardwright
 
 # These measure or train for minutes: `make demo` and the measuring tests run the same code.

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.hardware.device import ReferencePoint
-from shardwright.comparison import compare_run, comparison_data
-from shardwright.drift import drift_sentence, drifts_of
+from profiles.hardware.catalogue.device import ReferencePoint
+from shardwright.findings.comparison import compare_run, comparison_data
+from shardwright.findings.drift import drift_sentence, drifts_of
 from shardwright.reports.markdown import verdict
-from simulator.measurement import Measurement
-from simulator.plan_file import PlanFile
+from simulator.values.measurement import Measurement
+from simulator.values.plan_file import PlanFile
 from tests.shardwright.fixed_pair import answer, run
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from profiles.document import to_json, write_document
-from shardwright.comparison import compare_run, comparison_data
+from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
-from simulator.measurement import MEASUREMENT_SCHEMA
-from simulator.plan import PLAN_SCHEMA
+from simulator.values.measurement import MEASUREMENT_SCHEMA
+from simulator.values.plan import PLAN_SCHEMA
 from tests.shardwright.fixed_pair import answer, fixed_roofline, run
 from tests.shardwright.golden import check_golden, structure_of
 from tests.shardwright.test_cli import ROOT, shardwright
@@ -25,7 +25,7 @@ from tests.shardwright.test_cli import ROOT, shardwright
 ESCAPE = "\x1b["
 PRINT_COMPARISON = (
     "from shardwright.reports.terminal import comparison_report, console\n"
-    "from shardwright.comparison import compare_run\n"
+    "from shardwright.findings.comparison import compare_run\n"
     "from tests.shardwright.fixed_pair import answer, run\n"
     "console().print(comparison_report(compare_run(answer(), run())))\n"
 )

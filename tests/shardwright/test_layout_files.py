@@ -10,9 +10,9 @@ import pytest
 import shardwright as public
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError
-from shardwright.layout_explanation import explain_layout
-from shardwright.opened_plan import open_plan, write_layout
-from simulator.workload import Workload
+from shardwright.asking.opened_plan import open_plan, write_layout
+from shardwright.findings.layout_explanation import explain_layout
+from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright
 
 WORK = Workload(global_batch=64, sequence_length=4096)

@@ -20,8 +20,8 @@ from shardwright.validate.memory_fit import (
     memory_table,
     predicted_bytes,
 )
-from simulator.training_run.complete import complete_run
-from simulator.training_run.footprint import footprint
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete import complete_run
 from tools.derive_calibration import host_lead_file
 
 GIB = 2**30

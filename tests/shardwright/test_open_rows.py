@@ -17,9 +17,9 @@ from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import source_of
 from shardwright.validate.statistics import step_time_summary
 from shardwright.validate.targets import TARGETS, outcome
-from simulator.training_run.complete import UnsupportedRunError, complete_run
-from simulator.training_run.footprint import fits, footprint
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.memory.footprint import fits, footprint
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from simulator.training_run.run.training_run import TrainingRun
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 GIB = 2**30

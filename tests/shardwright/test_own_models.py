@@ -9,14 +9,14 @@ import pytest
 
 import shardwright as public
 from profiles.errors import DocumentError, InputError, TraceError
-from profiles.hardware.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright import api
+from shardwright.asking.named_model import sample_of
+from shardwright.asking.opened_plan import open_plan
+from shardwright.asking.plan_request import default_precision
 from shardwright.commands.plan import provenance
-from shardwright.named_model import sample_of
-from shardwright.opened_plan import open_plan
-from shardwright.plan_request import default_precision
-from simulator.plan_file import PlanFile, write_plan_file
-from simulator.workload import Workload
+from simulator.values.plan_file import PlanFile, write_plan_file
+from simulator.values.workload import Workload
 from tests.shardwright import mymodels
 from tests.simulator.hand_made import cluster as hand_made_cluster
 from tests.simulator.hand_made import device

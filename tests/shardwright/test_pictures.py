@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.document import content_hash
-from shardwright.axes import axes_of
-from shardwright.reports.breakdown import (
+from shardwright.asking.axes import axes_of
+from shardwright.findings.breakdown import (
     critical_rank,
     measured_bubble_s,
     measured_parts,
@@ -26,8 +26,8 @@ from shardwright.reports.roofline import Roofline, roofline
 from shardwright.reports.roofline_inputs import find_roofline
 from shardwright.reports.roofline_picture import roof_flop_per_s, roofline_picture
 from shardwright.reports.timeline_picture import MOST_RANKS, timeline_picture
-from simulator.plan import Recompute
-from simulator.prediction import Event
+from simulator.values.plan import Recompute
+from simulator.values.prediction import Event
 from tests.shardwright.fixed_pair import MIB, answer, events, fixed_roofline, plan, prediction, run
 from tests.simulator import hand_made
 

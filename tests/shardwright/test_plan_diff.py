@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from profiles.document import write_document
-from shardwright.plan_diff import diff_plans, plan_diff_data
+from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports.plan_diff_report import plan_diff_markdown
-from simulator.plan import PLAN_SCHEMA, Recompute, Stage
-from simulator.plan_file import Infeasibility, PlanFile
-from simulator.prediction import Component, Interval
+from simulator.values.plan import PLAN_SCHEMA, Recompute, Stage
+from simulator.values.plan_file import Infeasibility, PlanFile
+from simulator.values.prediction import Component, Interval
 from tests.shardwright.golden import check_golden
 from tests.shardwright.hand_made import answer
 from tests.shardwright.test_cli import shardwright

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_document
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
-from shardwright.answer_json import ANSWER_KEYS
 from shardwright.cli import app
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.recalibrate import shipped_hash
+from shardwright.findings.answer_json import ANSWER_KEYS
+from simulator.training_run.fit.recalibrate import shipped_hash
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")
 ON = ("--on", "2x8xh100-sxm")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from planner.mixed_answer import MIXED_SCHEMA, MixedPlanFile
+from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from profiles.document import read_document
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import WIDTH

@@ -16,7 +16,7 @@ from shardwright.validate.source_interval import (
     source_intervals,
     step_bands,
 )
-from simulator.training_run.interval import FEWEST
+from simulator.training_run.fit.interval import FEWEST
 from tools.derive_calibration import coverage_by_source
 
 SOURCES = ("llmf", "simumax-b200")

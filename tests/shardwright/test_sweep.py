@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from planner.answer_cache import code_and_data_version
-from planner.answer_folder import AnswerFolder
-from planner.local_workers import local_workers
-from planner.ray_workers import ray_workers
-from planner.search import search
-from planner.sweep import (
+from planner.many.answer_cache import code_and_data_version
+from planner.many.answer_folder import AnswerFolder
+from planner.many.local_workers import local_workers
+from planner.many.ray_workers import ray_workers
+from planner.many.sweep import (
     Job,
     Question,
     Reply,
@@ -32,17 +31,18 @@ from planner.sweep import (
     verdict_of,
     with_price,
 )
+from planner.search.search import search
 from profiles.document import decode, encode, to_json, write_text
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import get_cluster
-from profiles.hardware.cluster import Cluster
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
+from shardwright.asking.questions import Grid, pose, price_for, questions_of, read_questions
+from shardwright.asking.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.cli import app, main
 from shardwright.commands.sweep import SOLVE
-from shardwright.questions import Grid, pose, price_for, questions_of, read_questions
 from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
-from shardwright.solve_task import Task, job_of, solve_text, trace_task
-from simulator.stack import load_stack
+from simulator.traced.stack import load_stack
 from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright
@@ -130,7 +130,7 @@ def test_no_cluster_and_no_ray_are_said() -> None:
         return
     code = (
         "import sys\nsys.modules['ray'] = None\n"
-        "from planner.ray_workers import ray_workers\nray_workers('a:b', 'auto')"
+        "from planner.many.ray_workers import ray_workers\nray_workers('a:b', 'auto')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "pip install 'shardwright[cluster]'" in done.stderr

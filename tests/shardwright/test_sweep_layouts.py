@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.answer_folder import AnswerFolder
-from planner.local_workers import local_workers
-from planner.ray_workers import ray_workers
-from planner.sweep import Workers, sweep
+from planner.many.answer_folder import AnswerFolder
+from planner.many.local_workers import local_workers
+from planner.many.ray_workers import ray_workers
+from planner.many.sweep import Workers, sweep
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
+from shardwright.asking.questions import Grid, pose, questions_of
+from shardwright.asking.solve_task import solve_text
 from shardwright.cli import app
 from shardwright.commands.sweep import SOLVE
-from shardwright.questions import Grid, pose, questions_of
-from shardwright.solve_task import solve_text
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_sweep import CACHE, skip_where_code_changed
 from tests.shardwright.workers_here import solve_here

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ModelError
-from profiles.model.described_model import traced_figures
-from profiles.model.figures_config import config_of_figures
+from profiles.model.figures.described_model import traced_figures
+from profiles.model.figures.figures_config import config_of_figures
+from profiles.model.figures.state_space import StateSpace
+from profiles.model.figures.transformer import LatentAttention, Transformer
 from profiles.model.loaders import ModelSpec
-from profiles.model.state_space import StateSpace
-from profiles.model.transformer import LatentAttention, Transformer
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.measurement import GradientCheck, RankSample, StageSample
-from simulator.plan import Plan, Recompute, Stage
-from simulator.prediction import Interval, StagePrediction
-from simulator.workload import Workload
+from simulator.values.measurement import GradientCheck, RankSample, StageSample
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.prediction import Interval, StagePrediction
+from simulator.values.workload import Workload
 
 
 def within(value: float) -> Interval:

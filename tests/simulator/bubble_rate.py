@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.bubble import longest_rank_s
-from simulator.timeline import Timeline
+from simulator.schedules.bubble import longest_rank_s
+from simulator.schedules.timeline import Timeline
 
 
 def busiest_rank_s(timeline: Timeline) -> float:

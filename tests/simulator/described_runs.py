@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from profiles.model.transformer import Transformer
+from profiles.model.figures.transformer import Transformer
 from profiles.published.known_models import known_model
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import assign
-from simulator.training_run.features import features
-from simulator.training_run.network_text import network_of
-from simulator.training_run.step_time import StepParts, step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import assign
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import StepParts, step_parts
 
 Array = NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_device, get_link, node_design
-from profiles.hardware.collective_curve import ScaledCurves, curves_on
-from profiles.hardware.link import OPERATIONS, Link
+from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
+from profiles.hardware.catalogue.link import OPERATIONS, Link
+from profiles.hardware.kernels.collective_curve import ScaledCurves, curves_on
 from simulator.collectives import Hop, cards_shared, collective, direct_share, message_share
 
 
@@ -44,7 +44,7 @@ def collective_time_s(
 ) -> float:
     """Seconds of `operation` on `group_size` devices, `group_per_node` of them in each domain.
 
-    size_bytes  the full buffer, as in profiles.hardware.link.LinkPoint
+    size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
     sharing     such groups of the same domains that communicate at the same time
 
     Raises UnknownNameError for another operation.

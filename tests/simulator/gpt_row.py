@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.published.run import PublishedRun
-from simulator.training_run.complete import UnsupportedRunError, complete_run
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 
 GPT_ROW = PublishedRun(
     row=1,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.device import Device, Measurements
-from profiles.hardware.link import Link, LinkPoint
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import Device, Measurements
+from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -22,8 +22,8 @@ from profiles.model.graph import (
     with_kind,
 )
 from profiles.sourced import Sourced
-from simulator.plan import Plan, Recompute, Stage
-from simulator.workload import Workload
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.workload import Workload
 
 GIB = 2**30
 PRODUCTS = ("attn.qkv", "attn.out", "mlp.up", "mlp.down")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.model.transformer import Transformer
-from simulator.training_run.activation_footprint import activation_bytes
-from simulator.training_run.framework import memory_of
-from simulator.training_run.tensor_sizes import TensorSizes
-from simulator.training_run.training_run import TrainingRun
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import memory_of
+from simulator.training_run.memory.activation_footprint import activation_bytes
+from simulator.training_run.memory.tensor_sizes import TensorSizes
+from simulator.training_run.run.training_run import TrainingRun
 from tests.simulator.described_runs import GPT_RUN
 
 # h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.

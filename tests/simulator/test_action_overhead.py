@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.hardware.device import ActionOverhead, BlockPoint, Measurements
-from simulator.predict import predict
-from simulator.prediction import Prediction
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Measurements
+from simulator.traced.predict import predict
+from simulator.values.prediction import Prediction
 from tests.simulator.hand_made import Traced, cluster, device, plan
 
 MS = 1e-3

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.hardware.device import BlockPoint, Measurements
-from simulator.block_cost import price_block
-from simulator.comm_cost import price_collective
-from simulator.in_step import price_in_step
-from simulator.plan import Recompute
+from profiles.hardware.catalogue.device import BlockPoint, Measurements
+from simulator.traced.block_cost import price_block
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import price_in_step
+from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer
 
 SIZE = 1024 * 1024 * 2  # bytes of a boundary tensor of `layer()`

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.training_run.caching_allocator import Block, CachingAllocator
+from simulator.training_run.nanotron.caching_allocator import Block, CachingAllocator
 
 MIB = 2**20
 

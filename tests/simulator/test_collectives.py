@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_cluster, get_device
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.collective_curve import load_curves
-from profiles.hardware.link import OPERATIONS
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.link import OPERATIONS
+from profiles.hardware.kernels.collective_curve import load_curves
 from simulator.collectives import cards_shared
-from simulator.comm_cost import price_collective
+from simulator.traced.comm_cost import price_collective
 from tests.simulator.fabric import Fabric, collective_time_s, fabric_of
 from tests.simulator.hand_made import device, link
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import UnknownNameError
-from profiles.hardware.link import OPERATIONS, LinkPoint
-from simulator.comm_cost import price_collective
+from profiles.hardware.catalogue.link import OPERATIONS, LinkPoint
+from simulator.traced.comm_cost import price_collective
 from tests.simulator.hand_made import cluster, link
 
 MB = 1e6

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from profiles.published.run import PublishedRun
-from simulator.training_run.complete import complete_run
-from simulator.training_run.complete_model import parameters_in_name
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.reading.complete_model import parameters_in_name
 from tests.simulator.gpt_row import GPT_ROW
 
 

@@ -10,8 +10,8 @@ import pytest
 from profiles.errors import UnknownNameError
 from profiles.published.run import MEASURED_COLUMNS, PublishedRun
 from profiles.published.run_table import read_runs
-from simulator.training_run.complete import UnsupportedRunError, complete_run
-from simulator.training_run.predict_runs import predict_runs
+from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 
 RUN = PublishedRun(
     row=1,

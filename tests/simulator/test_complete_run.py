@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
-from simulator.schedule import schedule_names
-from simulator.training_run.complete import UnsupportedRunError, complete_run
-from simulator.training_run.training_run import TrainingRun
+from simulator.schedules.schedule import schedule_names
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from simulator.training_run.run.training_run import TrainingRun
 from tests.simulator.gpt_row import GPT_ROW, reason, said
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"

@@ -12,14 +12,14 @@ import pytest
 from profiles.errors import ShardwrightError
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.explain_memory import explain_memory
-from simulator.training_run.explain_run import RunExplanation, explain_run
-from simulator.training_run.footprint import footprint
-from simulator.training_run.predict_runs import predict_runs
-from simulator.training_run.recalibrate import Calibration, calibrated_interval
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.explain.explain_memory import explain_memory
+from simulator.training_run.explain.explain_run import RunExplanation, explain_run
+from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.simulator.described_runs import GPT_RUN
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"

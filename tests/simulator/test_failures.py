@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.failures import RESTART_S, delivered, reliability
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 
 
 def test_llama_3_by_hand():

@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
-from simulator.training_run.axis_order import AXIS_ORDERS
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.compression import compression_of
-from simulator.training_run.explain_run import explain_run
-from simulator.training_run.far_level import FarLevel
-from simulator.training_run.far_seconds import far_cut
-from simulator.training_run.features import features
-from simulator.training_run.rank_group import RankGroup
-from simulator.training_run.run_links import links_of, moved
-from simulator.training_run.step_term import Earlier
-from simulator.training_run.step_terms import TERMS
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.torus import torus_share
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.messages.far_seconds import far_cut
+from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.run_links import links_of, moved
+from simulator.training_run.messages.torus import torus_share
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.compression import compression_of
+from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_term import Earlier
+from simulator.training_run.step.step_terms import TERMS
+from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, of_each, plain
 
 # Two sites of 32 devices; 12.8 GB/s leave a site, 0.4 GB/s for each of its devices.

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import get_device
-from profiles.model.transformer import LatentAttention, Transformer
-from simulator.in_flight import most_in_flight
-from simulator.schedule import build_schedule
-from simulator.training_run.footprint import fits, footprint
-from simulator.training_run.framework import framework_of
-from simulator.training_run.kept_tensor import KeptTensor, LingeringTensor, Moment
-from simulator.training_run.stage_share import split_stages, stage_split
-from simulator.training_run.tensor_sizes import RankFacts, TensorSizes
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.model.figures.transformer import LatentAttention, Transformer
+from simulator.schedules.in_flight import most_in_flight
+from simulator.schedules.schedule import build_schedule
+from simulator.training_run.framework.framework import framework_of
+from simulator.training_run.framework.kept_tensor import KeptTensor, LingeringTensor, Moment
+from simulator.training_run.memory.footprint import fits, footprint
+from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import split_stages, stage_split
 from tests.oracles.held_activations import most_held
 from tests.simulator.described_runs import DEEPSEEK_V3
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes

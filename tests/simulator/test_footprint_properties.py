@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import framework_names, load_framework
-from simulator.training_run.stage_share import split_stages
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.framework.framework import framework_names, load_framework
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import split_stages
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 _LAYOUTS = st.tuples(

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError
-from profiles.hardware.catalog import device_names
-from profiles.hardware.host import has_host, host_of
-from profiles.model.transformer import Transformer
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.explain_run import explain_run
-from simulator.training_run.features import features
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import load_framework
-from simulator.training_run.host_offload import (
+from profiles.hardware.catalogue.catalog import device_names
+from profiles.hardware.catalogue.host import has_host, host_of
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.memory.host_offload import (
     ADAM_REACH,
     host_limit_bytes,
     host_memory_short,
     optimizer_host_s,
 )
-from simulator.training_run.predict_runs import predicted_parts
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.features import features
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
 BRIDGE = load_framework("megatron-bridge")

@@ -1,14 +1,14 @@
-"""What ranks keep: by hand, by the zero-bubble paper, and by simulator/in_flight.py."""
+"""What ranks keep: by hand, by the zero-bubble paper, and by simulator/schedules/in_flight.py."""
 
 from __future__ import annotations
 
 import pytest
 
 from profiles.errors import InputError
-from simulator.durations import Durations
-from simulator.in_flight import in_flight, most_in_flight
-from simulator.schedule import build_schedule, pipeline_names, schedule_kind
-from simulator.timeline import simulate
+from simulator.schedules.durations import Durations
+from simulator.schedules.in_flight import in_flight, most_in_flight
+from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
+from simulator.schedules.timeline import simulate
 from tests.oracles.held_activations import HeldSample, Kept, held_over_time, most_held
 from tests.oracles.schedule_csv import schedule_from_csv
 

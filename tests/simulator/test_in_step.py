@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
-from simulator.in_step import eager_steps, exposed_seconds, price_in_step, step_overhead_s
-from simulator.op_cost import price_op
-from simulator.training_run.coefficients import shipped_coefficients
+from simulator.traced.in_step import eager_steps, exposed_seconds, price_in_step, step_overhead_s
+from simulator.traced.op_cost import price_op
+from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.simulator.hand_made import device
 
 N = 8192

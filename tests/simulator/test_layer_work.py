@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.model.transformer import Transformer
-from simulator.training_run.framework import (
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import (
     Framework,
     framework_names,
     framework_of,
     load_framework,
 )
-from simulator.training_run.layer_work import (
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.layer_work import (
     LayerWork,
     Matmul,
     head_work,
@@ -24,8 +25,7 @@ from simulator.training_run.layer_work import (
     matmul_type,
     padded_vocabulary,
 )
-from simulator.training_run.training_run import TrainingRun
-from simulator.training_run.work_seconds import work_seconds
+from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
     GPT_175B,

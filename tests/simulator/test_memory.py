@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.memory import StageBytes, rank_memory, stage_bytes, static_bytes
-from simulator.plan import Recompute
-from simulator.schedule import build_schedule
-from simulator.stack import load_stack
-from simulator.timeline import Durations, simulate
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import Durations, simulate
+from simulator.traced.memory import StageBytes, rank_memory, stage_bytes, static_bytes
+from simulator.traced.stack import load_stack
+from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
 from tests.simulator.hand_made import cluster, layer, plan
 from tests.simulator.test_block_cost import price

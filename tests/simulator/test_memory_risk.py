@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from profiles.hardware.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.failed_layout import read_failed_layouts
 from profiles.published.run_table import read_runs
-from simulator.training_run.complete import complete_run
-from simulator.training_run.footprint import footprint
-from simulator.training_run.interval import (
+from simulator.training_run.fit.interval import (
     memory_interval,
     memory_margin,
     out_of_memory_probability,
 )
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete import complete_run
 
 TRUTH = Path(__file__).parents[2].parent / "shared" / "truth"
 FIGURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "figures.csv"

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats
 
-from profiles.hardware.catalog import get_device
-from simulator.action import ActionKind
-from simulator.schedule import build_schedule
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import assign
-from simulator.training_run.features import features
-from simulator.training_run.fit import fit_coefficients
-from simulator.training_run.footprint import footprint
-from simulator.training_run.message_stalls import risk_s, stall_chance, stalled_messages
-from simulator.training_run.stall_odds import HAZARDS, fit_hazards
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.schedules.action import ActionKind
+from simulator.schedules.schedule import build_schedule
+from simulator.training_run.fit.fit import fit_coefficients
+from simulator.training_run.fit.stall_odds import HAZARDS, fit_hazards
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import assign
+from simulator.training_run.step.features import features
+from simulator.training_run.step.message_stalls import risk_s, stall_chance, stalled_messages
+from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, of_each, plain, training_runs
 
 # 8B on 16 nodes of H100 with four stages, 16 micro-batches.

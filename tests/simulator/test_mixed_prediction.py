@@ -1,4 +1,4 @@
-"""Plans for mixed devices: the value's rules, and predictions against `simulator.predict`."""
+"""Plans for mixed devices: the value's rules, and predictions against `traced.predict`."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -6,14 +6,14 @@ from itertools import pairwise
 import pytest
 
 from profiles.errors import InputError
-from profiles.hardware.cluster import Cluster, Level, NodeGroup
-from simulator.mixed_plan import MixedPipeline, MixedPlan, MixedStage
-from simulator.mixed_prediction import predict_mixed, usd_of
-from simulator.plan import Recompute
-from simulator.predict import predict
-from simulator.prediction import Interval
-from simulator.stack import load_stack
-from simulator.workload import Workload
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from simulator.mixed.mixed_prediction import predict_mixed, usd_of
+from simulator.traced.predict import predict
+from simulator.traced.stack import load_stack
+from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
+from simulator.values.plan import Recompute
+from simulator.values.prediction import Interval
+from simulator.values.workload import Workload
 from tests.simulator.hand_made import GIB, Traced, cluster, device, link, plan, said
 
 STACK = load_stack()

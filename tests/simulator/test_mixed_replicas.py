@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.durations import Durations
-from simulator.mixed_replicas import Replica, mixed_step
+from simulator.mixed.mixed_replicas import Replica, mixed_step
+from simulator.schedules.durations import Durations
 
 
 def durations(forward, backward, send=None):

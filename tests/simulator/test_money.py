@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.prediction import Interval
+from simulator.values.prediction import Interval
 from tests.simulator.hand_made import cluster, said
 
 RATE = Interval(value=1000.0, low=800.0, high=1250.0)

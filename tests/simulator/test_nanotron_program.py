@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.model.transformer import Transformer
-from simulator.training_run.footprint import footprint
-from simulator.training_run.host_lead import HostLead, fitted_shares, lead_regimes
-from simulator.training_run.nanotron_program import peak_of_program
-from simulator.training_run.nanotron_shapes import nanotron_shapes
-from simulator.training_run.reserved_peak import (
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.host_lead import HostLead, fitted_shares, lead_regimes
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.nanotron.nanotron_program import peak_of_program
+from simulator.training_run.nanotron.nanotron_shapes import nanotron_shapes
+from simulator.training_run.nanotron.reserved_peak import (
     SMALL_TENSORS_BYTES,
     likelier_bytes,
     program_peak,
     reported_peak_bytes,
 )
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun
 
 GIB, MIB = 2**30, 2**20
 THREE_B = Transformer(

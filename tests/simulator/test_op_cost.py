@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.hardware.device import AttentionPoint, MatmulPoint, Measurements, MemoryPoint
+from profiles.hardware.catalogue.device import (
+    AttentionPoint,
+    MatmulPoint,
+    Measurements,
+    MemoryPoint,
+)
 from profiles.model.graph import AttentionShape, Op, OpKind, Phase
-from simulator.op_cost import price_op
+from simulator.traced.op_cost import price_op
 from tests.simulator.hand_made import device, matmul, memory_op, said
 
 SIZES = (128, 512, 2048)

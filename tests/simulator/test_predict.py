@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from profiles.document import decode, encode
 from profiles.errors import InputError, MismatchError
-from simulator.block_cost import price_block
-from simulator.plan import Recompute
-from simulator.predict import predict
-from simulator.prediction import COMPONENTS, Prediction
+from simulator.traced.block_cost import price_block
+from simulator.traced.predict import predict
+from simulator.values.plan import Recompute
+from simulator.values.prediction import COMPONENTS, Prediction
 from tests.simulator.hand_made import Traced, cluster, device, link, plan, said
 
 MODEL = Traced(8)

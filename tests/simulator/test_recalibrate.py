@@ -16,12 +16,8 @@ from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, predicted_s
 from shardwright.validate.groups import source_of
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import CoefficientFile, assign, shipped_coefficients
-from simulator.training_run.complete import complete_run
-from simulator.training_run.features import features
-from simulator.training_run.interval import step_interval
-from simulator.training_run.recalibrate import (
+from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.recalibrate import (
     REFITTED,
     Calibration,
     Recalibration,
@@ -30,8 +26,12 @@ from simulator.training_run.recalibrate import (
     interval_scale,
     recalibrate,
 )
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"
 

@@ -9,19 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.hardware.catalog import device_names, get_link, link_names
-from simulator.training_run.coefficient_kinds import KINDS, Kind
-from simulator.training_run.coefficient_owner import (
+from profiles.hardware.catalogue.catalog import device_names, get_link, link_names
+from simulator.training_run.framework.framework import framework_names
+from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.step.coefficient_kinds import KINDS, Kind
+from simulator.training_run.step.coefficient_owner import (
     _ARCHITECTURES,
     family_of,
     owner_of,
     processor_of,
 )
-from simulator.training_run.coefficients import CoefficientFile, assign, shipped_coefficients
-from simulator.training_run.features import features
-from simulator.training_run.framework import framework_names
-from simulator.training_run.network_text import network_of
-from simulator.training_run.step_time import step_parts
+from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, figures
 
 KIND = {kind.name: kind for kind in KINDS}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from profiles.hardware.catalog import get_device, get_link
-from profiles.hardware.collective_curve import load_curves
-from profiles.hardware.gemm_surface import load_surface
-from simulator.training_run.features import Features, features
-from simulator.training_run.network_text import network_of
-from simulator.training_run.run_links import links_of
-from simulator.training_run.stage_layers import stage_layers
-from simulator.training_run.training_run import TrainingRun
+from profiles.hardware.catalogue.catalog import get_device, get_link
+from profiles.hardware.kernels.collective_curve import load_curves
+from profiles.hardware.kernels.gemm_surface import load_surface
+from simulator.training_run.messages.run_links import links_of
+from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.features import Features, features
+from simulator.training_run.work.stage_layers import stage_layers
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
     GPT_RUN,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.training_run.coefficient_kinds import KINDS
-from simulator.training_run.coefficients import Assigned, assign
-from simulator.training_run.features import Features, features
-from simulator.training_run.fit import Fitted, fit_coefficients
-from simulator.training_run.step_time import step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.fit.fit import Fitted, fit_coefficients
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import Assigned, assign
+from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, LLAMA_RUN
 
 Array = NDArray[np.float64]

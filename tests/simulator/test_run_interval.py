@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.prediction import Interval
-from simulator.training_run.interval import (
+from simulator.training_run.fit.interval import (
     FEWEST,
     Band,
     IntervalFile,
@@ -24,6 +23,7 @@ from simulator.training_run.interval import (
     step_interval,
     step_regimes_of,
 )
+from simulator.values.prediction import Interval
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from profiles.hardware.catalog import device_names, get_device
+from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.published.run import PublishedRun
-from simulator.training_run.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 
 _STACKS = (
     "Megatron-LM",

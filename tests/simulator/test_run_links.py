@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.hardware.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.collectives import NOTHING, CollectiveTime
-from simulator.comm_cost import price_collective
-from simulator.training_run.rank_group import RankGroup
-from simulator.training_run.run_links import Links, links_of, moved, sent
+from simulator.traced.comm_cost import price_collective
+from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.run_links import Links, links_of, moved, sent
 from tests.simulator.described_runs import LLAMA_RUN
 
 GB = 1e9

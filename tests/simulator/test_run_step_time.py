@@ -11,14 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from profiles.hardware.catalog import get_link
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
+from profiles.hardware.catalogue.catalog import get_link
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 from simulator.soft_maximum import larger
-from simulator.timeline import simulate
-from simulator.training_run.features import Features, features
-from simulator.training_run.step_time import StepParts, step_parts
-from simulator.training_run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.step_time import StepParts, step_parts
 from tests.simulator.described_runs import (
     GPT_RUN,
     LLAMA_RUN,

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from simulator.schedule import (
+from simulator.schedules.schedule import (
     Action,
     ActionKind,
     Schedule,

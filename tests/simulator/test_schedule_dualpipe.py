@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 
 
 def in_pairs(schedule):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.bubble import longest_rank_s
-from simulator.durations import Durations
-from simulator.schedule import (
+from simulator.schedules.bubble import longest_rank_s
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import (
     Action,
     ActionKind,
     Placement,
@@ -23,7 +23,7 @@ from simulator.schedule import (
     dependencies,
     schedule_names,
 )
-from simulator.timeline import simulate
+from simulator.schedules.timeline import simulate
 from tests.oracles.held_activations import Kept, most_held
 from tests.oracles.schedule_csv import schedule_from_csv, to_csv
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
@@ -283,8 +283,8 @@ def test_a_file_of_its_own_is_all_that_a_new_schedule_needs(tmp_path):
                 shutil.copy(root / package / file, tmp_path / package / file)
     shutil.copytree(root / "simulator" / "schedules", tmp_path / "simulator" / "schedules")
     (tmp_path / "simulator" / "schedules" / "mine.py").write_text(
-        "from simulator.action import backward, forward\n"
-        "from simulator.schedule import Placement, Schedule, ScheduleKind, register\n"
+        "from simulator.schedules.action import backward, forward\n"
+        "from simulator.schedules.schedule import Placement, Schedule, ScheduleKind, register\n"
         "@register(ScheduleKind(name='one-at-a-time'))\n"
         "def mine(num_ranks, num_microbatches, options):\n"
         "    rows = [[f(r, m) for m in range(num_microbatches) for f in (forward, backward)]\n"
@@ -294,7 +294,7 @@ def test_a_file_of_its_own_is_all_that_a_new_schedule_needs(tmp_path):
         "                    ranks=tuple(tuple(row) for row in rows))\n"
     )
     script = (
-        "from simulator.schedule import build_schedule\n"
+        "from simulator.schedules.schedule import build_schedule\n"
         "made = build_schedule('one-at-a-time', num_ranks=2, num_microbatches=2)\n"
         "print(*(' '.join(map(str, row)) for row in made.ranks), sep=', ')\n"
     )

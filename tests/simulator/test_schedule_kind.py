@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from simulator.action import ActionKind
-from simulator.runnable import free_schedules, runnable_schedules
-from simulator.schedule import build_schedule, pipeline_names, schedule_kind
+from simulator.schedules.action import ActionKind
+from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
+from simulator.values.runnable import free_schedules, runnable_schedules
 
 
 @pytest.mark.parametrize("name", pipeline_names())

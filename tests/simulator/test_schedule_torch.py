@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import InputError
-from simulator.schedule import build_schedule
+from simulator.schedules.schedule import build_schedule
 from tests.simulator.torch_stage import TorchStage
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.model.state_space import StateSpace
-from simulator.training_run.features import features
-from simulator.training_run.framework import load_framework
-from simulator.training_run.layer_work import layer_work
-from simulator.training_run.quantised_bytes import quantised_bytes
-from simulator.training_run.stage_layers import stage_layers
-from simulator.training_run.state_work import state_work
-from simulator.training_run.training_run import TrainingRun
+from profiles.model.figures.state_space import StateSpace
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.features import features
+from simulator.training_run.work.layer_work import layer_work
+from simulator.training_run.work.quantised_bytes import quantised_bytes
+from simulator.training_run.work.stage_layers import stage_layers
+from simulator.training_run.work.state_work import state_work
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
 
 CORE = load_framework("megatron-core")

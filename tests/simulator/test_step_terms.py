@@ -17,15 +17,15 @@ from planner.layout.prices import LayoutPrices
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from simulator.formula_symbol import Symbol
-from simulator.training_run import step_terms
-from simulator.training_run.coefficients import assign, shipped_coefficients
-from simulator.training_run.explain_run import explain_run
-from simulator.training_run.explain_step import StepLine, step_lines
-from simulator.training_run.features import Features, features
-from simulator.training_run.predict_runs import predict_runs
-from simulator.training_run.step_term import LAYER, Term
-from simulator.training_run.step_terms import TERMS
-from simulator.training_run.step_time import StepParts, step_parts
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.explain.explain_step import StepLine, step_lines
+from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.step import step_terms
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.step_term import LAYER, Term
+from simulator.training_run.step.step_terms import TERMS
+from simulator.training_run.step.step_time import StepParts, step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, of_each, plain, training_runs
 
 

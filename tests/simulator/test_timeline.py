@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.schedule import build_schedule
-from simulator.timeline import Durations, simulate
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import Durations, simulate
 
 
 def even(stages, forward_s=1.0, backward_s=2.0, send_s=0.0):

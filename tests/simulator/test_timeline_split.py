@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.bubble import longest_rank_s
-from simulator.durations import Durations
-from simulator.schedule import build_schedule
-from simulator.timeline import simulate
+from simulator.schedules.bubble import longest_rank_s
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
 from tests.oracles.schedule_csv import schedule_from_csv
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 

@@ -10,12 +10,12 @@ import pytest
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from simulator.training_run.activation_footprint import activation_bytes
-from simulator.training_run.complete import complete_run
-from simulator.training_run.features import features
-from simulator.training_run.framework import memory_of
-from simulator.training_run.predict_runs import predict_runs
-from simulator.training_run.tensor_sizes import TensorSizes
+from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.framework.framework import memory_of
+from simulator.training_run.memory.activation_footprint import activation_bytes
+from simulator.training_run.memory.tensor_sizes import TensorSizes
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.step.features import features
 
 LLAMA_8B = PublishedRun(
     row=1,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.utilisation import UtilisationMap
+from simulator.traced.utilisation import UtilisationMap
 
 SHAPES = [(64, 64), (64, 1024), (1024, 64), (1024, 1024), (256, 256)]
 VALUES = [0.1, 0.3, 0.2, 0.8, 0.5]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.hardware.device import BlockPoint
-from profiles.hardware.profile_file import with_blocks
+from profiles.hardware.catalogue.device import BlockPoint
+from profiles.hardware.probe.profile_file import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
-from simulator.block_cost import price_block
-from simulator.memory import stage_bytes
-from simulator.plan import Recompute
-from simulator.weight_gradients import weight_gradient_ops, weight_gradient_s
+from simulator.traced.block_cost import price_block
+from simulator.traced.memory import stage_bytes
+from simulator.traced.weight_gradients import weight_gradient_ops, weight_gradient_s
+from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device
 
 
@@ -94,7 +94,7 @@ def test_a_small_llama_block_has_twice_its_weights_times_the_tokens():
     torch_models = pytest.importorskip("transformers")
     assert torch_models
     from profiles.model.loaders import resolve_model
-    from profiles.model.traced import trace_model
+    from profiles.model.tracing.traced import trace_model
 
     spec = resolve_model("tiny-llama-demo")
     graph = trace_model(spec, sequence_length=128, dtype="bfloat16").at(2)
@@ -119,7 +119,7 @@ def test_half_of_a_convolution_s_backward_is_w_and_all_of_the_first_one_s():
     # The first needs no gradient of the image, so that its backward is as much work as its forward.
     pytest.importorskip("torch")
     from profiles.model.loaders import resolve_model
-    from profiles.model.trace import trace_graph
+    from profiles.model.tracing.trace import trace_graph
 
     spec = resolve_model("tests.executor.tiny_models:cnn")
     graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32", target="cpu")
@@ -155,7 +155,7 @@ def test_a_stage_keeps_operands_from_i_to_w_whatever_is_recomputed():
     # the attention's output and the product before the last; written: q, k, v, o, and 2 + 1.
     pytest.importorskip("transformers")
     from profiles.model.loaders import resolve_model
-    from profiles.model.traced import trace_model
+    from profiles.model.tracing.traced import trace_model
 
     spec = resolve_model("tiny-llama-demo")
     graph = trace_model(spec, sequence_length=128, dtype="float32", target="cpu").at(2)

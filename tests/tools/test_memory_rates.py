@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import device_names
+from profiles.hardware.catalogue.catalog import device_names
 from tools.memory_rates import (
     MEMORY_FILE,
     MemoryRate,

@@ -4,8 +4,8 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.run_option import AskedOptions
-from profiles.hardware.catalog import get_cluster
-from profiles.model.config_figures import figures_of_config
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 
 

@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
-from profiles.hardware.catalog import get_cluster, get_link
-from profiles.hardware.cluster import Cluster, Level
+from profiles.hardware.catalogue.catalog import get_cluster, get_link
+from profiles.hardware.catalogue.cluster import Cluster, Level
 from profiles.sourced import Sourced
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from planner.layout.executable import executable_plan, first_layer
 from planner.layout.plan_of_layout import plan_of_layouts
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
-from profiles.model.traced import trace_model
-from simulator.plan import Recompute
-from simulator.training_run.footprint import footprint
-from simulator.workload import Workload
+from profiles.model.tracing.traced import trace_model
+from simulator.training_run.memory.footprint import footprint
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
 from tests.planner.layout.asked import question, solved
 
 MODEL, BATCH, SEQUENCE = "tiny-llama-demo", 32, 1024

@@ -8,8 +8,8 @@ import pytest
 from planner.layout.rules import load_layout_rules
 
 from planner.layout.layout_ground import base_run
-from profiles.hardware.catalog import get_cluster, get_link, link_names
-from simulator.training_run.network_text import network_of
+from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
+from simulator.training_run.reading.network_text import network_of
 from tests.simulator.described_runs import LLAMA_8B
 
 OUTER = [name for name in link_names() if get_link(name).kind]

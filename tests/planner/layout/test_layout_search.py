@@ -11,11 +11,11 @@ from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import get_cluster, get_device
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import framework_names, load_framework, memory_of
-from simulator.training_run.stage_layers import stage_layers
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.work.stage_layers import stage_layers
 from tests.planner.layout.asked import question, solved
 
 

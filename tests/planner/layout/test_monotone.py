@@ -11,9 +11,9 @@ from planner.layout.layout_sensitivity import _faster_network
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.memory_limit import MemoryLimit
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster, get_device
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.interval import out_of_memory_probability
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from simulator.training_run.fit.interval import out_of_memory_probability
+from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 
 MODELS = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "gpt3-175b")

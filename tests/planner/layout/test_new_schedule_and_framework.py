@@ -11,21 +11,27 @@ import pytest
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
 from planner.layout.layout_space import LayoutSpace, legal_layouts
 from planner.layout.layouts import RECOMPUTE, SCHEDULES
-from planner.search import search
-from planner.space import Space
+from planner.search.search import search
+from planner.search.space import Space
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster
-from simulator import schedule as registry
-from simulator.action import backward, forward
-from simulator.in_flight import most_in_flight
-from simulator.runnable import runnable_schedules
-from simulator.schedule import Placement, Schedule, ScheduleKind, ScheduleOptions, register
-from simulator.stack import load_stack
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.footprint import footprint
-from simulator.training_run.predict_runs import predicted_parts
-from simulator.training_run.training_run import TrainingRun
-from simulator.workload import Workload
+from profiles.hardware.catalogue.catalog import get_cluster
+from simulator.schedules import schedule as registry
+from simulator.schedules.action import backward, forward
+from simulator.schedules.in_flight import most_in_flight
+from simulator.schedules.schedule import (
+    Placement,
+    Schedule,
+    ScheduleKind,
+    ScheduleOptions,
+    register,
+)
+from simulator.traced.stack import load_stack
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.runnable import runnable_schedules
+from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel
 from tests.planner.layout.asked import question as small_question
 

@@ -10,9 +10,9 @@ from planner.layout.memory_limit import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster, get_device
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.footprint import footprint
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, solved
 
 

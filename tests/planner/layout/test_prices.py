@@ -9,12 +9,12 @@ from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.layouts import row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import LayoutPrices
-from profiles.model.config_figures import figures_of_config
+from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
-from simulator.training_run.coefficients import shipped_coefficients
-from simulator.training_run.features import Features, features
-from simulator.training_run.footprint import footprint
-from simulator.training_run.framework import load_framework
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.features import Features, features
 from tests.simulator.described_runs import GPT_RUN
 
 CASES = (

@@ -11,12 +11,12 @@ import pytest
 from planner.layout.layout_question import LayoutQuestion, ground_of
 from planner.layout.layout_space import LayoutSpace, legal_layouts
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalog import get_cluster
-from profiles.model.described_model import describe_model, traced_figures
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.figures.described_model import describe_model, traced_figures
+from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
-from profiles.model.transformer import Transformer
-from simulator.training_run.footprint import footprint
-from simulator.training_run.predict_runs import predicted_parts
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.memory.footprint import footprint
 
 # Model, cluster, global batch, sequence length: of the size that it is trained at.
 MODELS = {

@@ -19,12 +19,12 @@ from planner.op_sharding.shard_model import ShardQuestion, shard_model
 from planner.op_sharding.strategies import strategies_of
 from profiles.document import read_document, write_document
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalog import get_cluster
-from profiles.model.build import build_model
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
-from profiles.model.op_graph import GraphTensor, OpGraph
-from profiles.model.trace_op_graph import trace_program
-from simulator.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
+from profiles.model.op_graphs.op_graph import GraphTensor, OpGraph
+from profiles.model.op_graphs.trace_op_graph import trace_program
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile
 
 NODE = get_cluster("8xh100-sxm")
 

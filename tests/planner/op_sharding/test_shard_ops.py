@@ -27,13 +27,13 @@ from planner.op_sharding.block_problem import NANOSECOND_S, build_problem
 from planner.op_sharding.integer_programme import cost_of, usage_over_time
 from planner.op_sharding.solve_block import lagrangian_bound
 from profiles.errors import InputError
-from profiles.hardware.catalog import get_cluster
-from profiles.model.build import BuiltModel, assumed_loss, build_model
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.building.build import BuiltModel, assumed_loss, build_model
 from profiles.model.graph import MatmulShape, Op, OpKind, Phase
 from profiles.model.loaders import resolve_model
-from profiles.model.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
-from profiles.model.trace_op_graph import trace_op_graph
-from simulator.comm_cost import price_collective
+from profiles.model.op_graphs.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
+from profiles.model.op_graphs.trace_op_graph import trace_op_graph
+from simulator.traced.comm_cost import price_collective
 
 NODE = get_cluster("8xh100-sxm")
 KINDS = {

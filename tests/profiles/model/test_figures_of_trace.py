@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from profiles.errors import InputError, ModelError
-from profiles.model.config_figures import figures_of_config
-from profiles.model.config_kinds import BOTH_WAYS, CONFIG_KINDS
-from profiles.model.described_model import describe_model, traced_figures
+from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.config_kinds import BOTH_WAYS, CONFIG_KINDS
+from profiles.model.figures.described_model import describe_model, traced_figures
+from profiles.model.figures.transformer import LatentAttention, Transformer
 from profiles.model.loaders import ModelSpec
-from profiles.model.transformer import LatentAttention, Transformer
 from tests.profiles.model import unusual_modules
 from tests.profiles.test_config_figures import config_of
 
@@ -151,7 +151,7 @@ def test_a_head_transform_is_named() -> None:
 def test_traced_figures_are_kept(tmp_path, monkeypatch) -> None:
     spec = ModelSpec(name="small", source="small", config=config_of("llama"))
     first = traced_figures(spec, cache=tmp_path)
-    monkeypatch.setattr("profiles.model.trace.trace_graph", None)
+    monkeypatch.setattr("profiles.model.tracing.trace.trace_graph", None)
     assert traced_figures(spec, cache=tmp_path) == first
 
 

@@ -1,0 +1,166 @@
+"""Solving cells of a model with branches: the blocks' order is part of what is chosen.
+
+1f1b, gpipe   the exact dynamic programme over ideals (planner/branching/ideal_partition.py)
+other         the chain's search on the traced order and on the one that the dynamic programme would
+              cut into as many stages, with the cell's own bound, which holds for any order
+
+Where no other order is predicted to be faster, the answer is that of the traced order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from planner.branching.ideal_costs import IdealCosts
+from planner.branching.ideal_partition import partition_ideals
+from planner.branching.ordered import Ordered
+from planner.cell import Cell
+from planner.cells.branch_and_bound import Refinement
+from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
+from planner.chain.block_lattice import BlockLattice, lattice_of
+from planner.chain.ideal_problem import IdealPartition
+from planner.chain.problem import Partition
+from planner.costs.costs import SimulatorCosts
+from simulator.values.plan import Plan, Stage
+
+MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
+MOST_ORDERS = 16  # that are tried where the traced one has no plan
+_BETTER = 1e-9  # relative; another order is taken only where it is faster
+
+
+def cell_solver(
+    costs: CellCosts, *, solver: str, seed: int, workers: int
+) -> CellSolver | BranchSolver:
+    """What solves the cells of these costs: the chain's solver unless the model's blocks have
+    several orders."""
+    chain = CellSolver(costs, solver=solver, seed=seed, workers=workers)
+    if not isinstance(costs, SimulatorCosts):
+        return chain
+    graph = costs.traced.at(costs.micro_batches[0], 1)
+    if not graph.branches or len(graph.chain) < 2:
+        return chain
+    return BranchSolver(chain, costs, lattice_of(graph, MOST_IDEALS))
+
+
+class BranchSolver:
+    """As CellSolver, for blocks that have several orders.
+
+    lattice  of the blocks; None where it is too large: then the traced order alone is solved, and
+             only the cell's own bound is proved
+    """
+
+    def __init__(
+        self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice | None
+    ) -> None:
+        self.chain, self.costs, self.lattice = chain, costs, lattice
+        self._entries = [ref.entry for ref in costs.traced.at(costs.micro_batches[0], 1).chain]
+        self._ideals = IdealCosts(costs, lattice) if lattice is not None else None
+        self._solvers: dict[tuple[int, ...], CellSolver] = {}
+        self._found: tuple[Cell, float, IdealPartition | None] | None = None
+
+    def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
+        """As CellSolver's."""
+        if cell.pp == 1:
+            return self.chain.exact_bound(cell, below, lower)
+        if is_timed(cell) or self._ideals is None:
+            return lower
+        found = self._best(cell, below)
+        return found.step_time_s if found is not None else below
+
+    def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        traced = self.chain.refine(cell, below, lower)
+        if cell.pp == 1:
+            return traced
+        if self._ideals is None:
+            return replace(traced, bound_s=lower)
+        if self.lattice is not None and self.lattice.is_chain:
+            return traced
+        limit = min(below, traced.step_time_s)
+        if is_timed(cell):
+            found, bound = partition_ideals(self._ideals.problem(cell)), lower
+        else:
+            found = self._best(cell, limit)
+            bound = found.step_time_s if found is not None else limit
+        orders = []
+        if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
+            orders.append(found.order)
+        if traced.plan is None and is_timed(cell) and self.lattice is not None:
+            orders.extend(self.lattice.orders(MOST_ORDERS) or ())
+        best = traced
+        for order in orders:
+            made = self._as_run(self._solver(order).refine(cell, limit, lower))
+            if made is not None and made.step_time_s < best.step_time_s * (1 - _BETTER):
+                best = made
+        return replace(best, bound_s=min(bound, best.step_time_s))
+
+    def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
+        """As CellSolver's, in the traced order."""
+        return self.chain.with_more(cell)
+
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """False: the integer programme knows one order only."""
+        return cell.pp == 1 and self.chain.certified(cell, effort)
+
+    def _best(self, cell: Cell, below: float) -> IdealPartition | None:
+        if self._found is None or self._found[0] != cell or self._found[1] < below:
+            assert self._ideals is not None  # asked by the caller
+            found = partition_ideals(self._ideals.problem(cell), below=below)
+            self._found = (cell, below, found)
+        return self._found[2]
+
+    def _as_run(self, found: Refinement) -> Refinement | None:
+        """The plan with the blocks of each stage in the order in which the model runs them."""
+        if found.plan is None:
+            return None
+        plan = in_traced_stages(found.plan, self._entries)
+        if plan == found.plan:
+            return found
+        prediction = self.costs.predict(plan)
+        if not prediction.fits:
+            return None
+        return replace(found, plan=plan, prediction=prediction)
+
+    def _costs(self, order: tuple[int, ...]) -> SimulatorCosts:
+        costs = self.costs
+        return SimulatorCosts(
+            Ordered(costs.traced, tuple(self._entries[k] for k in order)),
+            costs.cluster,
+            costs.workload,
+            stack=costs.stack,
+            strategies=costs.strategies,
+            micro_batches=costs.micro_batches,
+            price=costs.price,
+            seed=costs.seed,
+            workers=costs.workers,
+        )
+
+    def _solver(self, order: tuple[int, ...]) -> CellSolver:
+        if order not in self._solvers:
+            self._solvers[order] = CellSolver(
+                self._costs(order),
+                solver=self.chain.solver,
+                seed=self.chain.seed,
+                workers=self.chain.workers,
+            )
+        return self._solvers[order]
+
+
+def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:
+    """The plan with each stage's blocks in the order of `entries`, the traced one."""
+    at = {entry: position for position, entry in enumerate(entries)}
+    order: list[str] = []
+    stages = []
+    for stage in plan.stages:
+        mine = list(range(stage.first_block, stage.last_block))
+        mine.sort(key=lambda k: at[plan.block_entries[k]])
+        order.extend(plan.block_entries[k] for k in mine)
+        stages.append(
+            Stage(
+                first_block=stage.first_block,
+                last_block=stage.last_block,
+                recompute=tuple(stage.recompute[k - stage.first_block] for k in mine),
+            )
+        )
+    return replace(plan, block_entries=tuple(order), stages=tuple(stages))

@@ -1,0 +1,199 @@
+"""What the search asks of a cost model, and how one cell is solved and predicted with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.cells.branch_and_bound import Refinement
+from planner.cells.timeline_search import TimelineSearch
+from planner.chain.partition import labels_of, partition
+from planner.chain.problem import Partition, PartitionProblem, with_capacity
+from planner.chain.solver import solve_integer
+from planner.costs.bound import ChainTotals
+from planner.costs.split_problem import SplitProblem
+from profiles.errors import UnknownNameError
+from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
+
+SOLVERS = ("auto", "dp", "ilp")
+_CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
+_ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
+
+
+class CellCosts(Protocol):
+    """Prices of cells. `planner/costs/costs.py` is the one that asks the simulator."""
+
+    capacity_bytes: float
+    """Usable memory of the largest device."""
+
+    def totals(self, cell: Cell) -> ChainTotals:
+        """What the bound of a cell needs."""
+
+    def missing_bytes(self, cell: Cell) -> float:
+        """Bytes that the cell surely lacks on some device; 0 or less where it may fit."""
+
+    def problem(self, cell: Cell) -> PartitionProblem:
+        """The partition problem; for `interleaved` its slots are the virtual stages."""
+
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell whose step the timeline tells."""
+
+    def plan(self, cell: Cell, found: Partition) -> Plan:
+        """The complete plan."""
+
+    def predict(self, plan: Plan) -> Prediction:
+        """The simulator's prediction."""
+
+
+class CellSolver:
+    """Refines cells: partition, plan, prediction.
+
+    solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
+    """
+
+    def __init__(self, costs: CellCosts, *, solver: str, seed: int, workers: int) -> None:
+        if solver not in SOLVERS:
+            raise UnknownNameError("solver", solver, SOLVERS, where="--solver")
+        self.costs = costs
+        self.solver = solver
+        self.seed = seed
+        self.workers = workers
+        self._last: tuple[Cell, PartitionProblem] | None = None
+        self._solved: dict[Cell, tuple[float, Partition | None, float]] = {}
+
+    def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
+        """Seconds that no plan of the cell beats, short of a prediction: of schedules with a closed
+        form what the partition that is best on its own takes, or `below` where none is under that
+        (`refine` then starts from it); of others `lower`."""
+        if is_timed(cell):
+            return lower
+        problem = self._problem(cell)
+        self._solved[cell] = (below, *self._solve(problem, below, lower))
+        return self._solved[cell][2]
+
+    def _problem(self, cell: Cell) -> PartitionProblem:
+        if self._last is None or self._last[0] != cell:
+            self._last = (cell, self.costs.problem(cell))
+        return self._last[1]
+
+    def by_timeline(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell for the search by timelines, whatever its schedule."""
+        problem = self.costs.split(cell)
+        if cell.splits_backward:
+            return problem
+        # F and B apart take no more than they do whatever the strategies: gathering sharded
+        # parameters counts for half of each. A whole B sets nothing aside for a W.
+        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
+        chain = replace(problem.chain, costs=halved)
+        return replace(
+            problem,
+            held=replace(problem.held, chain=chain),
+            weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
+        )
+
+    def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        if is_timed(cell):
+            return self._refine_by_timeline(cell, below, lower)
+        solved = self._refine_exactly(cell, below, lower)
+        closed = solved.step_time_s <= solved.bound_s * (1 + _CLOSED)
+        if solved.plan is None or closed or cell.pp == 1 or self.solver == "ilp":
+            return solved
+        # The closed form is below the timeline where stages differ much.
+        limit = min(below, solved.step_time_s)
+        other = self._refine_by_timeline(cell, limit, solved.bound_s, known=solved.plan)
+        return other if other.step_time_s < solved.step_time_s else solved
+
+    def _refine_exactly(self, cell: Cell, below: float, lower: float) -> Refinement:
+        problem = self._problem(cell)
+        bound: float | None = None
+        for attempt in range(_ATTEMPTS):
+            known, found, proved = self._solved.get(cell, (-np.inf, None, 0.0))
+            if attempt or known < below:
+                found, proved = self._solve(problem, below, lower)
+            # Only the first problem has all the memory: what is proved of the others is not of it.
+            bound = proved if bound is None else bound
+            if found is None:
+                break
+            plan = self.costs.plan(cell, found)
+            prediction = self.costs.predict(plan)
+            if prediction.fits:
+                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
+            problem = with_capacity(problem, -_over(prediction))
+        return Refinement(cell=cell, bound_s=lower if bound is None else bound)
+
+    def _refine_by_timeline(
+        self, cell: Cell, below: float, lower: float, known: Plan | None = None
+    ) -> Refinement:
+        """A good plan of the cell under `below`; `lower` stays what is proved.
+
+        known  a plan of the cell to begin from
+        """
+        problem = self.by_timeline(cell)
+        begin = None if known is None else _starts_of(known)
+        for _ in range(_ATTEMPTS):
+            found = TimelineSearch(problem).best(below, begin)
+            if found is None:
+                break
+            plan = self.costs.plan(cell, found)
+            prediction = self.costs.predict(plan)
+            if prediction.fits:
+                return Refinement(cell=cell, bound_s=lower, plan=plan, prediction=prediction)
+            problem = problem.with_capacity(-_over(prediction))
+        return Refinement(cell=cell, bound_s=lower)
+
+    def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
+        """A function from bytes more on every device to the cell's best partition."""
+        if is_timed(cell):
+            split = self.by_timeline(cell)
+            return lambda more: TimelineSearch(split.with_capacity(more)).best()
+        problem = self.costs.problem(cell)
+        labels = labels_of(problem)
+        return lambda more: partition(with_capacity(problem, more), labels=labels)
+
+    def _solve(
+        self, problem: PartitionProblem, below: float, lower: float
+    ) -> tuple[Partition | None, float]:
+        if self.solver == "ilp":
+            answer = solve_integer(problem, seed=self.seed, workers=self.workers)
+            found = answer.partition
+            if found is None and answer.status != "infeasible":
+                found = partition(
+                    problem
+                )  # too large: the plan is the programme's, its bound stays
+            return found, max(lower, answer.bound_s)
+        best = partition(problem, below=below)
+        return best, best.step_time_s if best is not None else below
+
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """True where the integer programme proves the dynamic programme's partition of a cell,
+        within its deterministic effort. Interleaved and split cells have no such proof."""
+        if is_timed(cell):
+            return False
+        problem = self.costs.problem(cell)
+        found = partition(problem)
+        if found is None:
+            return False
+        answer = solve_integer(
+            problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
+        )
+        return answer.certifies(found.step_time_s)
+
+
+def is_timed(cell: Cell) -> bool:
+    """Whether only the timeline tells the step: of stages in turn and of split backwards."""
+    return cell.schedule == "interleaved" or cell.splits_backward
+
+
+def _starts_of(plan: Plan) -> tuple[int, ...]:
+    return tuple(stage.first_block for stage in plan.stages)
+
+
+def _over(prediction: Prediction) -> float:
+    """Bytes by which the tightest rank exceeds its device."""
+    return max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)

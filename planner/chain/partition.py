@@ -1,0 +1,343 @@
+"""The exact dynamic programme: cut a chain into stages and choose strategies, provably best.
+
+Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
+before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
+found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
+them only ever grow with a stage's backward time, so inside a stage the fastest strategies that fit
+its memory are enough (chain/stage_labels.py), and between stages only undominated labels are.
+
+Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
+built: the first pass allows stages up to a little over the mean, and is repeated wider only where
+its answer does not prove the rest superfluous. A label whose completion, with every remaining
+block at its fastest and perfectly even, exceeds a known plan is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.chain.dominance import undominated
+from planner.chain.ideal_problem import IdealProblem
+from planner.chain.problem import Array, Partition, PartitionProblem, step_time
+from planner.chain.stage_labels import Index, LabelSet, StageLabels
+
+_SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
+_FIRST_LIMIT = 1.25  # of the mean stage time; only decides how much is tried first
+
+
+@dataclass(slots=True, kw_only=True)
+class _Frontier:
+    """Labels of one stage: where they start, their columns, and what they were built from."""
+
+    start: Index
+    columns: Array
+    behind: Index
+    end: Index
+
+
+def labels_of(problem: PartitionProblem) -> list[StageLabels]:
+    """The stage labels of each of the problem's costs; they do not depend on the capacities."""
+    return [StageLabels(problem.kinds, costs) for costs in problem.costs]
+
+
+def partition(
+    problem: PartitionProblem,
+    *,
+    below: float = np.inf,
+    labels: list[StageLabels] | None = None,
+) -> Partition | None:
+    """The partition with the least step time, or None where none fits (or none is under `below`).
+
+    Exact up to a relative 1e-12. Ties go to the partition found first: later stages with fewer
+    blocks, strategies of lower index.
+
+    labels   of a problem that differs in nothing but the capacities, to save growing them again
+    """
+    return solved(PartitionSolver(problem, labels_of(problem) if labels is None else labels), below)
+
+
+def solved(solver: PartitionSolver, below: float) -> Partition | None:
+    """What a solver finds under `below`: with stages a little over the mean first, and wider as
+    far as that does not prove the rest superfluous."""
+    limit = _FIRST_LIMIT * solver.mean_stage_time()
+    while True:
+        narrow = limit < solver.largest_stage_time()
+        found = solver.solve(limit, below)
+        best = min(below, found.step_time_s if found else np.inf)
+        needed = solver.stage_time_limit(best)
+        if not narrow or limit >= needed:
+            return found
+        limit = needed if np.isfinite(needed) else 2 * limit
+
+
+class PartitionSolver:
+    """Solves one problem; branching/ideal_partition.py puts ideals in the place of prefixes."""
+
+    def __init__(self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]) -> None:
+        self.problem, self.labels = problem, labels
+        self.end = problem.num_blocks  # the cut behind all blocks
+        least = [costs.backward_s.min(axis=1) for costs in problem.costs]
+        self._sum_up([costs.forward_s for costs in problem.costs], least)
+
+    def _sum_up(self, forward: list[Array], least: list[Array]) -> None:
+        """Sums over stages and over what lies before a cut, from each block's seconds."""
+        self.sequence = range_numbers(self.problem.kinds)
+        self.forward = [_ranges(f) for f in forward]
+        self.backward = [_ranges(b) for b in least]
+        fastest = np.min(forward, axis=0)
+        self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
+        self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
+        self.time_before = self.forward_before + self.backward_before
+
+    def mean_stage_time(self) -> float:
+        """Seconds that some stage takes at least: the mean, or the longest block."""
+        longest = float(np.diff(self.time_before).max())
+        return max(float(self.time_before[-1]) / self.problem.num_stages, longest)
+
+    def largest_stage_time(self) -> float:
+        """Seconds of the longest range of blocks at its fastest: no stage takes longer."""
+        return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
+
+    def stage_time_limit(self, upper: float) -> float:
+        """No stage of a plan faster than `upper` takes longer: a plan takes M T or more, and
+        W + (M - w) T or more, W being the time of all blocks."""
+        if not np.isfinite(upper):
+            return np.inf
+        micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"
+        window = 1 if gpipe else max(slot.in_flight for slot in self.problem.slots)
+        limit = upper / micro
+        if micro > window:
+            limit = min(limit, (upper - float(self.time_before[-1])) / (micro - window))
+        return limit * (1 + 1e-9)
+
+    def solve(self, limit: float, below: float) -> Partition | None:
+        """The best partition whose stages all take at most `limit` at their fastest."""
+        tables = [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
+        if any(table[0].size == 0 for table in tables):
+            return None
+        upper = below
+        for beam in (1, None):
+            found = self._cut(tables, upper, beam)
+            if found is not None:
+                upper = min(upper, found.step_time_s * (1 + _SLACK))
+                best = found
+            elif beam is None:
+                return None if np.isinf(upper) or upper == below else best
+        return best
+
+    def _stage_table(self, stage: int, limit: float) -> tuple[Index, Index, Array, Array]:
+        """All (first block, end, forward, backward) that a stage can be: memory and limit kept."""
+        problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
+        slot = problem.slots[stage]
+        after = p - stage - 1
+        start, end = np.triu_indices(n, k=0)
+        end = end + 1
+        allowed = (start >= stage) & (end <= n - after)
+        allowed &= (start == 0) if stage == 0 else (start > 0)
+        if after == 0:
+            allowed &= end == n
+        fastest = self.forward[slot.costs] + self.backward[slot.costs]
+        allowed &= fastest[start, end] <= limit
+        start, end = start[allowed], end[allowed]
+        # Equal sequences of kinds cost the same in one stage: each is looked up once.
+        _, first, where = np.unique(
+            self.sequence[start, end], return_index=True, return_inverse=True
+        )
+        fastest_fitting = np.full(first.size, np.inf)
+        for index, (i, j) in enumerate(
+            zip(start[first].tolist(), end[first].tolist(), strict=True)
+        ):
+            node = self._node(stage, i, j)
+            label = self._label(stage, node, i, j)
+            if label >= 0:
+                fastest_fitting[index] = node.backward_s[label]
+        backward = fastest_fitting[where]
+        ok = np.isfinite(backward)
+        start, end = start[ok], end[ok]
+        return start, end, self.forward[slot.costs][start, end], backward[ok]
+
+    def _node(self, stage: int, i: int, j: int) -> LabelSet:
+        """The labels of the blocks between two cuts."""
+        return self.labels[self.problem.slots[stage].costs].of(i, j)
+
+    def _edge(self, i: int, j: int) -> float:
+        return float(self.problem.edge_bytes[i, j])
+
+    def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
+        slot, edge = self.problem.slots[stage], self._edge(i, j)
+        budgets = [
+            (
+                load,
+                slot.capacity_bytes
+                - self.problem.static_bytes[load.static][i, j]
+                - load.in_flight * edge,
+            )
+            for load in slot.loads
+        ]
+        return node.cheapest(budgets)
+
+    def _cut(
+        self, tables: list[tuple[Index, Index, Array, Array]], upper: float, beam: int | None
+    ) -> Partition | None:
+        problem, p = self.problem, self.problem.num_stages
+        grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
+        bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
+        width = 4 if problem.schedule == "1f1b" else 5
+        columns = np.zeros((1, width))
+        columns[0, -1] = -np.inf
+        none = np.zeros(1, dtype=np.intp)
+        frontier = _Frontier(start=np.full(1, self.end), columns=columns, behind=none, end=none)
+        history = [frontier]
+        for stage in range(p - 1, -1, -1):
+            start, end, forward, backward = tables[stage]
+            first = np.searchsorted(frontier.start, end, side="left")
+            count = np.searchsorted(frontier.start, end, side="right") - first
+            pair = np.repeat(np.arange(start.size), count)
+            offset = np.arange(pair.size) - np.repeat(np.cumsum(count) - count, count)
+            behind = first[pair] + offset
+            i, j = start[pair], end[pair]
+            sends = np.zeros((2, pair.size))
+            if stage < p - 1:
+                sends = np.stack(
+                    [problem.send_forward_s[stage + 1, j], problem.send_backward_s[stage + 1, j]]
+                )
+            columns = grow(
+                problem,
+                stage,
+                frontier.columns[behind],
+                forward[pair],
+                backward[pair],
+                problem.tail_of(stage)[i, j],
+                sends,
+            )
+            lower = bound(columns, i, stage)
+            alive = np.flatnonzero(lower <= upper * (1 + _SLACK))
+            if alive.size == 0:
+                return None
+            slack = _SLACK / p * float(lower[alive].min())
+            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam, slack)]
+            frontier = _Frontier(
+                start=i[keep], columns=columns[keep], behind=behind[keep], end=j[keep]
+            )
+            history.append(frontier)
+        return self._trace(history)
+
+    def _trace(self, history: list[_Frontier]) -> Partition | None:
+        problem = self.problem
+        last = history[-1]
+        total = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
+        least = total(last.columns, last.start, 0)
+        label = int(np.argmin(least))
+        time_s = float(least[label])
+        starts: list[int] = []
+        strategies: list[int] = []
+        for stage, frontier in enumerate(reversed(history[1:])):
+            i, j = int(frontier.start[label]), int(frontier.end[label])
+            node = self._node(stage, i, j)
+            starts.append(i)
+            strategies.extend(node.strategies(self._label(stage, node, i, j)))
+            label = int(frontier.behind[label])
+        firsts, chosen = tuple(starts), tuple(strategies)
+        if isinstance(problem, PartitionProblem):
+            time_s = step_time(problem, firsts, chosen)
+        return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)
+
+    def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
+        """Least objective of any completion; the objective itself where stage is 0."""
+        time, steady, own, end = columns.T
+        left = self.time_before[start]
+        rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
+        if stage > 0 and rounds > 0:
+            # Some remaining stage takes the mean or more; behind it lies at least `time`.
+            steady = np.maximum(steady, time + rounds * left / stage)
+        longest = np.maximum(steady, own)
+        return np.asarray(time + left + longest + (end if stage == 0 else 0.0))
+
+    def _bound_gpipe(self, columns: Array, start: Index, stage: int) -> Array:
+        down, slowest_f, up, slowest_b, end = columns.T
+        rounds = self.problem.num_microbatches - 1
+        forward, backward = self.forward_before[start], self.backward_before[start]
+        if stage > 0:
+            slowest_f = np.maximum(slowest_f, forward / stage)
+            slowest_b = np.maximum(slowest_b, backward / stage)
+            end = np.maximum(end, up + backward + rounds * slowest_b)
+        return np.asarray(down + forward + rounds * slowest_f + end)
+
+
+def _grow_1f1b(
+    problem: PartitionProblem | IdealProblem,
+    stage: int,
+    columns: Array,
+    forward: Array,
+    backward: Array,
+    tail: Array,
+    sends: Array,
+) -> Array:
+    """Columns (time of this stage and all behind, longest steady path and longest work of one
+    stage beyond that time, latest end) with one stage more, which is `stage`."""
+    time, steady, own, end = columns.T
+    behind = time + sends.sum(axis=0)
+    here = forward + backward
+    rounds = problem.num_microbatches - problem.slots[stage].in_flight
+    if rounds > 0:
+        steady = np.maximum(steady, behind + rounds * here)
+    own = np.maximum(own, (problem.num_microbatches - 1) * here - behind)
+    end = np.maximum(tail, end - (backward + sends[1]))
+    if stage == 0:
+        steady = np.maximum(steady, own + tail - end)
+    # Work that is no longer than the steady path never will be: both only shift from here on.
+    return np.stack([behind + here, steady, np.maximum(own, steady), end], axis=1)
+
+
+def _grow_gpipe(
+    problem: PartitionProblem | IdealProblem,
+    stage: int,
+    columns: Array,
+    forward: Array,
+    backward: Array,
+    tail: Array,
+    sends: Array,
+) -> Array:
+    """Columns (forward and sends, slowest forward, backward, slowest backward, latest end)."""
+    down, slowest_f, up, slowest_b, end = columns.T
+    up = up + sends[1] + backward
+    slowest_b = np.maximum(slowest_b, backward)
+    end = np.maximum(end, up + (problem.num_microbatches - 1) * slowest_b + tail)
+    down = down + sends[0] + forward
+    return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
+
+
+def _undominated_by_start(
+    start: Index, columns: Array, lower: Array, beam: int | None, slack: float
+) -> Index:
+    """Indices, sorted by start, of labels that no other of the same start dominates.
+
+    beam   keep only the labels of each start with the least bound (a quick plan, not a proof)
+    slack  seconds by which a label must be better to count as undominated
+    """
+    order = np.lexsort((*columns.T[::-1], lower, start))
+    edges = np.flatnonzero(np.diff(start[order])) + 1
+    if beam is not None:
+        return np.concatenate([group[:beam] for group in np.split(order, edges)])
+    return order[undominated(np.r_[0, edges, order.size], columns[order], slack)]
+
+
+def range_numbers(kinds: tuple[int, ...]) -> Index:
+    """[n, n+1]: a number for blocks [i, j), the same for equal sequences of kinds."""
+    n = len(kinds)
+    numbers: dict[tuple[int, int], int] = {}
+    found = np.zeros((n, n + 1), dtype=np.intp)
+    for i in range(n):
+        current = 0
+        for j in range(i, n):
+            current = numbers.setdefault((current, kinds[j]), len(numbers) + 1)
+            found[i, j + 1] = current
+    return found
+
+
+def _ranges(values: Array) -> Array:
+    """[n, n+1]: sums of values[i:j]."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(total[None, :] - total[:-1, None])

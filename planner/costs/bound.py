@@ -1,0 +1,159 @@
+"""Lower bounds for all cells at once, with arrays: what no plan of a cell can beat.
+
+Symbols as in chain/problem.py; W is the time of all blocks for one micro-batch with every block
+at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest
+of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
+
+1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
+              step >= W + (p - 1) send + tail + (M - p) R
+              step >= M R + tail
+              step >= W + (p - 1) send + tail + (M - 1) W / p          where M > p
+              The last sums the steady paths of all stages with weights that telescope
+              (lambda_0 = c / (M-p), lambda_j = c (M-p-1) / ((M-p+j-1) (M-p+j)),
+              c = (M-1) / p), so that every stage's time has the same factor: no split, however
+              uneven, does better than the even one.
+interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
+              step >= M W / p + fill + any_tail (`interleaved_fill_s`)
+              step >= W + (p v - 1) send + (M - 1) b_last + any_tail: one micro-batch through all
+              p v stages, and all of them through the last
+split backward   as interleaved, without fill
+
+tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
+what any stage needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array
+
+_OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings, four 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTotals:
+    """What the bound of a cell needs to know of its chain of blocks, at the fastest strategies.
+
+    total_s, busiest_s, last_s   W, R, b_last
+    send_s    least time of one crossing between stages, there and back
+    fill_s    of an interleaved schedule, beyond M W / p; 0 for others
+    tail_s, any_tail_s   least time of the first, of any stage after its last backward
+    """
+
+    total_s: float
+    busiest_s: float
+    last_s: float
+    send_s: float
+    fill_s: float
+    tail_s: float
+    any_tail_s: float
+
+
+def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
+    """Seconds that no plan of each cell can beat; [len(cells)]."""
+    if not cells:
+        return np.zeros(0)
+    p = np.asarray([cell.pp for cell in cells], dtype=float)
+    m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
+    apart = np.asarray([cell.schedule == "interleaved" or cell.splits_backward for cell in cells])
+    gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
+    cuts = np.asarray([cell.num_stages - 1 for cell in cells], dtype=float)
+    whole = np.asarray([cell.schedule == "interleaved" for cell in cells])
+    rows = np.asarray(
+        [
+            (t.total_s, t.busiest_s, t.last_s, t.send_s, t.fill_s, t.tail_s, t.any_tail_s)
+            for t in totals
+        ],
+        dtype=float,
+    )
+    # Cells that cannot hold their blocks come with an infinite total; the rest stays computable.
+    impossible = ~np.isfinite(rows).all(axis=1)
+    total, busiest, last, send, fill, tail, any_tail = np.where(impossible[:, None], 0.0, rows).T
+    window = np.where(gpipe, 1.0, p)
+    steady = np.maximum((m - 1) * last, (m - window) * busiest)
+    steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
+    plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
+    through = np.where(whole, total + cuts * send + (m - 1) * last, 0.0)
+    own = np.maximum(np.maximum(m * total / p + fill, m * busiest), through) + any_tail
+    return np.asarray(np.where(impossible, np.inf, np.where(apart, own, plain)))
+
+
+def interleaved_fill_s(times: Array, cell: Cell, *, any_order: bool = False) -> float:
+    """Seconds beyond M W / p that an interleaved step takes at least.
+
+    times  [n] of the blocks at their fastest; every stage holds n // stages of them or one more
+    any_order  the blocks before the last may stand in any order: stages hold the fastest of them
+
+    Two kinds of paths run through any interleaved timeline (T_s of virtual stage s, R_r of rank r):
+        rank r < p - 1    T_0 + ... + T_{r-1} + M R_r: down to the rank, all its work, and up
+        the last rank     W + (M - p) R_{p-1} + (p - 1) T_last: down and up with micro-batch 0, the
+                          rank's steady work, down and up with the last micro-batch
+    Weighted with M / ((p-1) (M-p) + M) for the last rank and (M - p) / M of that for the others,
+    every stage has the factor M / p, and the rest is the fill.
+    """
+    p, m, stages = cell.pp, cell.num_microbatches, cell.num_stages
+    least = len(times) // stages
+    last_rank = m / ((p - 1) * (m - p) + m)
+    other_rank = last_rank * (m - p) / m
+    if any_order:
+        fastest = np.concatenate([[0.0], np.cumsum(np.sort(times[:-1]))])
+        before = sum(float(fastest[rank * least]) for rank in range(1, p - 1))
+        last_s = float(times[-1] + fastest[least - 1])
+        return last_rank * (p - 1) * last_s + other_rank * before
+    total = np.concatenate([[0.0], np.cumsum(times)])
+    windows = total[least:] - total[:-least]
+    # Stage s begins somewhere between s x least and s x (least + 1) blocks.
+    stage_s = [float(windows[s * least : s * (least + 1) + 1].min()) for s in range(p)]
+    before = sum(sum(stage_s[:rank]) for rank in range(1, p - 1))
+    return float(last_rank * (p - 1) * windows[-1] + other_rank * before)
+
+
+def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:
+    """The least time of the busiest of `num_ranks` ranks that share whole blocks, in any order.
+
+    Exact for one repeated kind and a few other blocks (an embedding, a head): for each way to put
+    these together, a rank takes as many repeated blocks as fit under the limit beside them, and
+    the limit is the least at which all are taken. With more than four other blocks only the
+    repeated kind is counted.
+    """
+    kind, count = Counter(kinds).most_common(1)[0]
+    unit = float(fastest[list(kinds).index(kind)])
+    others = [float(time) for time, name in zip(fastest, kinds, strict=True) if name != kind]
+    longest = float(fastest.max())
+    if len(others) > _OTHERS:
+        return max(longest, math.ceil(count / num_ranks) * unit)
+    least = math.inf
+    for groups in _groupings(others):
+        if len(groups) > num_ranks:
+            continue
+        loads = [*(sum(group) for group in groups), *[0.0] * (num_ranks - len(groups))]
+        least = min(least, _deal(unit, count, loads))
+    return max(longest, least)
+
+
+def _deal(unit: float, count: int, loads: list[float]) -> float:
+    """The highest load after each of `count` units went to the rank that it loads least."""
+    ranks = sorted(loads)
+    for _ in range(count):
+        ranks.sort()
+        ranks[0] += unit
+    return max(ranks)
+
+
+def _groupings(items: list[float]) -> list[list[list[float]]]:
+    """All ways to split items into groups."""
+    if not items:
+        return [[]]
+    found: list[list[list[float]]] = []
+    for rest in _groupings(items[1:]):
+        found.append([[items[0]], *rest])
+        for index in range(len(rest)):
+            found.append([*rest[:index], [items[0], *rest[index]], *rest[index + 1 :]])
+    return found

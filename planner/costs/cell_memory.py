@@ -1,0 +1,270 @@
+"""Memory of a cell, from the simulator's own formulas: what every range of blocks holds, and what
+any plan must at least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array, Load
+from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges, price_chain
+from planner.costs.placement import sides
+from planner.traced import Traced
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.traced.memory import message_counts, static_bytes
+from simulator.traced.stack import Stack
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
+
+
+class CellMemory:
+    """Bytes that cells need; what they share is priced once.
+
+    micro_batches those that the search will ask for: memory grows with them, so that larger ones
+                  are not priced once a smaller one holds no block
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        stack: Stack,
+        strategies: tuple[Recompute, ...],
+        micro_batches: Sequence[int],
+    ) -> None:
+        self._traced, self._cluster, self._workload = traced, cluster, workload
+        self._stack, self._strategies = stack, strategies
+        self._sizes = sorted(set(micro_batches))
+        self._held: dict[int, HeldParameters] = {}
+        self._repeats: dict[tuple[object, ...], Array] = {}
+        self._cuts: dict[tuple[int, int], float] = {}
+        self._singles: dict[tuple[object, ...], Array] = {}
+        self._ranges: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self._missing: dict[tuple[int, ...], tuple[tuple[float, float], ...]] = {}
+        self._needs: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._activations: dict[tuple[int, int], Array] = {}
+        self.capacity_bytes = max(group.device.usable_bytes for group in cluster.groups)
+
+    def missing_bytes(self, cell: Cell) -> float:
+        """Bytes that some device lacks in every plan of the cell; 0 or less where none must.
+
+        At the end of the step some rank holds the mean of the parameters or more, with gradients
+        and what it sent; and some rank runs the block that needs most with the strategy that needs
+        least.
+        """
+        cuts = min(sides(cell, 0), sides(cell, cell.pp - 1))
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, cell.pp)
+        if key not in self._missing:
+            self._missing[key] = self._lacks(cell)
+        return max(alone + cuts * of_cut for alone, of_cut in self._missing[key])
+
+    def _lacks(self, cell: Cell) -> tuple[tuple[float, float], ...]:
+        """Bytes lacking at the moments of `missing_bytes`: without messages, and for each cut."""
+        held, room = self.parameters(cell.tp), self.capacity_bytes
+        mean = sum(self.states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
+        if mean > room:
+            # Surely too much: what else it lacks is estimated from the smallest micro-batch.
+            smallest = self._sizes[0]
+            working = float(self._least_activations(cell.tp, smallest).max())
+            buffers = self.crossing_bytes(cell, smallest, cell.num_microbatches)
+            return ((mean + working - room, buffers * cell.micro_batch / smallest),)
+        running, working = self._running(cell)
+        if working > room:
+            return ((max(mean, running) - room, 0.0),)
+        last = cell.num_microbatches - 1
+        return (
+            (mean - room, self.crossing_bytes(cell, cell.micro_batch, last + 1)),
+            (running - room, self.crossing_bytes(cell, cell.micro_batch, last)),
+        )
+
+    def _running(self, cell: Cell) -> tuple[float, float]:
+        """Bytes while the block runs that needs most, with its states and without."""
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._needs:
+            working = self._least_activations(cell.tp, cell.micro_batch)
+            self._needs[key] = (float((self._alone(cell) + working).max()), float(working.max()))
+        return self._needs[key]
+
+    def parameters(self, tp: int) -> HeldParameters:
+        """What every range of blocks holds at a tp degree."""
+        if tp not in self._held:
+            self._held[tp] = held_in_ranges(self._traced.at(self._sizes[0], tp))
+        return self._held[tp]
+
+    def moments(
+        self, cell: Cell, kept: tuple[int, ...], arrives: Array, leaves: Array, first_bytes: Array
+    ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
+        """Static bytes [n, n+1] at the moments of a step, and the loads of every stage.
+
+        kept   in flight per stage;  arrives, leaves  [n] bytes over the cuts of each block
+        first_bytes  [n] while the backward of a stage's first block runs, beyond other
+                     micro-batches, at least
+
+        The moments of memory.rank_memory: gradients come with the first backward, and
+        what was sent over the cuts stays from each backward to the end of the step.
+            more micro-batches than in flight   the last time that all are in flight
+            all in flight at once               the last forward; the end of the first backward,
+                                                when gradients come; the second backward
+            always                              the last backward; the end
+        """
+        return self.moments_at(
+            cell,
+            kept,
+            np.concatenate([[0.0], arrives[1:]])[:, None],
+            _leaving(leaves)[None, :],
+            first_bytes[:, None],
+        )
+
+    def moments_at(
+        self,
+        cell: Cell,
+        kept: tuple[int, ...],
+        arriving: Array,
+        leaving: Array,
+        first_bytes: Array,
+    ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
+        """The same of stages between any two cuts: what crosses the cut before (a column) and
+        behind them (a row), and what their first block needs."""
+        micro = cell.num_microbatches
+        crossing = arriving + leaving
+        habits, piped = self._stack.behaviour, cell.pp > 1
+        fixed, gradients = self._state_ranges(cell)
+        if piped:
+            incoming, outgoing = message_counts(self._stack, micro)
+            fixed = fixed + incoming * arriving + outgoing * leaving
+        own = 0.0 if habits.receive_buffers_per_microbatch else arriving
+        sent = crossing * (piped and habits.sent_tensors_held_until_end)
+        statics: list[Array] = []
+        known: dict[tuple[str, int], int] = {}
+
+        def static(name: str, number: int) -> int:
+            if (name, number) not in known:
+                extra = {
+                    "before": np.zeros_like(fixed),
+                    "first": gradients + own + first_bytes,
+                    "after": gradients + number * sent,
+                }[name]
+                known[name, number] = len(statics)
+                statics.append(np.ceil(fixed + extra))
+            return known[name, number]
+
+        def loads(k: int) -> tuple[Load, ...]:
+            if cell.vpp > 1:
+                return (Load(in_flight=k, static=static("after", micro - k)),)
+            found = [Load(in_flight=0, static=static("after", micro), rises=False)]
+            if micro > 1:
+                found.append(Load(in_flight=1, static=static("after", micro - 1)))
+            if micro > k:
+                found.append(Load(in_flight=k, static=static("after", micro - k)))
+                return tuple(found)
+            found.append(Load(in_flight=k, static=static("before", 0)))
+            found.append(Load(in_flight=k - 1, static=static("first", 0), rises=False))
+            if k > 1:
+                found.append(Load(in_flight=k - 1, static=static("after", 1)))
+            return tuple(found)
+
+        every = tuple(loads(k) for k in kept)
+        return tuple(statics), every
+
+    def static_of_repeats(self, cell: Cell, kind: int, number: int, most_kept: int) -> Array:
+        """[number] static bytes of 1, 2, ... blocks of a kind when most is in flight."""
+        steady = cell.num_microbatches > most_kept
+        several = cell.num_microbatches > 1 or cell.pp > 1
+        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, kind, steady)
+        if key not in self._repeats:
+            block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
+            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
+            states = [self.states(cell, count * size, size) for count in range(1, number + 1)]
+            self._repeats[key] = np.asarray([f + (g if steady else 0.0) for f, g in states])
+        return self._repeats[key]
+
+    def crossing_bytes(self, cell: Cell, micro_batch: int, done: int) -> float:
+        """Over one side of a stage at least: receive buffers, and what was sent for so many
+        micro-batches that are done, in messages of micro-batches of that size."""
+        if cell.pp == 1:
+            return 0.0
+        key = (cell.tp, micro_batch)
+        if key not in self._cuts:
+            graph = self._traced.at(micro_batch, cell.tp)
+            self._cuts[key] = crossings_of(graph).least
+        habits = self._stack.behaviour
+        messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
+        return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
+
+    def states(self, cell: Cell, count: float, largest: float) -> tuple[float, float]:
+        """Bytes of parameters and optimizer states, and of gradients."""
+        found = static_bytes(
+            count,
+            largest,
+            stack=self._stack,
+            precision=self._workload.precision,
+            optimizer=self._workload.optimizer,
+            zero_stage=cell.zero_stage,
+            dp=cell.dp,
+            pp=cell.pp,
+        )
+        return found.parameters + found.optimizer, found.gradients
+
+    def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
+        """[n, n+1] each: the states of a stage of blocks [i, j)."""
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._ranges:
+            held = self.parameters(cell.tp)
+            pairs = np.stack([held.count.ravel(), held.largest.ravel()], axis=1)
+            distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+            sizes = np.asarray([self.states(cell, n, most) for n, most in distinct.tolist()])
+            found = sizes[where.ravel()].reshape(*held.count.shape, 2)
+            self._ranges[key] = (found[..., 0], found[..., 1])
+        return self._ranges[key]
+
+    def _alone(self, cell: Cell) -> Array:
+        """[n] bytes of the states of each block alone; its gradients from the second backward."""
+        several = cell.num_microbatches > 1
+        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        if key not in self._singles:
+            counts = np.diagonal(self.parameters(cell.tp).count, offset=1).tolist()
+            states = [self.states(cell, n, n) for n in counts]
+            self._singles[key] = np.asarray([f + (g if several else 0.0) for f, g in states])
+        return self._singles[key]
+
+    def _least_activations(self, tp: int, micro_batch: int) -> Array:
+        """[n] bytes that running a block alone needs with the strategy that needs least; of a
+        smaller micro-batch where that is too much already."""
+        key = (tp, micro_batch)
+        if key not in self._activations:
+            smaller = [size for size in self._sizes if size < micro_batch]
+            if smaller:
+                least = self._least_activations(tp, smaller[-1])
+                if least.max() > self.capacity_bytes:
+                    return least
+            graph = self._traced.at(micro_batch, tp)
+            chain = price_chain(graph, self._strategies, tuple(range(tp)), self._cluster)
+            kinds = [ref.kind for ref in graph.chain]
+            self._activations[key] = chain.first_bytes[kinds]
+        return self._activations[key]
+
+
+def _leaving(leaves: Array) -> Array:
+    """[n + 1] what a stage that ends before block j hands on; nothing where it is the last."""
+    return np.concatenate([[0.0], leaves[:-1], [0.0]])
+
+
+def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool = False) -> Array:
+    """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
+    hands on is kept, and its own inputs lie in the receive buffer where the stack keeps those
+    apart; the chain's first block receives nothing (simulator/traced/memory.py, stage_bytes).
+
+    branched  blocks are counted with their outputs: what is beyond them is what the stage receives
+    """
+    if branched:
+        received = np.zeros_like(arrives) if buffers_apart else np.concatenate([[0.0], arrives[1:]])
+        return np.asarray(np.broadcast_to(received[:, None], (len(leaves), len(leaves) + 1)))
+    apart = arrives.copy() if buffers_apart else np.zeros_like(arrives)
+    apart[0] = arrives[0]
+    return np.asarray(np.ceil(_leaving(leaves)[None, :] - apart[:, None]))

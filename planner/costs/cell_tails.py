@@ -1,0 +1,94 @@
+"""What a cell's ranks do after their last backward: exchange gradients, run the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array
+from planner.costs.chain_costs import HeldParameters
+from planner.costs.interleaved_problem import Ranges
+from planner.costs.placement import Places, dp_group, first_device
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.traced.stack import Stack
+from simulator.traced.step_tail import Tail, price_tail
+from simulator.values.workload import Workload
+
+
+class CellTails:
+    """Seconds after the last backward; what cells share is priced once.
+
+    parameters   what every range of blocks holds at a tp degree
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        stack: Stack,
+        places: Places,
+        parameters: Callable[[int], HeldParameters],
+    ) -> None:
+        self._cluster, self._workload, self._stack = cluster, workload, stack
+        self._places, self._parameters = places, parameters
+        self._known: dict[tuple[object, ...], float] = {}
+        self._ranges: dict[tuple[object, ...], Array] = {}
+
+    def of_count(self, cell: Cell, rank: int, count: float) -> float:
+        """Seconds of a rank with so many parameters, apart from the optimizer on a CPU, which takes
+        one parameter after the other."""
+        place = self._places.of(cell, rank)
+        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count)
+        if key not in self._known:
+            tail = self._price(cell, rank, int(count))
+            on_cpu = self._on_cpu(cell, rank)
+            self._known[key] = tail.data_parallel_s if on_cpu else tail.total_s
+        return self._known[key]
+
+    def of_ranges(self, cell: Cell, rank: int) -> Array:
+        """[n, n+1] seconds of a stage of blocks [i, j)."""
+        key = (self._places.of(cell, rank), cell.tp, cell.dp, cell.pp > 1, cell.zero_stage)
+        if key not in self._ranges:
+            count = self._parameters(cell.tp).count
+            sizes, where = np.unique(count, return_inverse=True)
+            times = np.asarray([self.of_count(cell, rank, float(size)) for size in sizes])
+            found = times[where.ravel()].reshape(count.shape)
+            if self._on_cpu(cell, rank):
+                found = found + self._cpu_optimizer(cell, rank)
+            self._ranges[key] = found
+        return self._ranges[key]
+
+    def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
+        """Seconds of a rank that holds several ranges of blocks."""
+        seconds = self.of_count(cell, rank, self._parameters(cell.tp).of(ranges))
+        if self._on_cpu(cell, rank):
+            optimizer = self._cpu_optimizer(cell, rank)
+            seconds += sum(float(optimizer[i, j]) for i, j in ranges)
+            for size in self._parameters(cell.tp).again(ranges):
+                seconds -= self._price(cell, rank, size).optimizer_s
+        return seconds
+
+    def _on_cpu(self, cell: Cell, rank: int) -> bool:
+        return self._cluster.device_at(first_device(cell, rank)).type == "cpu"
+
+    def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
+        """[n, n+1] seconds of the optimizer on a CPU."""
+        return self._parameters(cell.tp).ranged(
+            lambda size: self._price(cell, rank, size).optimizer_s
+        )
+
+    def _price(self, cell: Cell, rank: int, count: int) -> Tail:
+        return price_tail(
+            (count,),
+            group=dp_group(cell, rank),
+            zero_stage=cell.zero_stage,
+            precision=self._workload.precision,
+            optimizer=self._workload.optimizer,
+            cluster=self._cluster,
+            stack=self._stack,
+            pipelined=cell.pp > 1,
+            sharing=cell.tp,
+        )

@@ -1,0 +1,119 @@
+"""Seconds of a cell's blocks at its ranks, and of the messages between its stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array, BlockCosts
+from planner.costs.chain_costs import ChainCosts, price_chain
+from planner.costs.placement import Places, dp_group, first_device, tp_group
+from planner.traced import Traced
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.stack import Stack
+from simulator.traced.stage_cost import gather_seconds
+from simulator.values.plan import Recompute
+from simulator.values.workload import Workload
+
+
+class CellTimes:
+    """Prices of blocks and messages; what cells share is priced once.
+
+    K kinds of block, S `strategies` (recompute kinds that a block may use).
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        stack: Stack,
+        strategies: tuple[Recompute, ...],
+        places: Places,
+    ) -> None:
+        self._traced, self._cluster, self._workload = traced, cluster, workload
+        self._stack, self._strategies, self._places = stack, strategies, places
+        self._chains: dict[tuple[object, ...], ChainCosts] = {}
+        self._gathered: dict[tuple[object, ...], Array] = {}
+        self._sends: dict[tuple[object, ...], float] = {}
+
+    def chain(self, cell: Cell, rank: int) -> ChainCosts:
+        """What the kinds of block cost on a rank's devices."""
+        key = (cell.micro_batch, cell.tp, self._places.of(cell, rank)[:2])
+        if key not in self._chains:
+            graph = self._traced.at(cell.micro_batch, cell.tp)
+            group = tp_group(cell, rank)
+            self._chains[key] = price_chain(graph, self._strategies, group, self._cluster)
+        return self._chains[key]
+
+    def gathers(self, cell: Cell, rank: int) -> Array:
+        """[K, S] exposed seconds of gathering sharded parameters."""
+        chain = self.chain(cell, rank)
+        group = dp_group(cell, rank)
+        if cell.zero_stage < 2 or len(group) < 2:
+            return np.zeros_like(chain.backward_s)
+        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
+        if key not in self._gathered:
+            self._gathered[key] = np.asarray(
+                [
+                    [
+                        gather_seconds(
+                            cost,
+                            zero_stage=cell.zero_stage,
+                            group=group,
+                            precision=self._workload.precision,
+                            cluster=self._cluster,
+                            stack=self._stack,
+                            pipelined=cell.pp > 1,
+                            sharing=cell.tp,
+                        )
+                        for cost in row
+                    ]
+                    for row in chain.blocks
+                ]
+            )
+        return self._gathered[key]
+
+    def seconds(self, cell: Cell, rank: int) -> Array:
+        """[K, S] seconds of each kind, forward and backward."""
+        chain = self.chain(cell, rank)
+        return np.asarray(chain.forward_s[:, None] + chain.backward_s + self.gathers(cell, rank))
+
+    def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
+        """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
+        nothing on."""
+        chain = self.chain(cell, rank)
+        gathers = self.gathers(cell, rank)
+        # The simulator splits the gathering evenly; the forward may not depend on the strategy.
+        # Under 1f1b only the sum counts; elsewhere what is left out keeps the bound a bound.
+        least = gathers.min(axis=1)
+        parts = cell.schedule == "gpipe" or cell.splits_backward
+        rest = gathers / 2 if parts else gathers - least[:, None] / 2
+        leaving: float | Array = chain.output_bytes[:, None]  # among what is kept
+        if not chain.branched:
+            leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
+        transient = np.maximum(
+            chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
+        )
+        return BlockCosts(
+            forward_s=(chain.forward_s + least / 2)[at],
+            backward_s=(chain.backward_s + rest)[at],
+            saved_bytes=np.ceil(chain.kept_bytes[at]),
+            transient_bytes=np.ceil(transient[at]),
+        )
+
+    def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:
+        """Seconds over the cut before a virtual stage."""
+        if stage == 0:
+            return 0.0
+        source, target = cell.rank_of(stage - 1), cell.rank_of(stage)
+        if source == target:
+            return 0.0
+        devices = (first_device(cell, source), first_device(cell, target))
+        key = (cell.tp, cell.dp, source, target, size_bytes)
+        if key not in self._sends:
+            cost = price_collective("send", size_bytes, devices, self._cluster, sharing=cell.tp)
+            self._sends[key] = cost.time_s
+        return self._sends[key]

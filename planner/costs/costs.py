@@ -1,0 +1,266 @@
+"""The planner's prices, taken from the simulator: one cell's partition problem and its plan.
+
+Everything that a cell's problem needs is priced by the functions that `traced.predict` uses, so
+that a partition's step time is the prediction's: exactly for one pipeline rank and for 1f1b with
+stages that differ by less than a third, never above it otherwise. The bytes of a stage are those of
+its rank's predicted peak; where all micro-batches are in flight at once they may be less, and for
+interleaved schedules they are an estimate, so that every plan is checked by its prediction.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
+from planner.costs.bound import ChainTotals
+from planner.costs.cell_memory import CellMemory, edges
+from planner.costs.cell_tails import CellTails
+from planner.costs.cell_times import CellTimes
+from planner.costs.cell_totals import CellTotals
+from planner.costs.chain_costs import crossings_of, kinds_to_tell
+from planner.costs.in_flight import in_flight
+from planner.costs.interleaved_problem import InterleavedProblem, Ranges
+from planner.costs.placement import Places, first_device, tp_group
+from planner.costs.split_problem import SplitProblem
+from planner.traced import Traced
+from profiles.document import content_hash
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.schedules.schedule import build_schedule
+from simulator.traced.memory import message_counts
+from simulator.traced.predict import predict
+from simulator.traced.stack import Stack
+from simulator.traced.weight_gradients import weight_gradient_s
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
+
+
+class SimulatorCosts:
+    """Prices of cells by the simulator; what cells share is priced once.
+
+    strategies    recompute kinds that a block may use
+    micro_batches those that the search will ask for
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        stack: Stack,
+        strategies: tuple[Recompute, ...],
+        micro_batches: Sequence[int],
+        price: Sourced | None = None,
+        seed: int = 0,
+        workers: int = 1,
+    ) -> None:
+        self.traced, self.cluster, self.workload = traced, cluster, workload
+        self.stack, self.strategies, self.price = stack, strategies, price
+        self.seed, self.workers = seed, workers
+        self.micro_batches = tuple(micro_batches)
+        self.cluster_hash = content_hash(cluster)
+        self.places = Places(cluster)
+        self.memory = CellMemory(
+            traced,
+            cluster,
+            workload,
+            stack=stack,
+            strategies=strategies,
+            micro_batches=micro_batches,
+        )
+        self._tails = CellTails(
+            cluster, workload, stack=stack, places=self.places, parameters=self.memory.parameters
+        )
+        self.times = CellTimes(
+            traced, cluster, workload, stack=stack, strategies=strategies, places=self.places
+        )
+        self._totals = CellTotals(
+            traced,
+            stack=stack,
+            places=self.places,
+            times=self.times,
+            memory=self.memory,
+            tails=self._tails,
+        )
+        self.capacity_bytes = self.memory.capacity_bytes
+
+    def missing_bytes(self, cell: Cell) -> float:
+        """Bytes that some device lacks in every plan of the cell; 0 or less where none must."""
+        return self.memory.missing_bytes(cell)
+
+    def totals(self, cell: Cell) -> ChainTotals:
+        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
+        return self._totals.of(cell)
+
+    def problem(self, cell: Cell) -> PartitionProblem:
+        """The cell's partition problem; where ranks hold several stages, or split the backward,
+        its slots are the virtual stages."""
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        kinds = kinds_to_tell(graph)
+        at = np.asarray([ref.kind for ref in graph.chain])
+        places = self.places.distinct(cell)
+        position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
+        stages = cell.num_stages
+        at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in range(stages)]
+        kept = in_flight(cell)
+        # The last stage sends nothing on, so its forward peak may count for more.
+        costs = [
+            self.times.block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)
+        ]
+        chain = self.times.chain(cell, 0)
+        over = crossings_of(graph)
+        arrives, leaves = over.arrives, over.leaves
+        sizes, where = np.unique(arrives, return_inverse=True)
+        sends = np.asarray(
+            [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
+        )[:, where]
+        statics: tuple[Array, ...]
+        loads: tuple[tuple[Load, ...], ...]
+        if cell.vpp > 1 or cell.splits_backward:
+            # What ranks hold is asked for by InterleavedProblem, not by stage.
+            nothing = np.zeros((len(kinds), len(kinds) + 1))
+            statics, tails = (nothing,), (nothing,) * len(places)
+            loads = tuple((Load(in_flight=k),) for k in kept)
+        else:
+            statics, loads = self.memory.moments(cell, kept, arrives, leaves, chain.first_bytes[at])
+            tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
+        return PartitionProblem(
+            kinds=kinds,
+            strategies=tuple(str(strategy.value) for strategy in self.strategies),
+            schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
+            num_microbatches=cell.num_microbatches,
+            costs=tuple(costs),
+            slots=tuple(
+                StageSlot(
+                    in_flight=kept[s],
+                    loads=loads[s],
+                    capacity_bytes=self.cluster.device_at(
+                        first_device(cell, cell.rank_of(s))
+                    ).usable_bytes,
+                    costs=2 * at_rank[s] + (s == stages - 1),
+                    tail=at_rank[s],
+                )
+                for s in range(stages)
+            ),
+            static_bytes=statics,
+            tails_s=tails,
+            edge_bytes=edges(
+                arrives,
+                leaves,
+                buffers_apart=self.stack.behaviour.receive_buffers_per_microbatch,
+                branched=chain.branched,
+            ),
+            send_forward_s=sends,
+            send_backward_s=sends,
+        )
+
+    def interleaved(self, cell: Cell) -> InterleavedProblem:
+        """The problem of an interleaved cell."""
+        chain = self.problem(cell)
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
+        held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
+        over = crossings_of(graph)
+
+        @functools.cache
+        def states(ranges: Ranges) -> tuple[float, float]:
+            largest = max(float(held.largest[i, j]) for i, j in ranges)
+            return self.memory.states(cell, held.of(ranges), largest)
+
+        @functools.cache
+        def tail_s(rank: int, ranges: Ranges) -> float:
+            return self._tails.of_rank(cell, rank, ranges)
+
+        return InterleavedProblem(
+            chain=chain,
+            num_ranks=cell.pp,
+            states=states,
+            tail_s=tail_s,
+            backward_transient_bytes=tuple(
+                self.times.chain(cell, rank).backward_transient_bytes[at]
+                for rank in self.places.distinct(cell)
+                for _ in (0, 1)
+            ),
+            received_bytes=over.arrives,
+            sent_bytes=over.leaves,
+            room_for_messages=message_counts(self.stack, cell.num_microbatches),
+            holds_sent=habits.sent_tensors_held_until_end,
+            outputs_counted=bool(graph.branches),
+        )
+
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell that splits the backward."""
+        held = self.interleaved(cell)
+        places = self.places.distinct(cell)
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        at = np.asarray([ref.kind for ref in graph.chain])
+        weight_s = [
+            np.asarray(
+                [
+                    weight_gradient_s(kind, devices=tp_group(cell, rank), cluster=self.cluster)
+                    for kind in graph.kinds
+                ]
+            )[at]
+            for rank in places
+        ]
+        return SplitProblem(
+            held=held,
+            schedule=build_schedule(
+                cell.schedule,
+                num_ranks=cell.pp,
+                num_microbatches=cell.num_microbatches,
+                stages_per_rank=cell.vpp,
+            ),
+            weight_s=tuple(seconds for seconds in weight_s for _ in (0, 1)),
+            weight_bytes=tuple(
+                self.times.chain(cell, rank).weight_bytes[at] for rank in places for _ in (0, 1)
+            ),
+            forward_transient_bytes=tuple(
+                self.times.chain(cell, rank).forward_rise_bytes[at]
+                for rank in places
+                for _ in (0, 1)
+            ),
+        )
+
+    def plan(self, cell: Cell, found: Partition) -> Plan:
+        """The complete plan of a partition."""
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        kinds = [self.strategies[index] for index in found.strategies]
+        return Plan(
+            model=self.traced.name,
+            model_hash=self.traced.content_hash,
+            block_entries=tuple(ref.entry for ref in graph.chain),
+            tied_parameters=self.traced.tied_parameters,
+            tensor_parallel=self.traced.tensor_parallel if cell.tp > 1 else (),
+            cluster=self.cluster.name,
+            cluster_hash=self.cluster_hash,
+            workload=self.workload,
+            pp=cell.pp,
+            dp=cell.dp,
+            tp=cell.tp,
+            vpp=cell.vpp,
+            zero_stage=cell.zero_stage,
+            micro_batch=cell.micro_batch,
+            schedule=cell.schedule,
+            stages=tuple(
+                Stage(first_block=i, last_block=j, recompute=tuple(kinds[i:j]))
+                for i, j in zip(found.starts, found.ends(), strict=True)
+            ),
+            seed=self.seed,
+            solver_workers=self.workers,
+        )
+
+    def first_bytes(self, cell: Cell) -> Array:
+        """[n] bytes while the backward of a stage runs that begins with a block, at least."""
+        graph = self.traced.at(cell.micro_batch, cell.tp)
+        return self.times.chain(cell, 0).first_bytes[[ref.kind for ref in graph.chain]]
+
+    def predict(self, plan: Plan) -> Prediction:
+        """The simulator's prediction."""
+        return predict(plan, self.traced, self.cluster, stack=self.stack, price=self.price)

@@ -1,0 +1,64 @@
+"""Where a cell's ranks lie: devices of a pipeline rank, its groups, and which ranks are alike."""
+
+from __future__ import annotations
+
+from planner.cell import Cell
+from profiles.hardware.catalogue.cluster import Cluster
+
+Shape = tuple[tuple[int, ...], ...]
+
+
+def first_device(cell: Cell, rank: int) -> int:
+    """First device of a pipeline rank (simulator.values.plan: tp innermost, then dp, then pp)."""
+    return rank * cell.dp * cell.tp
+
+
+def tp_group(cell: Cell, rank: int) -> tuple[int, ...]:
+    """Devices of the rank's first replica."""
+    return tuple(range(first_device(cell, rank), first_device(cell, rank) + cell.tp))
+
+
+def dp_group(cell: Cell, rank: int) -> tuple[int, ...]:
+    """Devices that share the rank's first tensor-parallel part."""
+    return tuple(first_device(cell, rank) + d * cell.tp for d in range(cell.dp))
+
+
+def sides(cell: Cell, rank: int) -> int:
+    """Cuts at a rank's stages: two each, but one at either end of the chain."""
+    return 2 * cell.vpp - (rank == 0) - (rank == cell.pp - 1)
+
+
+class Places:
+    """The places of a cluster: ranks on like devices, with groups that lie alike on the levels of
+    interconnect, are in one place and are priced once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[int, int, int, int], tuple[str, Shape, Shape]] = {}
+
+    def of(self, cell: Cell, rank: int) -> tuple[str, Shape, Shape]:
+        """Device name, and the shapes of the rank's tp and dp groups."""
+        key = (cell.pp, cell.dp, cell.tp, rank)
+        if key not in self._known:
+            name = self._cluster.device_at(first_device(cell, rank)).name
+            tensor, data = self.shape(tp_group(cell, rank)), self.shape(dp_group(cell, rank))
+            self._known[key] = (name, tensor, data)
+        return self._known[key]
+
+    def distinct(self, cell: Cell) -> list[int]:
+        """The first rank of each place of a cell."""
+        first: dict[tuple[str, Shape, Shape], int] = {}
+        for rank in range(cell.pp):
+            first.setdefault(self.of(cell, rank), rank)
+        return list(first.values())
+
+    def shape(self, devices: tuple[int, ...]) -> Shape:
+        """Members of a group in each domain of each level."""
+        found = []
+        for level in self._cluster.levels:
+            counts: dict[int, int] = {}
+            for index in devices:
+                domain = index // level.domain_size
+                counts[domain] = counts.get(domain, 0) + 1
+            found.append(tuple(counts.values()))
+        return tuple(found)

@@ -1,0 +1,125 @@
+"""Answers that were found before, by the content of their question.
+
+The key is a hash of everything that an answer follows from: the model (its configuration; for a
+factory, whose code may change under its name, its traces), the cluster's content, workload, space,
+solver, seed, and the version of the code and data that answer. Prices are no part of it: they are
+put into an answer when it is read (planner/many/sweep.py). Incomplete answers never come here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.many.answer_file import read_answer, schema_of
+from planner.many.sweep import Answer
+from planner.search.space import Space
+from profiles.document import content_hash, write_document
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.tracing.traced import TracedModel
+from simulator.values.workload import Workload
+
+KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
+_PACKAGES = ("profiles", "simulator", "planner")
+_LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
+_SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/tracing/traced.py)
+
+
+def answer_key(
+    model: str,
+    cluster: Cluster,
+    workload: Workload,
+    space: Space,
+    *,
+    solver: str,
+    seed: int,
+    version: str,
+) -> str:
+    """16 hexadecimal digits that identify an answer.
+
+    model    identifies the model's content: that of its specification, or `trace_content`
+    version  of code and data: `code_and_data_version`
+    """
+    return content_hash(
+        {
+            "model": model,
+            "cluster": cluster,
+            "workload": workload,
+            "space": space,
+            "solver": solver,
+            "seed": seed,
+            "version": version,
+        }
+    )
+
+
+def trace_content(traced: TracedModel) -> str:
+    """Identifies a model by what was traced of it."""
+    return content_hash(
+        {
+            "graphs": [traced.at(size, tp) for tp in traced.tp_degrees for size in _SIZES],
+            "tensor_parallel": traced.tensor_parallel,
+            "tied": traced.tied_parameters,
+        }
+    )
+
+
+@functools.cache
+def code_and_data_version() -> str:
+    """Identifies the files of the packages that answer, and the libraries that they use."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    root = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in (".py", ".toml", ".json", ".csv") and path.is_file():
+                found.update(f"{path.relative_to(root).as_posix()}\0".encode())
+                found.update(hashlib.sha256(path.read_bytes()).digest())
+    for library in _LIBRARIES:
+        try:
+            release = version(library).partition("+")[0]  # +cpu and +cu126 trace alike
+        except PackageNotFoundError:
+            release = "-"
+        found.update(f"{library} {release}\0".encode())
+    return found.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCache:
+    """A folder of answers, one file per key, without prices."""
+
+    folder: Path
+
+    def find(self, key: str) -> Answer | None:
+        """The answer of this key, or None; an unreadable file is a warning and None."""
+        path = self._path(key)
+        if not path.is_file():
+            return None
+        try:
+            return read_answer(path)
+        except ShardwrightError as error:
+            warnings.warn(f"solved again, the cached answer is unusable: {error}", stacklevel=2)
+            return None
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Writes the answer; of more than KEPT_ANSWERS the oldest are dropped."""
+        write_document(self._path(key), answer, schema=schema_of(answer))
+        kept = sorted(self.folder.glob("*.json"), key=_written)
+        for path in kept[: max(0, len(kept) - KEPT_ANSWERS)]:
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+
+def _written(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:  # another process dropped it just now
+        return 0.0

@@ -1,0 +1,141 @@
+"""The search: from a traced model, a cluster and a workload to a plan file with its proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from planner.cells.branch_and_bound import Progress
+from planner.costs.costs import SimulatorCosts
+from planner.divisors import divisors
+from planner.search.answer import SearchOptions, Setting, search_setting
+from planner.search.mixed_parts import one_type_stages
+from planner.search.relax import Candidate, candidates
+from planner.search.space import Ground, Space, legal_cells
+from planner.traced import Traced
+from profiles.errors import InputError, TraceError
+from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.traced.stack import Stack
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
+
+
+def search(
+    traced: Traced,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    space: Space,
+    stack: Stack,
+    solver: str = "auto",
+    price: Sourced | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> PlanFile:
+    """The best plan of the space on the cluster, its bound, its gap and its runners-up; or why
+    there is none and what would change that.
+
+    space     what each axis may be; pins are constraints
+    solver    `dp`, `ilp`, or `auto`: the dynamic programme, with the integer programme as the
+              certificate of the best cell where that is cheap
+    price     US dollars per device-hour
+    progress  called with bound, incumbent, gap and seconds after every cell
+    time_limit_s   ends the search with the best plan so far; so does an interrupt
+    clock     seconds; only for the limit, for progress and for `search_time_s`
+
+    Equal inputs give equal plan files, but for `search_time_s`.
+    Raises InputError where the space holds no legal cell, where no device has a rate for the
+    precision, or where the limit ended the search before any plan was found. Of mixed devices only
+    plans are searched whose stages keep to one type; `plan_mixed` searches all.
+    """
+    if not cluster.homogeneous:
+        space = _keeping_to_types(space, cluster)
+    space = _that_run(space, traced, workload)
+
+    def setting(changed: Space, on: Cluster) -> Setting:
+        ground = _ground(traced, on, workload)
+        sizes = {cell.micro_batch for cell in legal_cells(changed, ground)}
+        costs = SimulatorCosts(
+            traced,
+            on,
+            workload,
+            stack=stack,
+            strategies=changed.strategies,
+            micro_batches=tuple(sorted(sizes)),
+            price=price,
+            seed=seed,
+        )
+        return Setting(ground=ground, costs=costs)
+
+    def change(candidate: Candidate) -> Setting | None:
+        try:
+            return setting(candidate.space, candidate.cluster)
+        except InputError:
+            return None
+
+    answer = search_setting(
+        setting(space, cluster),
+        space,
+        options=SearchOptions(
+            solver=solver, seed=seed, time_limit_s=time_limit_s, progress=progress, clock=clock
+        ),
+        candidates=candidates(
+            space,
+            cluster,
+            other_devices=lambda: tuple(get_device(name) for name in device_names()),
+            rebuild=get_cluster,
+        ),
+        change=change,
+    )
+    return replace(answer, machine=cluster.machine)
+
+
+def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
+    """The space of plans that the simulator prices right: it takes a pipeline rank's first device
+    for all of its devices."""
+    kept = one_type_stages(cluster, space)
+    if kept is None:
+        counts = ", ".join(
+            f"{group.count * group.devices_per_node} {group.device.name}"
+            for group in cluster.groups
+        )
+        raise InputError(
+            f"with {' '.join(space.pins()) or 'any pp'} the stages of cluster {cluster.name} mix "
+            f"its device types ({counts}); free --pp, or let replicas differ"
+        )
+    return kept
+
+
+def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:
+    """The space without micro-batches of one sample where the model does not run on one (batch
+    normalisation of single values); raises TraceError where only that is allowed."""
+    if not space.allows("micro_batch", 1):
+        return space
+    try:
+        traced.at(1, 1)
+    except TraceError:
+        others = [n for n in divisors(workload.global_batch) if n > 1]
+        others = [n for n in others if space.allows("micro_batch", n)]
+        if not others:
+            raise
+        return replace(space, micro_batch=tuple(others))
+    return space
+
+
+def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
+    graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
+    return Ground(
+        num_devices=cluster.num_devices,
+        node_devices=cluster.levels[0].domain_size if cluster.levels else 1,
+        num_blocks=len(graph.chain) if graph.cuttable else 1,
+        tp_degrees=traced.tp_degrees,
+        global_batch=workload.global_batch,
+        precision=workload.precision,
+        why_not_cuttable=graph.why_not_cuttable,
+        why_not_tensor_parallel=traced.why_not_tensor_parallel,
+    )

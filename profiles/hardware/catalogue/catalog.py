@@ -1,0 +1,325 @@
+"""The catalogue: devices, links and clusters by name.
+
+Every file in profiles/data/devices and profiles/data/links is picked up by itself. Cluster strings:
+`4x8xh100-sxm` is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one;
+`2x8xh100-sxm+2x8xa100` joins node groups; a path names a cluster file, `local` this machine's own
+profile. `16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
+
+A device answers to its name, its aliases and what its driver calls it, in any case and with spaces,
+underscores or hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from profiles.document import read_document, read_mapping
+from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog_files import (
+    OVERHEAD_POWER,
+    ClusterFile,
+    DeviceFile,
+    LinkFile,
+    NodeDesign,
+)
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.link import Link
+from profiles.sourced import Sourced
+
+DATA = Path(__file__).parents[2] / "data"
+DEVICE_SCHEMA = "shardwright/device@1"
+LINK_SCHEMA = "shardwright/link@1"
+CLUSTER_SCHEMA = "shardwright/cluster@1"
+
+_GIB = 2**30
+_PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
+
+
+def scaled(number: Sourced, factor: float) -> Sourced:
+    """The number in other units."""
+    return replace(number, value=number.value * factor)
+
+
+@functools.cache
+def _device_paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((DATA / "devices").glob("*.toml"))}
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, path in _device_paths().items():
+        for alias in (name, *read_mapping(path).get("aliases", ())):
+            if alias in found:
+                raise InputError(f"{path}: the alias {alias!r} is {found[alias]}'s already")
+            found[alias] = name
+    return found
+
+
+def device_names() -> tuple[str, ...]:
+    """Canonical names of the catalogue's devices."""
+    return tuple(_device_paths())
+
+
+@functools.cache
+def _device_file(name: str) -> DeviceFile:
+    canonical = _aliases().get(re.sub(r"[\s_]+", "-", name.strip().lower()))
+    if canonical is None:
+        raise UnknownNameError("device", name, _aliases())
+    return read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+
+
+def node_design(name: str) -> NodeDesign:
+    """The usual node of a device of this name or alias; raises UnknownNameError."""
+    return _device_file(name).node
+
+
+def get_device(name: str) -> Device:
+    """The device of a name or alias, with what was measured on it; raises UnknownNameError."""
+    return _device(_device_file(name).name)
+
+
+@functools.cache
+def _device(name: str) -> Device:
+    file = _device_file(name)
+    return Device(
+        name=file.name,
+        vendor=file.vendor,
+        type=file.type,
+        aliases=file.aliases,
+        peak_flop_per_s={k: scaled(v, 1e12) for k, v in file.peak_tflops.items()},
+        memory_bytes=scaled(file.memory_gib, _GIB),
+        reserved_bytes=scaled(file.reserved_gib, _GIB),
+        memory_bandwidth_bytes_per_s=scaled(file.memory_bandwidth_gb_per_s, 1e9),
+        power_w=file.power_w,
+        launch_s=scaled(file.launch_us, 1e-6),
+        efficiency_of=file.efficiency_of,
+        notes=file.notes,
+    )
+
+
+@functools.cache
+def _link_paths() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((DATA / "links").glob("*.toml"))}
+
+
+def link_names() -> tuple[str, ...]:
+    """Names of the catalogue's links."""
+    return tuple(_link_paths())
+
+
+@functools.cache
+def get_link(name: str) -> Link:
+    """The link of a name; raises UnknownNameError."""
+    paths = _link_paths()
+    if name not in paths:
+        raise UnknownNameError("link", name, paths)
+    return _link(read_document(paths[name], LinkFile, schema=LINK_SCHEMA))
+
+
+def _link(file: LinkFile, shared_by: int = 1) -> Link:
+    return Link(
+        name=file.name,
+        bandwidth_bytes_per_s=scaled(file.bandwidth_gb_per_s, 1e9),
+        latency_s=scaled(file.latency_us, 1e-6),
+        efficiency=file.efficiency,
+        kind=file.kind,
+        shared_by=shared_by,
+        message_efficiency=file.message_efficiency,
+        direct_peers=file.direct_peers,
+        torus_axes=file.torus_axes,
+    )
+
+
+def get_cluster(text: str, *, local: Path | None = None) -> Cluster:
+    """The cluster that `text` names; `local` is the file of this machine's own profile.
+
+    Raises UnknownNameError for a device, InputError for counts that cannot be, DocumentError for a
+    file that is none.
+    """
+    if text == "local":
+        if local is None or not local.is_file():
+            raise InputError(
+                "--on local needs this machine's own profile, and there is none yet: run "
+                "`shardwright profile` first"
+            )
+        return _read_cluster(local)
+    if text.endswith((".toml", ".json")) or Path(text).is_file():
+        return _read_cluster(Path(text))
+    groups = []
+    designs = []
+    for part in text.split("+"):
+        group, design = _group(part.strip(), text)
+        groups.append(group)
+        designs.append(design)
+    return _assembled(text, tuple(groups), designs)
+
+
+def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
+    match = _PART.match(part.lower())
+    if match is None:
+        raise InputError(
+            f"--on {text!r}: {part!r} is not a cluster; write 4x8xh100-sxm for four nodes of eight "
+            "devices, 4xh100-sxm for four devices of one node, or the path of a cluster file"
+        )
+    first, second, name = match.groups()
+    try:
+        file = _device_file(name)
+    except UnknownNameError as error:
+        raise InputError(f"--on {text!r}: {error}") from error
+    nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
+    if nodes < 1 or per_node < 1:
+        raise InputError(f"--on {text!r}: counts must be 1 or more")
+    if per_node > file.node.devices:
+        raise InputError(
+            f"--on {text!r}: a {file.name} node holds {file.node.devices} devices, not {per_node}; "
+            f"write {-(-per_node // file.node.devices)}x{file.node.devices}x{name}, or describe "
+            "the cluster in a file"
+        )
+    group = NodeGroup(count=nodes, devices_per_node=per_node, device=get_device(file.name))
+    return group, file.node
+
+
+def _assembled(name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> Cluster:
+    total = sum(group.count * group.devices_per_node for group in groups)
+    sizes = {group.devices_per_node for group in groups}
+    if len(sizes) > 1:
+        raise InputError(
+            f"--on {name!r}: nodes of {sorted(sizes)} devices in one cluster; write them in a "
+            "cluster file with levels of their own"
+        )
+    per_node = sizes.pop()
+    inner_size = min(_domain_size(per_node, total, design) for design in designs)
+    inner = min((get_link(d.inner_link) for d in designs), key=_speed)
+    outer = min(
+        (replace(get_link(d.outer_link), shared_by=d.outer_shared_by) for d in designs), key=_speed
+    )
+    levels = []
+    if inner_size > 1:
+        level = "node" if inner_size == per_node else "rack"
+        levels.append(Level(name=level, domain_size=inner_size, link=inner))
+    if total > inner_size:
+        levels.append(Level(name="fabric", domain_size=total, link=outer))
+    return Cluster(
+        name=name,
+        groups=groups,
+        levels=tuple(levels),
+        overhead_power=_overhead_power(groups, designs),
+    )
+
+
+def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
+    """Devices that the inner link joins: the node's, or where nodes are trays of a rack the most
+    whole trays that fit a rack and divide the cluster evenly, as schedulers place jobs."""
+    if per_node != design.host_devices:
+        return per_node
+    most = min(total, design.devices)
+    even = [size for size in range(most, most // 2, -per_node) if total % size == 0]
+    return even[0] if even else most
+
+
+def _overhead_power(groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> float:
+    """The designs' host_power, weighted by the power of their devices."""
+    watts = [group.count * group.devices_per_node * group.device.power_w.value for group in groups]
+    shares = [d.host_power.value if d.host_power else OVERHEAD_POWER for d in designs]
+    return sum(w * s for w, s in zip(watts, shares, strict=True)) / sum(watts)
+
+
+def _speed(link: Link) -> float:
+    return link.bandwidth_bytes_per_s.value / link.shared_by
+
+
+def _read_cluster(path: Path) -> Cluster:
+    data: dict[str, Any] = read_mapping(path)
+    groups = data.get("groups")
+    first = groups[0] if isinstance(groups, list) and groups else {}
+    if isinstance(first, dict) and isinstance(first.get("device"), str):
+        file = read_document(path, ClusterFile, schema=CLUSTER_SCHEMA)
+        return _from_file(file, path)
+    return read_document(path, Cluster, schema=CLUSTER_SCHEMA)
+
+
+def _from_file(file: ClusterFile, path: Path) -> Cluster:
+    groups = []
+    for number, group in enumerate(file.groups):
+        try:
+            device = get_device(group.device)
+        except UnknownNameError as error:
+            raise DocumentError(f"{path}: groups[{number}].device: {error}") from error
+        groups.append(
+            NodeGroup(count=group.count, devices_per_node=group.devices_per_node, device=device)
+        )
+    levels = []
+    for number, level in enumerate(file.levels):
+        if isinstance(level.link, LinkFile):
+            link = _link(level.link, level.shared_by)
+        else:
+            try:
+                link = replace(get_link(level.link), shared_by=level.shared_by)
+            except UnknownNameError as error:
+                raise DocumentError(f"{path}: levels[{number}].link: {error}") from error
+        try:
+            found = Level(
+                name=level.name,
+                domain_size=level.domain_size,
+                link=link,
+                oversubscription=level.oversubscription,
+                torus=level.torus,
+            )
+        except InputError as error:
+            raise DocumentError(f"{path}: levels[{number}]: {error}") from error
+        levels.append(found)
+    try:
+        return Cluster(
+            name=file.name,
+            groups=tuple(groups),
+            levels=tuple(levels),
+            overhead_power=file.overhead_power,
+        )
+    except InputError as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRow:
+    """One line of `shardwright catalog`."""
+
+    name: str
+    vendor: str
+    aliases: tuple[str, ...]
+    peak_bf16_flop_per_s: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    power_w: float
+    usd_per_hour: float | None
+    measured: str
+
+
+def catalog_rows() -> tuple[CatalogRow, ...]:
+    """Every device of the catalogue with its main figures, by name."""
+    from profiles.hardware.catalogue.prices import price_of
+
+    rows = []
+    for name in device_names():
+        device = get_device(name)
+        price = price_of(name)
+        what = "kernels" if (DATA / "kernels" / f"{name}.gemm.toml").is_file() else ""
+        rows.append(
+            CatalogRow(
+                name=name,
+                vendor=device.vendor,
+                aliases=device.aliases,
+                peak_bf16_flop_per_s=device.peak("bfloat16").value,
+                memory_bytes=device.memory_bytes.value,
+                memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
+                power_w=device.power_w.value,
+                usd_per_hour=price.value if price is not None else None,
+                measured=what or (f"as {device.efficiency_of}" if device.efficiency_of else "no"),
+            )
+        )
+    return tuple(rows)

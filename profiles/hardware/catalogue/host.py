@@ -1,0 +1,77 @@
+"""`Host`: what a device has of its host, for what is kept there: link, memory, memory bandwidth."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.sourced import Sourced
+
+HOST_SCHEMA = "shardwright/host@1"
+HOST_FOLDER = Path(__file__).parents[2] / "data" / "hosts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFile:
+    """A file of profiles/data/hosts; every figure is one device's share.
+
+    link_gb_per_s   of the link to the host (PCIe, NVLink-C2C), one direction, when all devices of
+                    the host use it at once
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    link_gb_per_s: Sourced
+    memory_gb: Sourced
+    memory_bandwidth_gb_per_s: Sourced
+
+    def __post_init__(self) -> None:
+        for key in ("link_gb_per_s", "memory_gb", "memory_bandwidth_gb_per_s"):
+            if not getattr(self, key).value > 0:
+                raise InputError(f"host {self.name}: {key} must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One device's share of its host."""
+
+    name: str
+    link_bytes_per_s: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+
+
+@functools.cache
+def _files() -> dict[str, HostFile]:
+    found = {}
+    for path in sorted(HOST_FOLDER.glob("*.toml")):
+        file = read_document(path, HostFile, schema=HOST_SCHEMA)
+        for device in file.devices:
+            found[device] = file
+    return found
+
+
+def has_host(device: str) -> bool:
+    """Whether the catalogue says what a device has of its host."""
+    return get_device(device).name in _files()
+
+
+def host_of(device: str) -> Host:
+    """The usual host of a device; raises InputError where no file has it."""
+    name = get_device(device).name
+    file = _files().get(name)
+    if file is None:
+        raise InputError(
+            f"nothing is known of the host of {name}, so nothing can be kept there: add it to a "
+            "file of profiles/data/hosts, or leave out --optimizer-offload and --activation-offload"
+        )
+    return Host(
+        name=file.name,
+        link_bytes_per_s=file.link_gb_per_s.value * 1e9,
+        memory_bytes=file.memory_gb.value * 1e9,
+        memory_bandwidth_bytes_per_s=file.memory_bandwidth_gb_per_s.value * 1e9,
+    )

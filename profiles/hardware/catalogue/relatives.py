@@ -1,0 +1,70 @@
+"""Whose measured kernels stand in for a device that has none (data/kernels/relatives.toml)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import UnknownNameError
+from profiles.hardware.catalogue.catalog import get_device
+
+RELATIVES_FILE = Path(__file__).parents[2] / "data" / "kernels" / "relatives.toml"
+RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relative:
+    """The device whose surfaces are borrowed, and why.
+
+    attention_measured_on   another device for attention, where the relative's kernel is no match
+    sm_count   the borrower's own number of processors, 0 to keep the relative's
+    matmul_rate   share of its peak that the borrower's long matmuls reach, over the relative's
+                  share; `reason` says where that was measured
+    """
+
+    measured_on: str
+    reason: str
+    attention_measured_on: str = ""
+    sm_count: int = 0
+    sm_source: str = ""
+    matmul_rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relatives:
+    """The table: device -> relative."""
+
+    devices: Mapping[str, Relative]
+
+
+def matmul_rate_of(device_name: str) -> float:
+    """Share of the peak that long matmuls of a device reach over its relative's share; 1 for a
+    device with kernels of its own, or one that nothing is known of."""
+    found = relatives().get(device_name)
+    return found.matmul_rate if found is not None else 1.0
+
+
+@functools.cache
+def relatives() -> Mapping[str, Relative]:
+    """Every device that borrows."""
+    return read_document(RELATIVES_FILE, Relatives, schema=RELATIVES_SCHEMA).devices
+
+
+def relative_of(device_name: str) -> Relative:
+    """The relative of a device without measured kernels.
+
+    A device that the table does not name yet borrows from its device file's `efficiency_of`.
+    Raises UnknownNameError if neither names one.
+    """
+    found = relatives().get(device_name)
+    if found is not None:
+        return found
+    lender = get_device(device_name).efficiency_of
+    if lender:
+        return Relative(measured_on=lender, reason=f"efficiency_of of {device_name}.toml")
+    raise UnknownNameError(
+        "device with a kernel relative", device_name, relatives(), where=RELATIVES_FILE.name
+    )

@@ -1,0 +1,197 @@
+"""Attention time on a device of the catalogue, from fitted surfaces (attention_table.py).
+
+Forward: measured causal calls of an inference engine, without the part that only inference does
+(storing keys and values in a cache; `cache=True` puts it back and is what the held-out errors are
+about). Not measured, and therefore assumed: calls without a mask and with a window (the formula's
+blocks), other head sizes than the measured ones (`_HEAD_RATE`), other types than bf16 and fp8, the
+backward pass (`backward_ratio`), and every device that borrows (relatives.toml).
+
+Check against FlashAttention-3's own benchmark (arXiv 2407.08608, figure 5: H100 SXM, head size 128,
+16k tokens, 16 heads; causal TFLOP/s at 512 ... 16k: 292, 423, 521, 579, 602, 616): these surfaces
+are 0 to 23 % slower, most at 512 (tests/profiles/test_attention_surface.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.relatives import relative_of
+from profiles.hardware.kernels.attention_table import AttentionTable, shapes_of, table_time_s
+from profiles.hardware.kernels.gemm_surface import KERNELS, bandwidth_ratio
+
+Array = NDArray[np.float64]
+
+ATTENTION_SCHEMA = "shardwright/attention-surface@1"
+
+# FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
+# section 4.1), because it uses no instruction that Ampere lacks. Prefixes of devices newer than it.
+FLASH_2_DEVICE = "a100-sxm-80gb"
+FLASH_2_GAIN = 335 / 225
+NEWER_THAN_FLASH_2 = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
+# Products of two matrices: the backward pass has five (S, dP, dV, dQ, dK) against the forward's two
+# (FlashAttention-2, arXiv 2307.08691, section 4.1: "2.5 times the FLOPs of the forward").
+BACKWARD_FLOP = 2.5
+# Rate of the backward pass over the forward's at 512, 1k, ... 16k keys and head sizes 64 and 128:
+# median of FlashAttention-2, cuDNN and FlashAttention-3 on an H100 SXM without mask, read off the
+# bars of figures 5 and 6 of arXiv 2407.08608 (2024-07-11). They spread by 0.06 at size 128 and by
+# 0.15 at size 64. Assumed for causal calls and for every other device.
+_RATIO_LENGTHS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_RATIO_64 = (0.79, 0.93, 0.92, 0.95, 0.95, 0.95)
+_RATIO_128 = (0.68, 0.74, 0.80, 0.84, 0.86, 0.87)
+# Rate at head size 64 over that at 128 (same figures, causal, median over the lengths):
+# FlashAttention-3 0.72, FlashAttention-2 0.88. The first is assumed for Hopper and later, whose
+# kernels are bound by the exponentials, of which there are as many at size 64 as at 128.
+_HEAD_RATE = {"a100-sxm-80gb": 0.88, "l40s": 0.88, "rtx-pro-6000": 0.88}
+_HEAD_RATE_ELSE = 0.72
+# At 256 over 128 where only 128 was measured: FlashAttention-3, same figure, median 1.03.
+_WIDE_HEAD_RATE = 1.03
+# Half precision runs the kernels of bf16 at the same rate (one peak in the datasheets).
+_SAME_AS = {"float16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSurface:
+    """Attention times of one device.
+
+    measured_on   where the rows came from: another device where the surface is borrowed (method
+                  `assumed`, reason says why), else the same
+    tables        by data type and head size, `bfloat16_128`
+    """
+
+    device: str
+    measured_on: str
+    sm_count: int
+    sm_source: str
+    source: str
+    date: str
+    method: str = "fitted"
+    reason: str = ""
+    tables: Mapping[str, AttentionTable] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.device, self.measured_on, self.date))
+
+    def table(self, dtype: str, head_dim: int) -> AttentionTable:
+        """The table of the nearest measured head size, its rate scaled to `head_dim` (assumed).
+
+        Raises InputError for a data type without a surface.
+        """
+        wanted = _SAME_AS.get(dtype, dtype)
+        known = [table for table in self.tables.values() if table.dtype == wanted]
+        if not known:
+            types = sorted({table.dtype for table in self.tables.values()})
+            raise InputError(
+                f"device {self.device} has no attention surface for {dtype}; it has "
+                f"{', '.join(types)}"
+            )
+        near = min(known, key=lambda table: abs(math.log2(table.head_dim / head_dim)))
+        if near.head_dim == head_dim:
+            return near
+        octaves = math.log2(head_dim / near.head_dim)
+        factor = _WIDE_HEAD_RATE**octaves
+        if octaves < 0:
+            factor = (1.0 / _HEAD_RATE.get(self.measured_on, _HEAD_RATE_ELSE)) ** octaves
+        return replace(near, method="assumed", rate_flop_per_s=near.rate_flop_per_s * factor)
+
+    def forward_s(
+        self,
+        dtype: str,
+        batch: ArrayLike,
+        seq: ArrayLike,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        head_dim: int,
+        causal: bool = True,
+        window: int = 0,
+        *,
+        cache: bool = False,
+    ) -> Array:
+        """Seconds of a forward pass; batch, seq, heads and kv_heads broadcast."""
+        shapes = shapes_of(batch, seq, heads, kv_heads, head_dim, causal=causal, window=window)
+        table = self.table(dtype, head_dim)
+        time_s = table_time_s(table, self.sm_count, shapes, cache=cache)
+        return time_s.reshape(np.broadcast_shapes(*map(np.shape, (batch, seq, heads, kv_heads))))
+
+    def backward_s(
+        self,
+        dtype: str,
+        batch: ArrayLike,
+        seq: ArrayLike,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        head_dim: int,
+        causal: bool = True,
+        window: int = 0,
+    ) -> Array:
+        """Seconds of a backward pass, recomputing the scores: assumed, see `backward_ratio`."""
+        forward = self.forward_s(dtype, batch, seq, heads, kv_heads, head_dim, causal, window)
+        return forward * BACKWARD_FLOP / backward_ratio(seq, head_dim)
+
+
+def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
+    """Rate of the backward pass over the forward's (assumed): 0.68 to 0.95.
+
+    Linear in log2 of length and head size between the published points, held outside.
+    """
+    place = np.log2(np.asarray(seq, dtype=np.float64))
+    nodes = np.log2(_RATIO_LENGTHS)
+    small, large = np.interp(place, nodes, _RATIO_64), np.interp(place, nodes, _RATIO_128)
+    share = min(1.0, max(0.0, math.log2(head_dim / 64)))
+    return np.asarray(small + share * (large - small), dtype=np.float64)
+
+
+def attention_path(device_name: str) -> Path:
+    """Where a device's own surface lies."""
+    return KERNELS / f"{device_name}.attention.toml"
+
+
+def load_attention_surface(device_name: str) -> AttentionSurface:
+    """The attention surface of a device or alias, its own or its relative's.
+
+    Raises UnknownNameError for a device that is not in the catalogue.
+    """
+    return _surface(get_device(device_name).name)
+
+
+@functools.cache
+def _surface(name: str) -> AttentionSurface:
+    path = attention_path(name)
+    if path.is_file():
+        return read_document(path, AttentionSurface, schema=ATTENTION_SCHEMA)
+    relative = relative_of(name)
+    measured_on = relative.attention_measured_on or relative.measured_on
+    path = attention_path(measured_on)
+    origin = read_document(path, AttentionSurface, schema=ATTENTION_SCHEMA)
+    device, from_device = get_device(name), get_device(measured_on)
+    bandwidth = bandwidth_ratio(device, from_device)
+    tables = {}
+    for key, table in origin.tables.items():
+        if table.dtype not in device.peak_flop_per_s:
+            continue
+        rate = device.peak(table.dtype).value / from_device.peak(table.dtype).value
+        tables[key] = replace(
+            table,
+            method="assumed",
+            rate_flop_per_s=table.rate_flop_per_s * rate,
+            bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
+            cache_bytes_per_s=table.cache_bytes_per_s * bandwidth,
+        )
+    return replace(
+        origin,
+        device=name,
+        sm_count=relative.sm_count or origin.sm_count,
+        sm_source=relative.sm_source or origin.sm_source,
+        method="assumed",
+        reason=relative.reason,
+        tables=tables,
+    )

@@ -1,0 +1,287 @@
+"""Measured collectives of one NVLink or PCI Express domain: time over size, per group size.
+
+A curve is the table of medians at a few sizes, a straight line in log-log between them. Below the
+smallest size its time holds (latency); above the largest the line through the last two points goes
+on, time = t1 + (S - S1) (t1 - t0) / (S1 - S0), so that the rate of the last increment holds.
+
+Between measured group sizes the time is read at equal bytes per link and interpolated in log2(n):
+    all_reduce                      2 (n - 1) / n  S    (nccl-tests, doc/PERFORMANCE.md: bus bytes)
+    all_gather, reduce_scatter, all_to_all   (n - 1) / n  S
+Above the largest measured group its curve is read at those bytes and the latency grows as from the
+last two: per device for rings (all_gather, reduce_scatter), per doubling for all_reduce (NVLS and
+trees) and all_to_all (messages beside each other). Assumed.
+
+Where no message was measured, `send` is the all_to_all of two devices at twice the size: each gives
+the other half of its buffer. Both directions are then busy, as in a pipeline; on H100 it takes 1.2
+times as long as one direction alone (vidur's send_recv). A broadcast moves S along the same rings
+as an all_gather of those bus bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import DATA, device_names, get_link, node_design
+from profiles.hardware.kernels.held_out import HeldOut
+
+COLLECTIVES = DATA / "collectives"
+COLLECTIVES_SCHEMA = "shardwright/collectives@1"
+RELATIVES_SCHEMA = "shardwright/collective-relatives@1"
+_RINGS = ("all_gather", "reduce_scatter")
+
+
+def bus_share(operation: str, group_size: int) -> float:
+    """Bytes that one device's link carries in one direction per byte of the buffer."""
+    passes = 2.0 if operation == "all_reduce" else 1.0
+    if operation in ("send", "broadcast"):
+        return 1.0
+    return passes * (group_size - 1) / group_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCurve:
+    """Times of one operation on `group_size` devices of a domain.
+
+    size_bytes  the full buffer (profiles.hardware.catalogue.link.LinkPoint), ascending
+    method      `fitted`, or `assumed` where a relative's curve stands in
+    rows        measured rows behind it
+
+    Raises InputError for fewer than two points and for sizes or times that do not grow.
+    """
+
+    operation: str
+    group_size: int
+    size_bytes: tuple[float, ...]
+    time_us: tuple[float, ...]
+    rows: int
+    method: str = "fitted"
+    log_size: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    log_time: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        sizes, times = self.size_bytes, self.time_us
+        rising = all(a < b for a, b in pairwise(sizes))
+        steady = all(a <= b for a, b in pairwise(times))
+        if len(sizes) < 2 or len(sizes) != len(times) or not (rising and steady):
+            raise InputError(
+                f"the {self.operation} curve of {self.group_size} devices needs two or more points "
+                f"of growing size and time, has sizes {sizes} and times {times}"
+            )
+        if self.group_size < 2 or not (sizes[0] > 0 and times[0] > 0):
+            raise InputError(f"the {self.operation} curve starts below 0 or has one device")
+        object.__setattr__(self, "log_size", tuple(map(math.log, sizes)))
+        object.__setattr__(self, "log_time", tuple(math.log(t * 1e-6) for t in times))
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds of the smallest message: latency."""
+        return self.time_us[0] * 1e-6
+
+    @property
+    def bus_share(self) -> float:
+        """Bytes per link and byte of the buffer."""
+        return bus_share(self.operation, self.group_size)
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds for a buffer of this size."""
+        sizes, times = self.size_bytes, self.time_us
+        if size_bytes <= sizes[0]:
+            return times[0] * 1e-6
+        if size_bytes >= sizes[-1]:
+            per_byte = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+            # At least 90 % of the mean time per byte: a flat end is noise, not an infinite rate.
+            per_byte = max(per_byte, 0.9 * times[-1] / sizes[-1])
+            return (times[-1] + (size_bytes - sizes[-1]) * per_byte) * 1e-6
+        x, logs = math.log(size_bytes), self.log_size
+        right = min(bisect_right(logs, x), len(logs) - 1)
+        left = right - 1
+        share = (x - logs[left]) / (logs[right] - logs[left])
+        return math.exp(self.log_time[left] * (1.0 - share) + self.log_time[right] * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCurves:
+    """What was measured in one domain of a device (profiles/data/collectives/DEVICE.toml).
+
+    link           the link that was measured, by its name in the catalogue
+    shared_medium  boards share the path (PCI Express through the host): groups beside each other
+                   slow each other down as one group of all of them would
+    held_out       errors on rows left out, by operation and size (`where`); splits: `sizes` (every
+                   third size left out), `groups` (the middle group size from its neighbours),
+                   `largest-group` (the largest one from the smaller), `other-source` (rows of
+                   other publications: above 512 MiB, and five to seven devices)
+    """
+
+    device: str
+    link: str
+    source: str
+    date: str
+    method: str
+    curves: tuple[CollectiveCurve, ...]
+    held_out: tuple[HeldOut, ...] = ()
+    shared_medium: bool = False
+    by_operation: Mapping[str, tuple[CollectiveCurve, ...]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        found: dict[str, list[CollectiveCurve]] = {}
+        for curve in sorted(self.curves, key=lambda c: (c.operation, c.group_size)):
+            found.setdefault(curve.operation, []).append(curve)
+        missing = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"} - set(found)
+        if missing:
+            raise InputError(f"collectives of {self.device}: no curve of {', '.join(missing)}")
+        if found["all_to_all"][0].group_size != 2:
+            raise InputError(f"collectives of {self.device}: all_to_all needs a group of two")
+        object.__setattr__(self, "by_operation", {k: tuple(v) for k, v in found.items()})
+
+    def __hash__(self) -> int:
+        # Hashing every point would cost more than a look-up saves.
+        return hash((self.device, self.link))
+
+    def time_s(self, operation: str, group_size: int, bus_bytes: float) -> float:
+        """Seconds of `operation` on `group_size` devices when each link carries `bus_bytes`."""
+        if operation == "send" and "send" not in self.by_operation:
+            return self.by_operation["all_to_all"][0].time_s(2.0 * bus_bytes)
+        if operation == "broadcast":
+            operation = "all_gather"
+        curves = self.by_operation[operation]
+        index = next(
+            (i for i, c in enumerate(curves) if c.group_size >= group_size), len(curves) - 1
+        )
+        curve = curves[index]
+        at = curve.time_s(bus_bytes / curve.bus_share)
+        if curve.group_size == group_size or operation == "send":
+            return at
+        if curve.group_size < group_size:
+            return at + self._growth_s(operation, curve.group_size, group_size)
+        before = curves[index - 1]
+        low, high = math.log(before.group_size), math.log(curve.group_size)
+        share = (math.log(group_size) - low) / (high - low)
+        below = before.time_s(bus_bytes / before.bus_share)
+        return math.exp(math.log(below) * (1.0 - share) + math.log(at) * share)
+
+    def floor_s(self, operation: str, group_size: int) -> float:
+        """Latency: seconds of an operation on next to nothing."""
+        return self.time_s(operation, group_size, 0.0)
+
+    def hop_s(self, operation: str) -> float:
+        """Latency that one more device adds to a ring, from the two largest measured groups."""
+        curves = self.by_operation["all_gather" if operation not in _RINGS else operation]
+        if len(curves) < 2:
+            return 0.0
+        a, b = curves[-2], curves[-1]
+        return max(0.0, (b.floor_s - a.floor_s) / (b.group_size - a.group_size))
+
+    def half_width(self, operation: str, split: str = "sizes") -> float:
+        """Relative half-width of a 90 % interval: p90 of that split's held-out rows, else 0.5."""
+        name = {"broadcast": "all_gather", "barrier": "all_reduce"}.get(operation, operation)
+        found = [e.p90 for e in self.held_out if e.where == name and e.split == split]
+        return max(found, default=0.5)
+
+    def measured_groups(self, operation: str) -> tuple[int, ...]:
+        """Group sizes that this very domain was measured with."""
+        curves = self.by_operation.get(operation, ())
+        return tuple(curve.group_size for curve in curves if curve.method == "fitted")
+
+    def _growth_s(self, operation: str, measured: int, group_size: int) -> float:
+        if operation in _RINGS:
+            return (group_size - measured) * self.hop_s(operation)
+        curves = self.by_operation[operation]
+        if len(curves) < 2:
+            return 0.0
+        a, b = curves[-2], curves[-1]
+        per_doubling = (b.floor_s - a.floor_s) / math.log2(b.group_size / a.group_size)
+        return max(0.0, per_doubling) * math.log2(group_size / measured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledCurves:
+    """Curves on a link with other numbers than the measured one's: the latency scales with the
+    links' latencies, what is above it with bandwidth times efficiency. Ratios of 1: as measured."""
+
+    curves: CollectiveCurves
+    rate: float = 1.0
+    latency: float = 1.0
+    reason: str = ""
+
+    def time_s(self, operation: str, group_size: int, bus_bytes: float) -> float:
+        """Seconds, as CollectiveCurves.time_s."""
+        time_s = self.curves.time_s(operation, group_size, bus_bytes)
+        if self.rate == 1.0 and self.latency == 1.0:
+            return time_s
+        floor_s = self.curves.floor_s(operation, group_size)
+        return floor_s * self.latency + (time_s - floor_s) / self.rate
+
+    def hop_s(self, operation: str) -> float:
+        """Latency of one more device in a ring."""
+        return self.curves.hop_s(operation) * self.latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRelative:
+    """Whose curves stand in for a device, and why."""
+
+    measured_on: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRelatives:
+    """profiles/data/collectives/relatives.toml: device -> relative."""
+
+    devices: Mapping[str, CollectiveRelative]
+
+
+@functools.cache
+def load_curves(device_name: str) -> CollectiveCurves | None:
+    """The curves measured on this device of the catalogue, or None."""
+    path = curves_path(device_name)
+    if not path.is_file():
+        return None
+    return read_document(path, CollectiveCurves, schema=COLLECTIVES_SCHEMA)
+
+
+def curves_path(device_name: str) -> Path:
+    """Where a device's own curves lie."""
+    return COLLECTIVES / f"{device_name}.toml"
+
+
+@functools.cache
+def curves_on(
+    device_name: str, link_name: str, rate_bytes_per_s: float, latency_s: float
+) -> ScaledCurves | None:
+    """The curves for a device's domain on a link with this rate (bandwidth times efficiency) and
+    latency: its own, or a relative's; None where there are none, or where the link is neither the
+    measured one nor the inner link of the device's usual node."""
+    if device_name not in device_names():
+        return None
+    relative = _relatives().get(device_name)
+    curves = load_curves(relative.measured_on if relative else device_name)
+    if curves is None:
+        return None
+    if link_name not in (curves.link, node_design(device_name).inner_link):
+        return None
+    measured = get_link(curves.link)
+    own_rate = measured.bandwidth_bytes_per_s.value * measured.efficiency.value
+    own_latency = measured.latency_s.value
+    return ScaledCurves(
+        curves=curves,
+        rate=rate_bytes_per_s / own_rate,
+        latency=latency_s / own_latency if own_latency > 0 else 1.0,
+        reason=relative.reason if relative else "",
+    )
+
+
+@functools.cache
+def _relatives() -> Mapping[str, CollectiveRelative]:
+    path = COLLECTIVES / "relatives.toml"
+    return read_document(path, CollectiveRelatives, schema=RELATIVES_SCHEMA).devices

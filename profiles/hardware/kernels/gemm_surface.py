@@ -1,0 +1,179 @@
+"""Matmul time on a device of the catalogue, from fitted surfaces (gemm_table.py has the formula).
+
+`load_surface(name)` is the device's own surface where its kernels were measured
+(profiles/data/kernels/<device>.gemm.toml), else that of its nearest relative (relatives.toml)
+scaled by the datasheets' peak and bandwidth ratios and tagged `assumed`. Known limits of the
+measured rows, which every number here inherits:
+
+- one software version (sglang 0.5.10's libraries) and one row per shape, so there was nothing to
+  choose between versions; the spread of repeated runs is unknown;
+- short bursts: on H100, H200 and Blackwell, bf16 kernels of 3 ms and more run at 7 to 18 % lower
+  rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step
+  draws its power for seconds: `sustained=True` caps every kernel at the long ones' median rate. The
+  truth of a step lies between, nearer to the cap the more of it is matmuls;
+- one layout (x w^T); gradients' layouts were not measured and count the same;
+- the rows of `float8_e4m3fn` (one scale per tensor), `float8_block` (blocks of 128) and
+  `float4_e2m1fn_x2` (nvfp4) include casting the activations.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import DATA, get_device
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.relatives import relative_of
+from profiles.hardware.kernels.gemm_table import GemmTable, scaled_table, table_time_s
+
+Array = NDArray[np.float64]
+
+GEMM_SCHEMA = "shardwright/gemm-surface@1"
+KERNELS = DATA / "kernels"
+
+# Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
+# borrowed because the data type was not measured.
+_BORROWED_DTYPES = {
+    "float16": (2.0, 2.0),
+    "float32": (4.0, 4.0),
+    "tf32": (4.0, 4.0),
+    "float8_e4m3fn": (1.0, 2.0),
+    "int8": (1.0, 2.0),
+}
+_LENDER = "bfloat16"
+# Surfaces that share a peak of the catalogue.
+_PEAK_OF = {"float8_block": "float8_e4m3fn"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmSurface:
+    """Matmul times of one device.
+
+    device   whose surface this is; measured_on is where the rows came from: another device where
+             the surface is borrowed (method `assumed`, reason says why), else the same
+    """
+
+    device: str
+    measured_on: str
+    sm_count: int
+    sm_source: str
+    source: str
+    date: str
+    method: str = "fitted"
+    reason: str = ""
+    tables: Mapping[str, GemmTable] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.device, self.measured_on, self.date))
+
+    def table(self, dtype: str) -> GemmTable:
+        """The table of a data type; raises InputError naming those that there are."""
+        if dtype not in self.tables:
+            raise InputError(
+                f"device {self.device} has no matmul surface for {dtype}; it has "
+                f"{', '.join(sorted(self.tables))}"
+            )
+        return self.tables[dtype]
+
+    def time_s(
+        self,
+        dtype: str,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        *,
+        casts: bool = True,
+        sustained: bool = False,
+    ) -> Array:
+        """Seconds of [m, k] x [k, n] for each shape; m, n, k broadcast; at least 1 each.
+
+        For the gradients of y[m, n] = x[m, k] w[k, n] ask (m, k, n) for the input's and (k, n, m)
+        for the weight's: the last number is the reduction. Layouts are not told apart. A call costs
+        about 0.3 ms whatever its length up to a few hundred shapes: batch them.
+        `casts=False` leaves out casting [m, k] to a low-precision type, which those rows include;
+        `sustained=True` caps the rate at that of long kernels (the module's docstring).
+        """
+        table = self.table(dtype)
+        if not casts:
+            table = replace(table, quantise_bytes_per_s=0.0)
+        time_s = table_time_s(table, self.sm_count, m, n, k)
+        if sustained and table.sustained_flop_per_s > 0:
+            sizes = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
+            work_flop = 2.0 * math.prod(sizes)
+            time_s = np.maximum(time_s, work_flop / table.sustained_flop_per_s)
+        return time_s
+
+
+def gemm_path(device_name: str) -> Path:
+    """Where a device's own surface lies."""
+    return KERNELS / f"{device_name}.gemm.toml"
+
+
+def load_surface(device_name: str) -> GemmSurface:
+    """The matmul surface of a device or alias, its own or its relative's.
+
+    Raises UnknownNameError for a device that is not in the catalogue.
+    """
+    return _surface(get_device(device_name).name)
+
+
+@functools.cache
+def _surface(name: str) -> GemmSurface:
+    device = get_device(name)
+    path = gemm_path(name)
+    if path.is_file():
+        own = read_document(path, GemmSurface, schema=GEMM_SCHEMA)
+        return replace(own, tables=_with_borrowed_dtypes(own.tables, device))
+    relative = relative_of(name)
+    origin = read_document(gemm_path(relative.measured_on), GemmSurface, schema=GEMM_SCHEMA)
+    from_device = get_device(relative.measured_on)
+    bandwidth = bandwidth_ratio(device, from_device)
+    tables = {}
+    for dtype, table in origin.tables.items():
+        peak = _PEAK_OF.get(dtype, dtype)
+        if peak in device.peak_flop_per_s and peak in from_device.peak_flop_per_s:
+            tables[dtype] = scaled_table(
+                table,
+                dtype=dtype,
+                rate=relative.matmul_rate * device.peak(peak).value / from_device.peak(peak).value,
+                bandwidth=bandwidth,
+            )
+    return replace(
+        origin,
+        device=name,
+        sm_count=relative.sm_count or origin.sm_count,
+        sm_source=relative.sm_source or origin.sm_source,
+        method="assumed",
+        reason=relative.reason,
+        tables=_with_borrowed_dtypes(tables, device),
+    )
+
+
+def bandwidth_ratio(device: Device, origin: Device) -> float:
+    """Memory bandwidth of a device over its relative's, from the datasheets."""
+    return device.memory_bandwidth_bytes_per_s.value / origin.memory_bandwidth_bytes_per_s.value
+
+
+def _with_borrowed_dtypes(
+    tables: Mapping[str, GemmTable], device: Device
+) -> Mapping[str, GemmTable]:
+    found = dict(tables)
+    for dtype, (element_bytes, output_bytes) in _BORROWED_DTYPES.items():
+        if dtype in found or dtype not in device.peak_flop_per_s or _LENDER not in tables:
+            continue
+        found[dtype] = scaled_table(
+            tables[_LENDER],
+            dtype=dtype,
+            rate=device.peak(dtype).value / device.peak(_LENDER).value,
+            element_bytes=element_bytes,
+            output_bytes=output_bytes,
+        )
+    return found

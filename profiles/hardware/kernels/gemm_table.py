@@ -1,0 +1,170 @@
+"""Matmul time on a device as a surface over (m, n, k), fitted to measured kernels.
+
+    t = exp(correction) (launch + (t_math^p + t_memory^p)^(1/p) + t_quantise)
+
+Symbols: S streaming multiprocessors, R the matmul rate reached (flop/s), B the memory bandwidth
+reached (bytes/s), b and b_out bytes per element of the
+inputs and of the output.
+
+    t_math      min over tiles (u x v) and splits s of k:  W u v 2 (k/s + k0) S / (R e_uv), the time
+                of W waves of tiles of k0 + k/s steps; tiles = s ceil(m/u) ceil(n/v),
+                W = q ceil(tiles/S) + (1 - q) max(1, tiles/S). Wave quantisation is described in
+                NVIDIA's "Matrix Multiplication Background User's Guide" (2023), q says how much of
+                it the library hides by its choice of kernels.
+    t_memory    (b (m k + k n) + b_out m n) / B
+    t_quantise  passes 3 m k / B_0: casting the bf16 activations to the low-precision type, 2 bytes
+                read and 1 written per element, where the measured rows include it
+
+The correction is a LogGrid. Beyond the measured box utilisation is held, never raised: time grows
+with the work; below the box a dimension counts as the box's smallest. Every table carries its
+source, rows and residuals on rows that were held out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.errors import InputError
+from profiles.hardware.kernels.held_out import HeldOut, half_width
+from profiles.hardware.kernels.log_grid import LogGrid
+
+Array = NDArray[np.float64]
+
+# Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
+SPLITS = (1, 2, 4, 8)
+# A split sums its parts afterwards; its start-up counts this many times.
+_SPLIT_START = 1.5
+# Shapes per pass: keeps the temporaries in the caches.
+_CHUNK = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmTable:
+    """The fitted surface of one data type; the symbols are those of the module's docstring.
+
+    rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, the
+                           one of 128x64 lies between (geometric mean)
+    start_steps            k0
+    bandwidth_bytes_per_s  B; may exceed the memory's where inputs were still in the L2 cache
+    quantise_bytes_per_s   B_0 / passes, 0 where the rows include no quantisation
+    sustained_flop_per_s   median rate of kernels of 3 ms and more (power limit); 0 where unknown
+    method                 `fitted` or, where borrowed, `assumed`
+    box                    smallest and largest measured m, n, k
+    """
+
+    dtype: str
+    method: str = "fitted"
+    rate_flop_per_s: float
+    tile_rate: tuple[float, float]
+    start_steps: float
+    wave_quantisation: float
+    bandwidth_bytes_per_s: float
+    element_bytes: float
+    output_bytes: float = 2.0
+    overlap_power: float
+    launch_s: float
+    quantise_bytes_per_s: float = 0.0
+    sustained_flop_per_s: float = 0.0
+    correction: LogGrid
+    box: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+    rows: int
+    held_out: tuple[HeldOut, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("rate_flop_per_s", "bandwidth_bytes_per_s", "element_bytes", "overlap_power"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{self.dtype}: {name} must be above 0, is {getattr(self, name)}")
+
+    @property
+    def uncertainty(self) -> float:
+        """Relative half-width of a 90 % interval at training shapes, from held-out blocks.
+
+        It says nothing about what a borrowed table adds.
+        """
+        return half_width(self.held_out, "training-aligned")
+
+
+def table_time_s(
+    table: GemmTable, sm_count: int, m: ArrayLike, n: ArrayLike, k: ArrayLike
+) -> Array:
+    """Seconds of each shape on one table; raises InputError for a size below 1."""
+    sizes = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (m, n, k)))
+    if any(size.size and not size.min() >= 1 for size in sizes):
+        raise InputError("a matmul needs m, n and k of at least 1")
+    flat = [np.ascontiguousarray(size).ravel() for size in sizes]
+    found = np.empty(flat[0].size)
+    for start in range(0, found.size, _CHUNK):
+        part = [size[start : start + _CHUNK] for size in flat]
+        found[start : start + _CHUNK] = _held_time_s(table, sm_count, *part)
+    return found.reshape(sizes[0].shape)
+
+
+def _held_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    inside = [np.clip(x, low, high) for x, (low, high) in zip((m, n, k), table.box, strict=True)]
+    time_s = formula_time_s(table, sm_count, *inside)
+    time_s *= np.exp(table.correction.log_factor(*inside))
+    # The work beyond the box at the edge's rate. Below the box the smallest size counts already.
+    wanted = [np.maximum(x, low) for x, (low, _) in zip((m, n, k), table.box, strict=True)]
+    time_s *= math.prod(x / y for x, y in zip(wanted, inside, strict=True))
+    return time_s
+
+
+def formula_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    """The formula without its correction, anywhere."""
+    power = table.overlap_power
+    moved_bytes = table.element_bytes * (m * k + k * n) + table.output_bytes * m * n
+    memory_s = moved_bytes / table.bandwidth_bytes_per_s
+    math_s = _math_time_s(table, sm_count, m, n, k)
+    longer, shorter = np.maximum(math_s, memory_s), np.minimum(math_s, memory_s)
+    time_s: Array = table.launch_s + longer * (1.0 + (shorter / longer) ** power) ** (1.0 / power)
+    if table.quantise_bytes_per_s > 0:
+        time_s += 3.0 * m * k / table.quantise_bytes_per_s
+    return time_s
+
+
+def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    medium, small = table.tile_rate
+    fraction = {64 * 64: small, 128 * 64: (medium * small) ** 0.5, 128 * 128: medium}
+    quantised = table.wave_quantisation
+    best = np.full(m.shape, np.inf)
+    for rows, columns in TILES:
+        grid = np.ceil(m / rows) * np.ceil(n / columns) / sm_count
+        rate = table.rate_flop_per_s * fraction.get(rows * columns, 1.0) / sm_count
+        per_step_s = 2.0 * rows * columns / rate
+        for split in SPLITS:
+            waves = grid * split
+            waves = quantised * np.ceil(waves) + (1.0 - quantised) * np.maximum(waves, 1.0)
+            start = table.start_steps * (_SPLIT_START if split > 1 else 1.0)
+            np.minimum(best, waves * (per_step_s * (k / split + start)), out=best)
+    return best
+
+
+def scaled_table(
+    table: GemmTable,
+    *,
+    dtype: str,
+    rate: float,
+    bandwidth: float = 1.0,
+    element_bytes: float | None = None,
+    output_bytes: float | None = None,
+) -> GemmTable:
+    """The table for `rate` times the matmul rate and `bandwidth` times the memory's.
+
+    Utilisation, launch and correction are kept: an assumption, not a measurement, and tagged so.
+    """
+    return replace(
+        table,
+        dtype=dtype,
+        method="assumed",
+        rate_flop_per_s=table.rate_flop_per_s * rate,
+        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
+        quantise_bytes_per_s=table.quantise_bytes_per_s * bandwidth,
+        sustained_flop_per_s=table.sustained_flop_per_s * rate,
+        element_bytes=element_bytes or table.element_bytes,
+        output_bytes=output_bytes or table.output_bytes,
+    )

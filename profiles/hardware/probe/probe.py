@@ -1,0 +1,237 @@
+"""Measuring this machine: every device at the same time, as they run in training.
+
+On CPU a device is a share of the cores: one process of `threads_per_device` threads. All processes
+measure together, because two busy cores are slower than one (shared memory, shared clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from profiles.document import content_hash, decode, encode
+from profiles.errors import InputError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.probe.cpu_clock import Sample
+from profiles.hardware.probe.fingerprint import (
+    cpu_model,
+    cpu_vendor,
+    fingerprint_of_machine,
+    machine_memory_bytes,
+    num_cores,
+)
+from profiles.hardware.probe.probe_cases import Case, probe_cases
+from profiles.hardware.probe.probe_kept import in_parts
+from profiles.hardware.probe.probe_links import buffer_bytes
+from profiles.hardware.probe.probe_ops import moved_bytes
+from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
+from profiles.hardware.probe.probe_reference import combined_references
+from profiles.hardware.probe.probe_timing import Effort
+from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
+from profiles.hardware.probe.profile_file import with_blocks
+from profiles.sourced import Sourced
+
+# Per case. Quick has about 120 cases and must end within 30 s with the start of the workers; the
+# full probe has about 400 and takes a few minutes.
+QUICK = Effort(budget_s=0.05, link_budget_s=0.15, min_samples=3)
+FULL = Effort(budget_s=0.3, link_budget_s=0.4, min_samples=5)
+
+_CPU_POWER_SOURCE = (
+    "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
+    "500 W for 128 cores) and 20 W (AMD EPYC 9175F, 320 W for 16 cores), amd.com product pages; "
+    "this machine does not report its own"
+)
+_CPU_CORE_POWER_W = 10.0
+_GPU_POWER_SOURCE = (
+    "assumed: datasheets of NVIDIA data-centre boards lie between 72 W (L4) and 700 W (H100 SXM); "
+    "nvidia-smi did not report this board's limit"
+)
+_GPU_POWER_W = 400.0
+
+
+def measure_machine(
+    num_devices: int,
+    threads_per_device: int = 1,
+    *,
+    date: str,
+    quick: bool = False,
+    progress: Progress = no_progress,
+    seed: int = 0,
+    kept: Path | None = None,
+) -> Cluster:
+    """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
+
+    date      ISO date of the measurement (the caller reads the clock)
+    progress  called with (done, total, label); total is exact
+    seed      of the order of the cases and of the tensors' contents
+    kept      file of what an interrupted measurement of the same day has, gone on with and removed
+
+    Disturbed samples are left out and counted in the device's notes. Raises InputError for more
+    devices than the machine has and RunError where a worker fails.
+    """
+    cuda = torch.cuda.is_available()
+    _check_devices(num_devices, threads_per_device, cuda=cuda)
+    cases = probe_cases(
+        num_devices=num_devices,
+        quick=quick,
+        accelerator=cuda,
+        rng=np.random.default_rng(seed),
+    )
+    return measure_cases(
+        cases,
+        num_devices,
+        threads_per_device=threads_per_device,
+        date=date,
+        effort=QUICK if quick else FULL,
+        progress=progress,
+        seed=seed,
+        kept=kept,
+    )
+
+
+def measure_cases(
+    cases: Sequence[Case],
+    num_devices: int,
+    *,
+    threads_per_device: int = 1,
+    date: str,
+    effort: Effort = QUICK,
+    progress: Progress = no_progress,
+    seed: int = 0,
+    kept: Path | None = None,
+) -> Cluster:
+    """As `measure_machine`, for the cases given."""
+    cuda = torch.cuda.is_available()
+    progress(0, len(cases), f"starting {num_devices} processes")
+
+    def measured(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
+        return run_workers(
+            "profiles.hardware.probe.probe_job:run_cases",
+            {"cases": encode(tuple(part)), "effort": encode(effort), "seed": seed},
+            num_processes=num_devices,
+            threads_per_process=threads_per_device,
+            progress=lambda done, _, label: progress(begin + done, len(cases), label),
+        )
+
+    question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, seed, date])
+    answers = in_parts(cases, measured, question=question, kept=kept)
+    probed = [
+        Probed(case=case, samples=_samples_of(answers, index)) for index, case in enumerate(cases)
+    ]
+    facts = _facts(
+        [answer["machine"] for answer in answers],
+        threads_per_device=threads_per_device,
+        date=date,
+    )
+    backend = "nccl" if cuda else "gloo"
+    threads = "" if cuda else f", {threads_per_device} thread(s) each"
+    cluster = cluster_from(
+        probed,
+        facts,
+        num_devices=num_devices,
+        clock="cpu" if threads_per_device == 1 else "wall",
+        source=(
+            f"measured: this machine, {facts.name}, {num_devices} devices at the same time"
+            f"{threads}, torch {facts.fingerprint['torch']}, {backend}"
+        ),
+        date=date,
+        backend=backend,
+        moved_bytes=moved_bytes,
+        buffer_bytes=buffer_bytes,
+    )
+    references = combined_references(
+        [
+            decode(tuple[ReferencePoint, ...], answer["references"], where="references")
+            for answer in answers
+        ]
+    )
+    return with_blocks(cluster, (), references=references)
+
+
+def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:
+    if num_devices < 1 or threads_per_device < 1:
+        raise InputError(
+            f"a profile needs at least one device of one thread, asked for {num_devices} devices "
+            f"of {threads_per_device} threads"
+        )
+    if cuda and num_devices > torch.cuda.device_count():
+        raise InputError(
+            f"asked to profile {num_devices} devices, this machine has "
+            f"{torch.cuda.device_count()} CUDA devices"
+        )
+    if not cuda and num_devices * threads_per_device > num_cores():
+        raise InputError(
+            f"asked to profile {num_devices} devices x {threads_per_device} threads = "
+            f"{num_devices * threads_per_device} cores, this process may use {num_cores()}: they "
+            "would wait for each other and every number would be wrong; ask for fewer"
+        )
+
+
+def _samples_of(answers: Sequence[Mapping[str, Any]], index: int) -> tuple[tuple[Sample, ...], ...]:
+    """The samples of case `index` of each rank that took part in it."""
+    per_rank = (answer["samples"][index] for answer in answers)
+    return tuple(
+        tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in samples)
+        for samples in per_rank
+        if samples
+    )
+
+
+def _facts(machines: Sequence[Mapping[str, Any]], *, threads_per_device: int, date: str) -> Facts:
+    fingerprint = fingerprint_of_machine(threads_per_device=threads_per_device)
+    reserved = max(float(machine["reserved_bytes"]) for machine in machines)
+    first = machines[0]
+    if "name" in first:
+        return Facts(
+            name=slug(first["name"]),
+            vendor="NVIDIA",
+            type="gpu",
+            memory_bytes=_measured(
+                min(float(m["memory_bytes"]) for m in machines), "cudaMemGetInfo: total", date
+            ),
+            reserved_bytes=_measured(
+                reserved, "cudaMemGetInfo: used before any tensor is made", date
+            ),
+            power_w=_gpu_power(first.get("power_w"), date),
+            fingerprint=fingerprint,
+        )
+    return Facts(
+        name=f"local-{slug(cpu_model())}-{threads_per_device}t",
+        vendor=cpu_vendor(),
+        type="cpu",
+        memory_bytes=_measured(
+            machine_memory_bytes() / len(machines),
+            f"memory of this machine (or its container's limit) / {len(machines)} devices",
+            date,
+        ),
+        reserved_bytes=_measured(reserved, "resident bytes of a worker before any tensor", date),
+        power_w=Sourced(
+            value=_CPU_CORE_POWER_W * threads_per_device,
+            source=_CPU_POWER_SOURCE,
+            date=date,
+            method="assumed",
+            uncertainty=1.0,
+        ),
+        fingerprint=fingerprint,
+    )
+
+
+def _gpu_power(limit_w: float | None, date: str) -> Sourced:
+    if limit_w is not None:
+        return _measured(limit_w, "nvidia-smi power.limit", date)
+    return Sourced(
+        value=_GPU_POWER_W,
+        source=_GPU_POWER_SOURCE,
+        date=date,
+        method="assumed",
+        uncertainty=0.8,
+    )
+
+
+def _measured(value: float, source: str, date: str) -> Sourced:
+    return Sourced(value=value, source=source, date=date, method="measured")

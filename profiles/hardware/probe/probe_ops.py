@@ -1,0 +1,139 @@
+"""The ops of a probe, as calls that can be repeated: matmul, attention, memory-bound, AdamW.
+
+Tensors are those of training: a linear layer's weight is stored [n, k] and multiplied transposed,
+outputs are allocated anew by every call, and the attention is torch's fused one. Inputs stay as
+warm in the caches as repetition makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from profiles.errors import InputError
+from profiles.hardware.probe.probe_cases import ADAMW_TENSORS, MEMORY_OPS, Case
+from profiles.model.graph import AttentionShape, MatmulShape, Phase
+
+_ROW = 1024  # elements of a normalised row, a usual hidden size
+
+# An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
+# at most: AMD EPYC 9684X, amd.com). 256 small parameters are more than a ResNet-50 has (161).
+_OPTIMIZER_BYTES = 128 * 2**20
+_MOST_PARAMETERS = 256
+
+
+def op_call(case: Case, device: torch.device) -> Callable[[], object]:
+    """The call that `case` times, with its tensors already made."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    if case.matmul is not None:
+        return _matmul(case.matmul, dtype, device)
+    if case.attention is not None:
+        return _attention(case.attention, case.phase, dtype, device)
+    if case.family == "launch":
+        one = torch.ones(1, device=device)
+        return lambda: one.add(one)
+    if case.family == "bandwidth":
+        here = torch.ones(case.size_bytes // 8, device=device)
+        there = torch.ones_like(here)
+        return lambda: there.copy_(here)
+    if case.op == "adamw":
+        return _adamw(case, device)
+    return _memory_op(case.op, case.size_bytes, device)
+
+
+def moved_bytes(case: Case) -> int:
+    """Bytes that the memory op of `case` really moves: its size rounded to whole rows."""
+    return _tensor_count(case.op) * 4 * _num_elements(case.op, case.size_bytes)
+
+
+def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    if shape.batch > 1:
+        a = torch.randn(shape.batch, shape.m, shape.k, device=device).to(dtype)
+        b = torch.randn(shape.batch, shape.n, shape.k, device=device).to(dtype).transpose(1, 2)
+        return lambda: torch.bmm(a, b)
+    left = torch.randn(shape.m, shape.k, device=device).to(dtype)
+    right = torch.randn(shape.n, shape.k, device=device).to(dtype).t()
+    return lambda: torch.mm(left, right)
+
+
+def _attention(
+    shape: AttentionShape, phase: Phase, dtype: torch.dtype, device: torch.device
+) -> Callable[[], object]:
+    backward = phase is Phase.BACKWARD
+
+    def tensor(heads: int, length: int) -> Tensor:
+        size = (shape.batch, heads, length, shape.head_dim)
+        return torch.randn(size, device=device).to(dtype).requires_grad_(backward)
+
+    q = tensor(shape.heads, shape.q_len)
+    k, v = tensor(shape.kv_heads, shape.kv_len), tensor(shape.kv_heads, shape.kv_len)
+    grouped = shape.heads != shape.kv_heads
+
+    def forward() -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
+
+    if not backward:
+        return forward
+    out = forward()
+    gradient = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def _memory_op(name: str, size_bytes: int, device: torch.device) -> Callable[[], object]:
+    count = _num_elements(name, size_bytes)
+    x = torch.randn(count, device=device)
+    y = torch.randn(count, device=device) if _tensor_count(name) == 3 else x
+    rows = x.view(-1, min(_ROW, count))
+    if name == "embedding":
+        index = torch.randperm(rows.shape[0], device=device)
+        return lambda: F.embedding(index, rows)
+    calls: dict[str, Callable[[], object]] = {
+        "add": lambda: torch.add(x, y),
+        "mul": lambda: torch.mul(x, y),
+        "gelu": lambda: F.gelu(x),
+        "layer_norm": lambda: F.layer_norm(rows, rows.shape[1:]),
+        "softmax": lambda: torch.softmax(rows, -1),
+        "clone": lambda: x.clone(),
+    }
+    return calls[name]
+
+
+def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
+    """One step of torch.optim.AdamW on equal fp32 parameters, with torch's own default variant.
+
+    The default is the for-loop variant on CPU and `foreach` on CUDA, which is also what the
+    executor's plain `AdamW(parameters, lr=...)` runs. On a CPU there are as many parameters as
+    lie in memory when a model's are updated (`pieces_of`): a single small one would stay in the
+    caches, where no optimizer finds it after a backward.
+    """
+    count = _num_elements("adamw", case.size_bytes)
+    parameters = []
+    for _ in range(1 if device.type == "cuda" else pieces_of(case)):
+        parameter = torch.nn.Parameter(torch.randn(count, device=device))
+        parameter.grad = torch.randn_like(parameter)
+        parameters.append(parameter)
+    return torch.optim.AdamW(parameters, lr=1e-6).step
+
+
+def pieces_of(case: Case) -> int:
+    """Equal pieces of work that one call does; the case's time is that of one of them."""
+    if case.op != "adamw" or torch.cuda.is_available():
+        return 1
+    return max(1, min(_MOST_PARAMETERS, math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))))
+
+
+def _tensor_count(name: str) -> int:
+    counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
+    if name not in counts:
+        raise InputError(f"memory op {name!r} is not one of {', '.join(sorted(counts))}")
+    return counts[name]
+
+
+def _num_elements(name: str, size_bytes: int) -> int:
+    """Elements of each tensor of the op: whole rows, or one shorter row for a small size."""
+    count = max(1, size_bytes // (4 * _tensor_count(name)))
+    return count - count % _ROW if count >= _ROW else count

@@ -1,0 +1,249 @@
+"""From the samples of a probe to a device, its link and the cluster that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import (
+    AttentionPoint,
+    Device,
+    MatmulPoint,
+    Measurements,
+    MemoryPoint,
+)
+from profiles.hardware.catalogue.link import Link, LinkPoint
+from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
+from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case
+from profiles.sourced import Sourced
+
+# A thread in a gloo collective also waits for its own transport threads where every core has a
+# rank. Measured on a quiet 2-core EPYC virtual machine (torch 2.13, 42 cases of 1 KiB to 64 MiB,
+# 2026-11-21): the delay was 12 % of the wall time in the median sample and 67 % at the 95 %
+# quantile. Only what exceeds that is disturbance from outside.
+LINK_DELAY_LIMIT = 0.67
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """The samples of one case: per rank that took part, in order."""
+
+    case: Case
+    samples: tuple[tuple[Sample, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the machine itself says about one device."""
+
+    name: str
+    vendor: str
+    type: str
+    memory_bytes: Sourced
+    reserved_bytes: Sourced
+    power_w: Sourced
+    fingerprint: Mapping[str, str]
+
+
+def cluster_from(
+    probed: Sequence[Probed],
+    facts: Facts,
+    *,
+    num_devices: int,
+    clock: str,
+    source: str,
+    date: str,
+    backend: str,
+    moved_bytes: Callable[[Case], int],
+    buffer_bytes: Callable[[Case], int],
+) -> Cluster:
+    """A one-node cluster named `local` that holds every measured point.
+
+    clock  `cpu` where an op runs on the one thread that is timed, else `wall`
+    moved_bytes, buffer_bytes  the exact bytes of a memory or link case
+    Raises InputError where there is no matmul, launch or large copy: they give its rates.
+    """
+    ordered = sorted((p for p in probed if any(p.samples)), key=lambda p: _key(p.case))
+    summaries = [(p.case, summary_of(p, clock=clock)) for p in ordered]
+    measurements = Measurements(
+        source=source,
+        date=date,
+        matmul=tuple(_matmul_point(c, s) for c, s in summaries if c.matmul is not None),
+        attention=tuple(_attention_point(c, s) for c, s in summaries if c.attention is not None),
+        memory=tuple(
+            MemoryPoint(op=_memory_op(c.op), moved_bytes=moved_bytes(c), time_s=s.time_s)
+            for c, s in summaries
+            if c.family == "memory"
+        ),
+    )
+    spreads = {c: s.spread for c, s in summaries}
+    launch = [(c, s) for c, s in summaries if c.family == "launch"]
+    copies = [(c, s) for c, s in summaries if c.family == "bandwidth"]
+    if not (measurements.matmul and launch and copies):
+        raise InputError("a probe without a matmul, a launch and a large copy describes no device")
+
+    def measured(value: float, case: Case) -> Sourced:
+        return Sourced(
+            value=value, source=source, date=date, method="measured", uncertainty=spreads[case]
+        )
+
+    peaks = {}
+    for dtype in sorted({point.dtype for point in measurements.matmul}):
+        rated = [(_rate(c, s), c) for c, s in summaries if c.matmul and c.dtype == dtype]
+        best, case = max(rated, key=lambda pair: pair[0])
+        peaks[dtype] = measured(best, case)
+    device = Device(
+        name=facts.name,
+        vendor=facts.vendor,
+        type=facts.type,
+        peak_flop_per_s=peaks,
+        memory_bytes=facts.memory_bytes,
+        reserved_bytes=facts.reserved_bytes,
+        memory_bandwidth_bytes_per_s=measured(
+            copies[0][0].size_bytes / copies[0][1].time_s, copies[0][0]
+        ),
+        power_w=facts.power_w,
+        launch_s=measured(launch[0][1].time_s, launch[0][0]),
+        measurements=measurements,
+        notes=_counts(summaries),
+        fingerprint=facts.fingerprint,
+    )
+    group = NodeGroup(count=1, devices_per_node=num_devices, device=device)
+    points = tuple(
+        LinkPoint(
+            operation=c.op,
+            group_size=c.group_size,
+            size_bytes=buffer_bytes(c),
+            time_s=s.time_s,
+        )
+        for c, s in summaries
+        if c.family == "link"
+    )
+    levels: tuple[Level, ...] = ()
+    if num_devices > 1:
+        link = link_from(points, name=f"{backend} in one machine", source=source, date=date)
+        levels = (Level(name="machine", domain_size=num_devices, link=link),)
+    return Cluster(name="local", groups=(group,), levels=levels)
+
+
+def summary_of(probed: Probed, *, clock: str) -> Summary:
+    """The median of a case: over all ranks' samples, or for a link over those of the slowest."""
+    if probed.case.family != "link":
+        pooled = [sample for samples in probed.samples for sample in samples]
+        return summarise(pooled, clock=clock, compute_only=clock == "cpu")
+    events = [_slowest(each) for each in zip(*probed.samples, strict=True)]
+    return summarise(events, clock="wall", limit=LINK_DELAY_LIMIT)
+
+
+def _slowest(samples: tuple[Sample, ...]) -> Sample:
+    """One event as all ranks saw it: it took as long, and waited as long, as on the worst rank."""
+    delays = [sample.delay_s for sample in samples if sample.delay_s is not None]
+    return Sample(
+        wall_s=max(sample.wall_s for sample in samples),
+        cpu_s=max(sample.cpu_s for sample in samples),
+        delay_s=max(delays, default=None),
+    )
+
+
+def link_from(points: Sequence[LinkPoint], *, name: str, source: str, date: str) -> Link:
+    """The link that the points describe: its best message rate, latency and collective share.
+
+    Bus bandwidth of an all-reduce on n devices is 2 (n - 1) / n x size / time: nccl-tests,
+    doc/PERFORMANCE.md. Efficiency is the best one relative to the best message rate, at most 1.
+    """
+    sends = sorted((p.size_bytes, p.time_s) for p in points if p.operation == "send")
+    reduces = [p for p in points if p.operation == "all_reduce"]
+    if not sends or not reduces:
+        raise InputError("a probed link needs messages and all-reduces: none were measured")
+    bandwidth = max(size / time_s for size, time_s in sends)
+    bus = max(2 * (p.group_size - 1) / p.group_size * p.size_bytes / p.time_s for p in reduces)
+
+    def measured(value: float) -> Sourced:
+        return Sourced(value=value, source=source, date=date, method="measured")
+
+    return Link(
+        name=name,
+        bandwidth_bytes_per_s=measured(bandwidth),
+        latency_s=measured(sends[0][1]),
+        efficiency=measured(min(1.0, bus / bandwidth)),
+        points=tuple(points),
+    )
+
+
+def slug(text: str) -> str:
+    """A device name from a vendor's model name.
+
+    >>> slug("NVIDIA H100 80GB HBM3"), slug("AMD EPYC(TM) 9755")
+    ('nvidia-h100-80gb-hbm3', 'amd-epyc-9755')
+    """
+    plain = re.sub(r"\((r|tm)\)", "", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
+
+
+def _key(case: Case) -> tuple[object, ...]:
+    matmul, attention = case.matmul, case.attention
+    shape: tuple[int, ...] = ()
+    if matmul is not None:
+        shape = (matmul.batch, matmul.m, matmul.n, matmul.k)
+    elif attention is not None:
+        shape = (attention.batch, attention.heads, attention.q_len, attention.head_dim)
+    return (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes, shape)
+
+
+def _matmul_point(case: Case, summary: Summary) -> MatmulPoint:
+    shape = case.matmul
+    assert shape is not None
+    return MatmulPoint(
+        dtype=case.dtype,
+        batch=shape.batch,
+        m=shape.m,
+        n=shape.n,
+        k=shape.k,
+        time_s=summary.time_s,
+    )
+
+
+def _attention_point(case: Case, summary: Summary) -> AttentionPoint:
+    shape = case.attention
+    assert shape is not None
+    return AttentionPoint(
+        dtype=case.dtype,
+        phase=str(case.phase),
+        batch=shape.batch,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        q_len=shape.q_len,
+        kv_len=shape.kv_len,
+        head_dim=shape.head_dim,
+        causal=shape.causal,
+        time_s=summary.time_s,
+    )
+
+
+def _memory_op(variant: str) -> str:
+    families = {name: op for op, variants in MEMORY_OPS for name, _ in variants}
+    return families.get(variant, "optimizer")
+
+
+def _rate(case: Case, summary: Summary) -> float:
+    shape = case.matmul
+    assert shape is not None
+    return 2.0 * shape.batch * shape.m * shape.n * shape.k / summary.time_s
+
+
+def _counts(summaries: Sequence[tuple[Case, Summary]]) -> str:
+    used = sum(s.count for _, s in summaries)
+    discarded = sum(s.discarded for _, s in summaries)
+    disturbed = [c.label for c, s in summaries if s.disturbed]
+    text = (
+        f"{len(summaries)} cases from {used} samples; {discarded} samples left out because they "
+        f"waited for a core for more than {DELAY_LIMIT:.0%} of their time "
+        f"({LINK_DELAY_LIMIT:.0%} for communication)"
+    )
+    if disturbed:
+        listed = ", ".join(disturbed[:8]) + (", ..." if len(disturbed) > 8 else "")
+        text += f"; {len(disturbed)} cases had no undisturbed sample: {listed}"
+    return text

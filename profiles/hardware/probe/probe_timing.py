@@ -1,0 +1,81 @@
+"""Repeating a call until its time is known: samples on a CPU thread or on a CUDA stream."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
+
+_MAX_SAMPLES = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long one case is measured: until `budget_s` of wall time and `min_samples` are there.
+
+    link_budget_s instead for communication, whose times scatter more
+    min_sample_s  one sample lasts at least this long, so that reading the clocks (8 us, measured
+                  on a 2-core EPYC virtual machine, 2026-11) stays under 1 % of it
+    """
+
+    budget_s: float
+    link_budget_s: float
+    min_samples: int
+    min_sample_s: float = 2e-3
+
+
+def sample_call(call: Callable[[], object], effort: Effort) -> list[Sample]:
+    """Samples of one `call`, each the mean over enough repetitions to be read exactly.
+
+    The first calls warm up caches and allocators and are not counted. On CUDA wall and CPU time
+    are both the time between two events on the stream, and nothing waits for a core.
+    """
+    call()
+    once_s = max(measure(call, 1).wall_s, 1e-7)
+    repeats = max(1, math.ceil(effort.min_sample_s / once_s))
+    end = time.perf_counter() + effort.budget_s
+    samples: list[Sample] = []
+    while len(samples) < effort.min_samples or (
+        time.perf_counter() < end and len(samples) < _MAX_SAMPLES
+    ):
+        samples.append(measure(call, repeats))
+    return samples
+
+
+def measure(call: Callable[[], object], repeats: int) -> Sample:
+    """One sample: the mean of `repeats` calls."""
+    return (_on_stream if torch.cuda.is_available() else _on_thread)(call, repeats)
+
+
+def _on_thread(call: Callable[[], object], repeats: int) -> Sample:
+    start = read_clock()
+    for _ in range(repeats):
+        call()
+    return between(start, read_clock()).per(repeats)
+
+
+def _on_stream(call: Callable[[], object], repeats: int) -> Sample:
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    time_s = start.elapsed_time(end) * 1e-3 / repeats
+    return Sample(wall_s=time_s, cpu_s=time_s, delay_s=0.0)
+
+
+def resident_bytes() -> int:
+    """Main memory that this process holds now (Linux), or 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

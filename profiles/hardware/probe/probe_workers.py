@@ -1,0 +1,156 @@
+"""Worker processes that measure at the same time, one per device, and what becomes of them.
+
+A job is a function `package.module:name` and plain JSON arguments. Each worker joins one process
+group, runs the function and leaves its answer in a file. The first worker that fails ends the
+measurement: its error is the one reported, the others are killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from profiles.document import read_mapping, to_json, write_text
+from profiles.errors import InputError, RunError
+from profiles.hardware.probe.allocator import KEEP_FREED_MEMORY
+
+# (done, total, label): `total` is a true bound that never grows.
+Progress = Callable[[int, int, str], None]
+
+# When one worker fails, its peers notice within this time and say so too; waiting for them lets us
+# tell the first failure from those that it caused.
+_GRACE_S = 1.0
+_ROOT = Path(__file__).parents[3]
+
+
+def no_progress(done: int, total: int, label: str) -> None:
+    """A progress callback that shows nothing."""
+
+
+def run_workers(
+    entry: str,
+    job: Mapping[str, Any],
+    *,
+    num_processes: int,
+    threads_per_process: int = 1,
+    progress: Progress = no_progress,
+) -> tuple[dict[str, Any], ...]:
+    """What `entry` returned in each of `num_processes` worker processes, in the order of ranks.
+
+    entry  `package.module:name` of a function (job, reporter) -> dict of JSON values; see
+           profiles.hardware.probe.probe_process
+    job    JSON values, the same for every worker
+
+    Raises InputError for numbers below 1 and RunError with the first failing rank's own words.
+    """
+    if num_processes < 1 or threads_per_process < 1:
+        raise InputError(
+            f"a measurement needs at least one process of one thread, got {num_processes} "
+            f"processes of {threads_per_process} threads"
+        )
+    with tempfile.TemporaryDirectory(prefix="shardwright-probe-") as name:
+        folder = Path(name)
+        content = {"entry": entry, "job": dict(job), "world_size": num_processes}
+        write_text(folder / "job.json", to_json(content))
+        workers = []
+        try:
+            for rank in range(num_processes):
+                workers.append(_start(folder, rank, threads_per_process))
+            _follow(workers, folder, progress)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+                if worker.stdout is not None:
+                    worker.stdout.close()
+        return tuple(read_mapping(folder / f"rank{r}.json") for r in range(num_processes))
+
+
+def _start(folder: Path, rank: int, threads: int) -> subprocess.Popen[bytes]:
+    environment = {**KEEP_FREED_MEMORY, **os.environ}
+    environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(threads)
+    inherited = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT)] + ([inherited] if inherited else []))
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback and "GLOO_SOCKET_IFNAME" not in environment:
+        # All workers are on this machine; the host name may not resolve without a network.
+        environment["GLOO_SOCKET_IFNAME"] = loopback[0]
+    with open(folder / f"rank{rank}.stderr", "wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "profiles.hardware.probe.probe_process", str(folder), str(rank)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+        )
+
+
+def _follow(workers: list[subprocess.Popen[bytes]], folder: Path, progress: Progress) -> None:
+    """Pass on rank 0's progress until all workers have ended; raise for the first that fails."""
+    buffered = b""
+    with selectors.DefaultSelector() as selector:
+        for rank, worker in enumerate(workers):
+            assert worker.stdout is not None
+            selector.register(worker.stdout, selectors.EVENT_READ, rank)
+        while selector.get_map():
+            for key, _ in selector.select():
+                rank = key.data
+                chunk = os.read(key.fd, 1 << 16)
+                if chunk and rank == 0:
+                    *lines, buffered = (buffered + chunk).split(b"\n")
+                    for line in lines:
+                        _pass_on(line, progress)
+                if chunk:
+                    continue
+                selector.unregister(key.fileobj)
+                if workers[rank].wait() != 0:
+                    raise _first_failure(workers, folder)
+
+
+def _pass_on(line: bytes, progress: Progress) -> None:
+    try:
+        done, total, label = json.loads(line)
+    except ValueError:
+        return  # a model under measurement may print
+    progress(int(done), int(total), str(label))
+
+
+def _first_failure(workers: list[subprocess.Popen[bytes]], folder: Path) -> RunError:
+    """The error of the rank that failed first, with the way it ended where it said nothing."""
+    deadline = time.monotonic() + _GRACE_S
+    for worker in workers:
+        try:
+            worker.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            continue
+    failures = []
+    for rank, worker in enumerate(workers):
+        if worker.returncode in (None, 0):
+            continue
+        path = folder / f"rank{rank}.error.json"
+        if path.exists():
+            said = read_mapping(path)
+            failures.append((int(said["monotonic_ns"]), rank, str(said["message"])))
+        else:
+            # Ended without a word: killed from outside or crashed. Its peers fail after it.
+            failures.append((0, rank, _silent_end(worker.returncode, folder, rank)))
+    _, rank, message = min(failures)
+    return RunError(f"rank {rank} of {len(workers)} failed while measuring: {message}")
+
+
+def _silent_end(code: int, folder: Path, rank: int) -> str:
+    how = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if code == -9:
+        how += " (the kernel kills a process that runs out of memory so)"
+    text = (folder / f"rank{rank}.stderr").read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return how + (f"; its last words: {lines[-1]}" if lines else "")

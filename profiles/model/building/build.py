@@ -1,0 +1,349 @@
+"""Building a model as a torch module with inputs, on meta or for real.
+
+The only file that imports transformers, and inside functions: a factory needs none of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from profiles.errors import ModelError
+from profiles.model.building.build_feeds import Feed, feed_of
+from profiles.model.building.build_sample import evident_tokens, stated_tokens
+from profiles.model.building.tensor_parallel_rules import Rule
+from profiles.model.loaders import ModelSpec
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A module and what it takes to train it.
+
+    args     model inputs, dimension 0 is the batch
+    targets  second argument of loss_fn, as the factory returned it (a tuple stays a tuple), or None
+    call     runs the module: call(module, *args) -> output
+    loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
+    tensor_parallel  rules for the layers that tp splits, where it is to be split
+    tokens_per_sample  of a factory's model, None where a sample is no sequence of tokens
+    input_sizes  every size of the inputs beside the batch
+    assumptions  what a factory left open, and how it is changed
+    """
+
+    module: nn.Module
+    args: tuple[Tensor, ...]
+    targets: Any
+    call: Callable[..., Any]
+    loss_fn: Loss
+    tensor_parallel: tuple[Rule, ...] = ()
+    tokens_per_sample: int | None = None
+    input_sizes: frozenset[int] = frozenset()
+    assumptions: tuple[str, ...] = ()
+
+
+def build_model(
+    spec: ModelSpec,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str = "float32",
+    device: str = "meta",
+    seed: int = 0,
+) -> BuiltModel:
+    """The module of `spec` with inputs of `micro_batch` samples.
+
+    device  `meta` builds shapes only; `cpu` and `cuda` materialise weights from `seed`.
+    Dropout is off, so that a split run and an unsplit one agree. The sequence length is ignored
+    by models without one. Raises ModelError, naming the source, for anything that cannot be built.
+    """
+    if micro_batch < 1 or sequence_length < 1:
+        raise ModelError(
+            f"micro-batch {micro_batch} and sequence length {sequence_length} must be 1 or more"
+        )
+    if spec.factory:
+        built = _from_factory(spec, micro_batch, dtype, device, seed)
+    else:
+        built = _from_config(spec, micro_batch, sequence_length, dtype, device, seed)
+    _without_dropout(built.module)
+    built.module.train()
+    return built
+
+
+def _without_dropout(module: nn.Module) -> None:
+    """Sets every probability of dropping something to 0: dropout modules, and numbers that modules
+    keep for a functional one (`attention_dropout`, `drop_prob`, `layerdrop`)."""
+    for child in module.modules():
+        if isinstance(child, nn.modules.dropout._DropoutNd):
+            child.p = 0.0
+        for name, value in vars(child).items():
+            if "drop" in name.lower() and isinstance(value, float):
+                setattr(child, name, 0.0)
+
+
+def _from_factory(
+    spec: ModelSpec, micro_batch: int, dtype: str, device: str, seed: int
+) -> BuiltModel:
+    module_name, _, function = spec.factory.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), function)
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.factory}: cannot import {module_name!r}: {error}. The current folder is "
+            f"{'on' if '' in sys.path or '.' in sys.path else 'not on'} the import path."
+        ) from error
+    except AttributeError as error:
+        raise ModelError(f"{spec.factory}: {module_name} has no {function!r}") from error
+    torch.manual_seed(seed)
+    try:
+        with torch.device(device):
+            made = factory()
+    except Exception as error:
+        raise ModelError(f"{spec.factory}() failed: {type(error).__name__}: {error}") from error
+    wanted = "(module, inputs) or (module, inputs, targets, loss_fn[, tokens_per_sample])"
+    if not isinstance(made, tuple) or len(made) not in (2, 4, 5):
+        raise ModelError(f"{spec.factory}() must return {wanted}, returned {type(made).__name__}")
+    module, inputs = made[0], made[1]
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+    call: Callable[..., Any] = _call_plain
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, dict):
+        call, inputs = _call_by_name(tuple(inputs)), tuple(inputs.values())
+    if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
+        raise ModelError(
+            f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
+            "names of the forward's arguments"
+        )
+    targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, assumed_loss)
+    tokens = stated_tokens(
+        spec.factory,
+        made[4] if len(made) == 5 else None,
+        getattr(factory, "tokens_per_sample", None),
+        getattr(module, "tokens_per_sample", None),
+    )
+    assumptions = [_ASSUMED_LOSS] if len(made) == 2 else []
+    if tokens is None and (tokens := evident_tokens(inputs)) is not None:
+        assumptions.append(
+            f"a sample is {tokens} tokens: the inputs are whole numbers [batch, {tokens}] "
+            "(tokens_per_sample of the factory)"
+        )
+    batches = {x.shape[0] if x.dim() else 0 for x in inputs}
+    if len(batches) != 1 or 0 in batches:
+        raise ModelError(
+            f"{spec.factory}(): dimension 0 of every input must be the batch; the inputs have "
+            f"shapes {[tuple(x.shape) for x in inputs]}"
+        )
+    own = batches.pop()
+    kind = getattr(torch, dtype)
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelError(
+                f"{spec.factory}(): {name} has no shape yet; call the module once on an input in "
+                "the factory, or give its sizes"
+            )
+    # `module.to` would make complex weights real.
+    module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
+    return BuiltModel(
+        module=module,
+        # A constant of the user's module was made on another device.
+        args=tuple(_rebatched(x, own, micro_batch, kind).to(device) for x in inputs),
+        targets=tree_map_only(
+            Tensor, lambda x: x.to(device), _rebatched_tree(targets, own, micro_batch, kind)
+        ),
+        call=call,
+        loss_fn=loss_fn,
+        tokens_per_sample=tokens,
+        input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
+        assumptions=tuple(assumptions),
+    )
+
+
+_ASSUMED_LOSS = (
+    "the loss is the model's own where its output is a dictionary with `loss`, else the mean "
+    "square of the outputs (the factory's third and fourth value)"
+)
+
+
+def _call_plain(module: nn.Module, *args: Tensor) -> Any:
+    return module(*args)
+
+
+def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
+    def call(module: nn.Module, *args: Tensor) -> Any:
+        return module(**dict(zip(names, args, strict=True)))
+
+    return call
+
+
+def assumed_loss(output: Any, targets: Any) -> Tensor:
+    """The loss where a factory gives none: `loss` of a dictionary, else the mean square of the
+    outputs."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor) and own.is_floating_point():
+        return own.mean()
+    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    leaves = [x.abs() if x.is_complex() else x for x in leaves]
+    leaves = [x for x in leaves if x.is_floating_point()]
+    if not leaves:
+        raise ModelError(
+            "the model's output has no floating-point tensor to take a loss of; return (module, "
+            "inputs, targets, loss_fn)"
+        )
+    return torch.stack([x.float().square().mean() for x in leaves]).mean()
+
+
+def _rebatched(x: Tensor, own: int, micro_batch: int, kind: torch.dtype) -> Tensor:
+    if x.is_floating_point():
+        x = x.to(kind)
+    index = torch.arange(micro_batch, device=x.device) % own
+    return x.index_select(0, index)
+
+
+def _rebatched_tree(targets: Any, own: int, micro_batch: int, kind: torch.dtype) -> Any:
+    if isinstance(targets, Tensor):
+        same = targets.dim() > 0 and targets.shape[0] == own
+        return _rebatched(targets, own, micro_batch, kind) if same else targets
+    return tree_map_only(Tensor, lambda x: _rebatched_tree(x, own, micro_batch, kind), targets)
+
+
+def _from_config(
+    spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
+) -> BuiltModel:
+    config, cls = _config_and_class(spec)
+    limit = _longest_sequence(spec, config)
+    if limit and sequence_length > limit:
+        raise ModelError(
+            f"{spec.source}: sequence length {sequence_length} (--seq) is above the model's "
+            f"{limit} positions"
+        )
+    kind = getattr(torch, dtype)
+    torch.manual_seed(seed)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        with torch.device(device):
+            module = cls(config)
+    except Exception as error:
+        raise _not_built(spec, cls, error) from error
+    finally:
+        torch.set_default_dtype(previous)
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        fed = feed_of(
+            module,
+            config,
+            spec.family,
+            Feed(
+                batch=micro_batch,
+                length=sequence_length,
+                kind=kind,
+                device=device,
+                generator=generator,
+            ),
+        )
+    except AttributeError as error:
+        raise ModelError(
+            f"{spec.source}: inputs for {cls.__name__} cannot be made from this configuration: "
+            f"{error}; use package.module:factory, which returns the inputs too"
+        ) from error
+    except ModelError as error:
+        raise ModelError(f"{spec.source}: {error}") from error
+    return BuiltModel(
+        module=module,
+        args=fed.args,
+        targets=fed.targets,
+        call=fed.call,
+        loss_fn=fed.loss_fn,
+    )
+
+
+def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
+    model_type = str(spec.config["model_type"]).replace("-", "_")
+    name = str(spec.config["architectures"][0])
+    try:
+        importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.source}: building from an HF configuration needs transformers, which is not "
+            "installed; install the extra [hf]"
+        ) from error
+    # `gemma3_text` is the language part of `gemma3` and stands in its module.
+    packages = dict.fromkeys((model_type, model_type.removesuffix("_text")))
+    cls = next((found for p in packages if (found := _class_of(p, name)) is not None), None)
+    if cls is None:
+        raise ModelError(
+            f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
+            "against the model's card, or use package.module:factory"
+        )
+    values = _without_dropping(
+        {key: value for key, value in spec.config.items() if key != "model_type"}
+    )
+    # Training keeps no key-value cache, and what is drawn at random (dropout, masks of audio) would
+    # make split and unsplit runs differ.
+    values |= {"use_cache": False}
+    try:
+        config = cls.config_class(**values)
+    except Exception as error:
+        raise _not_built(spec, cls, error) from error
+    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
+        for key, value in vars(part).items() if part is not None else ():
+            if _drops(key) and isinstance(value, float):
+                setattr(part, key, 0.0)
+            if key == "apply_spec_augment":
+                setattr(part, key, False)
+    if getattr(cls, "_supports_sdpa", False):
+        config._attn_implementation = "sdpa"
+    return config, cls
+
+
+_PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
+
+
+def _drops(key: str) -> bool:
+    return "drop" in key
+
+
+def _without_dropping(values: Any) -> Any:
+    """The configuration with every probability of dropping something at 0."""
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: 0.0
+        if _drops(key) and isinstance(value, (int, float)) and not isinstance(value, bool)
+        else _without_dropping(value)
+        for key, value in values.items()
+    }
+
+
+def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
+    return ModelError(
+        f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _class_of(package: str, name: str) -> Any | None:
+    try:
+        modeling = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+    except ImportError:
+        return None
+    return getattr(modeling, name, None)
+
+
+def _longest_sequence(spec: ModelSpec, config: Any) -> int:
+    if spec.family not in _TEXT:
+        return 0
+    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
+    return max(0, int(limit))
+
+
+_TEXT = ("causal", "masked", "sequence", "tokens", "spans")

@@ -1,0 +1,141 @@
+"""Fake tensors: a model's parameters and inputs as shapes without storage."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
+
+from profiles.model.building.build import BuiltModel
+
+
+@dataclass(slots=True)
+class Fakes:
+    """Fake inputs, and where each parameter lives.
+
+    keys     a parameter's storage -> its number; what is tied has one
+    names    of each number: the first name of its parameter
+    tied     a later name of a parameter -> its first
+    tensors  of each number: the fake parameter
+    """
+
+    args: tuple[Any, ...]
+    targets: Any
+    keys: dict[int, int]
+    names: list[str]
+    tied: dict[str, str]
+    tensors: list[Tensor]
+
+
+@contextmanager
+def no_causal_mask() -> Iterator[None]:
+    """Inside it, transformers gives attention no mask where a real run would give none.
+
+    Under fake tensors it takes itself to be compiled and materialises a causal S x S mask, which
+    turns fused causal attention into masked attention (twice the work, no flash kernel).
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    replaced: dict[str, Any] = {}
+    # `fast_all` asks a padding mask for values: the inputs here are never padded.
+    for name, answer in (
+        ("is_tracing", False),
+        ("find_packed_sequence_indices", None),
+        ("fast_all", True),
+    ):
+        if masks is not None and hasattr(masks, name):
+            replaced[name] = getattr(masks, name)
+            setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
+    try:
+        yield
+    finally:
+        for name, original in replaced.items():
+            setattr(masks, name, original)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Inside it a CPU's ops are torch's own: oneDNN's are others, and not of every machine.
+
+    torch warns there of a setting for GPUs that is left as it is.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
+    """Replace parameters and buffers by fake tensors in place; shared ones stay shared.
+
+    Those of skipped modules stay on meta: nothing runs on them, and only their shapes are asked.
+    """
+    memo: dict[int, Tensor] = {}
+
+    def convert(x: Tensor) -> Tensor:
+        if isinstance(x, FakeTensor):
+            return x
+        if id(x) not in memo:
+            empty = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+            if isinstance(x, nn.Parameter):
+                memo[id(x)] = nn.Parameter(empty, requires_grad=x.requires_grad)
+            else:
+                memo[id(x)] = empty
+        return memo[id(x)]
+
+    for _, module in without_skipped(built.module, skipped):
+        for table in (module._parameters, module._buffers):
+            for name, x in table.items():
+                if x is not None:
+                    table[name] = convert(x)  # type: ignore[assignment] # of its own kind
+    for module in built.module.modules():
+        for name, p in module._parameters.items():
+            if p is not None and id(p) in memo:  # a skipped module's, shared with a traced one
+                module._parameters[name] = convert(p)  # type: ignore[assignment] # a Parameter
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    keys: dict[int, int] = {}
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, p in built.module.named_parameters(remove_duplicate=False):
+        key = p.untyped_storage()._cdata
+        if key in keys:
+            tied[name] = first[key]
+            continue
+        keys[key] = len(names)
+        first[key] = name
+        names.append(name)
+        tensors.append(p)
+    make = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.args)
+    targets = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.targets)
+    return Fakes(make, targets, keys, names, tied, tensors)
+
+
+def without_skipped(
+    module: nn.Module, skipped: Mapping[str, str], *, themselves: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
+    """named_modules() without what is inside skipped modules; with or without `themselves`.
+
+    A module that is also reached from outside them is kept.
+    """
+    seen: set[int] = set()
+    pending = [("", module)]
+    while pending:
+        path, current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if path in skipped:
+            if themselves:
+                yield path, current
+            continue
+        yield path, current
+        children = [(f"{path}.{name}" if path else name, m) for name, m in current._modules.items()]
+        pending += [(name, m) for name, m in reversed(children) if m is not None]

@@ -1,0 +1,134 @@
+"""`config_of_figures`: a configuration that transformers builds, for a model of given figures.
+
+The other way round from config_figures.py: the architecture is chosen by what the figures have
+(biases, learned positions, a gated feed-forward, experts, latent attention), so that a described
+model can be built and traced. Keys as transformers 5.23 reads them (models/<type>/, 2026-11-22).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profiles.errors import ModelError
+from profiles.model.figures.transformer import Transformer
+
+# Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.
+_POSITIONS = 1 << 20
+
+
+def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
+    """The configuration of a model with these figures but for its number of layers and windows.
+
+    Raises ModelError where no architecture of transformers has them all.
+    """
+    for what, has in (
+        ("layers with a state", figures.state is not None),
+        ("layers without attention or feed-forward", not figures.is_even),
+        ("experts of another width than the model", bool(figures.expert_input)),
+    ):
+        if has:
+            raise ModelError(f"no architecture is known to build {what} from figures alone")
+    if figures.num_experts:
+        return _with_experts(figures, num_layers)
+    if figures.gated and not figures.learned_positions:
+        name, kind, keys = "LlamaForCausalLM", "llama", _usual(figures, num_layers)
+        keys |= {"attention_bias": figures.biases, "mlp_bias": figures.biases}
+    elif not figures.gated and figures.biases and figures.learned_positions:
+        name, kind, keys = _gpt(figures, num_layers)
+    elif not figures.gated and figures.biases and _plain_heads(figures):
+        name, kind = "BloomForCausalLM", "bloom"
+        keys = {"n_head": figures.num_heads, "n_layer": num_layers}
+        keys |= {"hidden_size": figures.hidden_size}
+        if figures.ffn_size != 4 * figures.hidden_size:
+            raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
+    elif not figures.gated and figures.biases:
+        name, kind, keys = "Starcoder2ForCausalLM", "starcoder2", _usual(figures, num_layers)
+    elif not figures.gated and not figures.learned_positions:
+        name, kind, keys = "ArceeForCausalLM", "arcee", _usual(figures, num_layers)
+    else:
+        what = "gated feed-forwards" if figures.gated else "layers without biases"
+        raise ModelError(f"no architecture of transformers has learned positions and {what}")
+    return _named(name, kind, keys, figures)
+
+
+def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> dict[str, Any]:
+    return {
+        "architectures": [name],
+        "model_type": kind,
+        "vocab_size": figures.vocab_size,
+        "tie_word_embeddings": figures.tied_embeddings,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    } | keys
+
+
+def _usual(figures: Transformer, num_layers: int) -> dict[str, Any]:
+    return {
+        "hidden_size": figures.hidden_size,
+        "intermediate_size": figures.ffn_size,
+        "num_attention_heads": figures.num_heads,
+        "num_key_value_heads": figures.num_kv_heads,
+        "head_dim": figures.head_size,
+        "num_hidden_layers": num_layers,
+        "max_position_embeddings": _POSITIONS,
+    }
+
+
+def _plain_heads(figures: Transformer) -> bool:
+    own = figures.num_heads * figures.head_size == figures.hidden_size
+    return own and figures.num_kv_heads == figures.num_heads
+
+
+def _gpt(figures: Transformer, num_layers: int) -> tuple[str, str, dict[str, Any]]:
+    if figures.num_heads * figures.head_size != figures.hidden_size:
+        raise ModelError(
+            f"no architecture of transformers has learned positions and {figures.num_heads} heads "
+            f"of {figures.head_size} at a hidden size of {figures.hidden_size}"
+        )
+    keys = {
+        "n_embd": figures.hidden_size,
+        "n_head": figures.num_heads,
+        "n_layer": num_layers,
+        "n_inner": figures.ffn_size,
+        "n_positions": figures.learned_positions,
+    }
+    if figures.num_kv_heads == figures.num_heads:
+        return "GPT2LMHeadModel", "gpt2", keys
+    if figures.num_kv_heads == 1:
+        return "GPTBigCodeForCausalLM", "gpt_bigcode", keys | {"multi_query": True}
+    raise ModelError(
+        f"no architecture of transformers has learned positions and {figures.num_kv_heads} heads "
+        f"of keys for {figures.num_heads} of queries"
+    )
+
+
+def _with_experts(figures: Transformer, num_layers: int) -> dict[str, Any]:
+    if not figures.gated or figures.biases or figures.learned_positions:
+        raise ModelError("no architecture is known to build such experts from figures alone")
+    keys = _usual(figures, num_layers) | {"num_experts_per_tok": figures.top_k}
+    if figures.latent is not None:
+        x = figures.latent
+        keys |= {
+            "intermediate_size": figures.ffn_size or figures.expert_size,
+            "moe_intermediate_size": figures.expert_size,
+            "n_routed_experts": figures.num_experts,
+            "n_shared_experts": figures.num_shared_experts,
+            "first_k_dense_replace": figures.first_dense_layers,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": x.query_rank or None,
+            "kv_lora_rank": x.key_value_rank,
+            "qk_nope_head_dim": x.nope_size,
+            "qk_rope_head_dim": x.rope_size,
+            "v_head_dim": x.value_size,
+        }
+        del keys["head_dim"]
+        return _named("DeepseekV3ForCausalLM", "deepseek_v3", keys, figures)
+    if figures.num_shared_experts or figures.first_dense_layers:
+        raise ModelError(
+            "no architecture is known to build shared experts or first dense layers from figures "
+            "alone, without latent attention"
+        )
+    keys |= {"num_local_experts": figures.num_experts, "intermediate_size": figures.expert_size}
+    return _named("MixtralForCausalLM", "mixtral", keys | {"sliding_window": None}, figures)

@@ -1,0 +1,300 @@
+"""`LayerFigures`: one layer's figures, from the products that a traced block makes.
+
+Widths are told by sums, not by names or order, so that fused and separate projections, attention
+and feed-forward one after the other or side by side, come out the same. With H the hidden size, a
+the width of attention's projections (from the attention call), d the width of its output:
+
+    sum of the elements of all weights that every token meets / H  =  a + (1 + w) I
+    sum of k of those with n = H                                   =  d + I
+
+where the feed-forward has w projections of inner width I to it (2: gated) and one from it. Experts
+are the weights that not every token meets; the same two sums hold for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.model.figures.block_reading import AttentionCall, BlockReading, WeightProduct
+from profiles.model.figures.transformer import LatentAttention
+
+# A token meets a whole number of experts, up to this share of one.
+_ROUNDING = 0.03
+# A gate of one shared expert has one output; less than this many are no feed-forward.
+_NARROW = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """The attention of a layer as `Transformer` counts it."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    latent: LatentAttention | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFigures:
+    """A layer: what mixes tokens, and its feed-forward.
+
+    attention   None for a layer without; call  as traced
+    ffn_size    of the feed-forward that every token meets (shared experts), 0 for none
+    gated       None where there is no feed-forward
+    met         experts that a token meets as traced: top_k but for rounded rows
+    """
+
+    attention: Attention | None
+    call: AttentionCall | None
+    ffn_size: int = 0
+    gated: bool | None = None
+    num_experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    met: float = 0.0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be equal in all layers of one sort; windows may differ."""
+        return (
+            self.attention,
+            self.ffn_size,
+            self.gated,
+            self.num_experts,
+            self.top_k,
+            self.expert_size,
+        )
+
+
+def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigures:
+    """The figures of a block that is one layer; tokens  rows that every token together make.
+
+    Raises InputError that says what does not fit.
+    """
+    if reading.convolutions:
+        raise InputError(f"{reading.convolutions} convolutions")
+    if len(reading.attention) > 1:
+        raise InputError(f"{len(reading.attention)} attention calls in one block")
+    routed = tuple(p for p in reading.products if p.experts > 1 or p.rows < tokens)
+    if not routed:
+        routed = _met_by_all(reading.products, hidden)
+    common = tuple(p for p in reading.products if p not in routed and p.n >= _NARROW)
+    experts, size, gated, met = _experts(routed, hidden, tokens)
+    if experts:
+        common = _without_router(common, hidden, experts)
+    call = reading.attention[0] if reading.attention else None
+    attention, inner, ways = _common(common, hidden, call)
+    found: bool | None = gated
+    if inner and experts and (ways == 2) != gated:
+        raise InputError("experts that are gated beside a feed-forward that is not, or the reverse")
+    if not experts:
+        found = None if not inner else ways == 2
+    return LayerFigures(
+        attention=attention,
+        call=call,
+        ffn_size=inner,
+        gated=found,
+        num_experts=experts,
+        top_k=round(met),
+        expert_size=size,
+        met=met,
+    )
+
+
+# --- what every token meets -----------------------------------------------------------------------
+
+
+def _common(
+    products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall | None
+) -> tuple[Attention | None, int, int]:
+    """Attention, inner width and ways of the feed-forward."""
+    total = sum(p.elements for p in products)
+    if call is None:
+        inner, ways = _feed_forward(products, hidden, total, 0)
+        return None, inner, ways
+    out = call.heads * call.value_size
+    if any(hidden not in (p.k, p.n) for p in products) or call.head_size != call.value_size:
+        latent, elements = _latent(products, hidden, call)
+        if latent is not None:
+            inner, ways = _feed_forward(products, hidden, total - elements, out)
+            attention = Attention(
+                heads=call.heads, kv_heads=call.heads, head_size=call.head_size, latent=latent
+            )
+            return attention, inner, ways
+    inside = [p for p in products if hidden not in (p.k, p.n)]
+    if inside:
+        listed = ", ".join(f"{p.name} [{p.k} x {p.n}]" for p in inside[:3])
+        raise InputError(f"weights that neither take nor give the hidden size {hidden}: {listed}")
+    for kv_heads in _kv_heads(products, hidden, call):
+        width = out + call.heads * call.head_size + kv_heads * (call.head_size + call.value_size)
+        try:
+            inner, ways = _feed_forward(products, hidden, total - width * hidden, out)
+        except InputError:
+            continue
+        if call.head_size != call.value_size:
+            raise InputError(
+                f"heads of {call.head_size} for queries and {call.value_size} for values"
+            )
+        found = Attention(heads=call.heads, kv_heads=kv_heads, head_size=call.head_size)
+        return found, inner, ways
+    raise InputError(
+        f"{total:,} weights that every token meets are no attention of {call.heads} heads of "
+        f"{call.head_size} with a feed-forward of one or two ways in and one out"
+    )
+
+
+def _kv_heads(
+    products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall
+) -> Iterator[int]:
+    """Candidates, best first: the call may have been given keys that were repeated for it."""
+    widths = [p.n for p in products if p.k == hidden]
+    size, heads = call.head_size, call.heads
+    told = []
+    for kv in (n for n in range(1, call.kv_heads + 1) if call.kv_heads % n == 0):
+        # Queries and, where it is square, the output projection are as wide as keys of all heads.
+        need = 2 if kv < heads else 3 + int(heads * size == hidden)
+        separate = widths.count(kv * size) >= need
+        # A pair of that width is a feed-forward's gate and its other way in.
+        fused = widths.count((heads + 2 * kv) * size) % 2 == 1
+        halves = kv < heads and 2 * kv * size in widths
+        if separate or fused or halves:
+            told.append(kv)
+    yield from reversed(told)
+    yield from (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0 and n not in told)
+
+
+def _feed_forward(
+    products: tuple[WeightProduct, ...], hidden: int, elements: int, out: int
+) -> tuple[int, int]:
+    """Inner width and ways in, of the elements that are left beside attention's projections.
+
+    out  width that attention gives to its last projection
+    Raises InputError where the two sums do not agree.
+    """
+    left, rest = divmod(elements, hidden)
+    if rest or left < 0:
+        raise InputError("more weights in attention than the block has")
+    if left == 0:
+        return 0, 0
+    squares = sum(p.k == p.n == hidden for p in products)
+    given = sum(p.k for p in products if p.n == hidden and p.k != hidden)
+    for ways in (2, 1):
+        inner, uneven = divmod(left, 1 + ways)
+        if not uneven and any(inner == given + j * hidden - out for j in range(squares + 1)):
+            return inner, ways
+    raise InputError(
+        f"weights of width {left:,} beside attention are no feed-forward of one or two ways in "
+        "and one out"
+    )
+
+
+def _latent(
+    products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall
+) -> tuple[LatentAttention | None, int]:
+    """Low-rank queries, keys and values (DeepSeek-V2), and the elements of all their weights."""
+    heads, key, value = call.heads, call.head_size, call.value_size
+    taken = {p.n for p in products if p.k == hidden}
+    given: dict[int, int] = defaultdict(int)
+    for p in products:
+        if hidden not in (p.k, p.n) or (p.k != hidden and p.n == heads * key):
+            given[p.k] += p.n
+    # The queries' rank is a product's own width; keys and values share one with the rotary keys.
+    ranks = [rank for rank, width in given.items() if width == heads * key and rank in taken]
+    for query in [*ranks, 0]:
+        for rank, width in given.items():
+            nope, uneven = divmod(width, heads)
+            nope -= value
+            rope = key - nope
+            # The rotary keys come with the low-rank ones or from a projection of their own.
+            made = rank + rope in taken or {rank, rope} <= taken
+            if rank == query or uneven or nope < 1 or rope < 0 or not made:
+                continue
+            found = LatentAttention(
+                query_rank=query,
+                key_value_rank=rank,
+                nope_size=nope,
+                rope_size=rope,
+                value_size=value,
+            )
+            elements = hidden * (rank + rope) + rank * width + heads * value * hidden
+            elements += (hidden + heads * key) * query if query else hidden * heads * key
+            return found, elements
+    return None, 0
+
+
+# --- experts --------------------------------------------------------------------------------------
+
+
+def _experts(
+    routed: tuple[WeightProduct, ...], hidden: int, tokens: int
+) -> tuple[int, int, bool, float]:
+    """Number, inner width, whether gated, and how many a token meets."""
+    if not routed:
+        return 0, 0, False, 0.0
+    counts = {p.experts for p in routed}
+    if counts == {1}:
+        # One module per expert: as many as the weights that give the hidden size.
+        shapes: dict[tuple[int, int], int] = defaultdict(int)
+        for p in routed:
+            shapes[p.k, p.n] += 1
+        experts = min(shapes.values())
+    else:
+        experts = max(counts)
+        if counts != {experts}:
+            raise InputError(f"experts in stacks of {sorted(counts)}")
+    elements = sum(p.elements for p in routed)
+    if elements % (experts * hidden) or any(hidden not in (p.k, p.n) for p in routed):
+        raise InputError(
+            "experts whose weights neither take nor give the hidden size, or differ in size"
+        )
+    one = tuple(
+        WeightProduct(name=p.name, k=p.k, n=p.n, rows=p.rows) for p in _one_expert(routed, experts)
+    )
+    size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
+    rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
+    met = rows / tokens
+    # Rows are whole numbers: each expert may have half a row more or less than its share.
+    if not 1 <= round(met) <= experts or abs(met - round(met)) > experts / (2 * tokens) + _ROUNDING:
+        raise InputError(
+            f"experts that are given {met:.2f} times the tokens: not a whole number of them each"
+        )
+    return experts, size, ways == 2, met
+
+
+def _met_by_all(products: tuple[WeightProduct, ...], hidden: int) -> tuple[WeightProduct, ...]:
+    """The weights of experts that every token goes through: members of a list of as many modules as
+    a router beside them has outputs."""
+    groups: dict[str, list[WeightProduct]] = defaultdict(list)
+    for p in products:
+        groups[re.sub(r"\d+", "#", p.name)].append(p)
+    counts = {len(same) for same in groups.values() if len(same) > 1}
+    if len(counts) != 1 or not any((p.k, p.n) == (hidden, *counts) for p in products):
+        return ()
+    return tuple(p for same in groups.values() if len(same) > 1 for p in same)
+
+
+def _one_expert(routed: tuple[WeightProduct, ...], experts: int) -> Iterator[WeightProduct]:
+    """The weights of one expert: of each shape, its share."""
+    if routed[0].experts > 1:
+        yield from routed
+        return
+    shapes: dict[tuple[int, int], list[WeightProduct]] = defaultdict(list)
+    for p in routed:
+        shapes[p.k, p.n].append(p)
+    for same in shapes.values():
+        if len(same) % experts:
+            raise InputError("experts of different shapes")
+        yield from same[: len(same) // experts]
+
+
+def _without_router(
+    products: tuple[WeightProduct, ...], hidden: int, experts: int
+) -> tuple[WeightProduct, ...]:
+    routers = [p for p in products if (p.k, p.n) == (hidden, experts)]
+    if not routers:
+        raise InputError(f"{experts} experts, but no router of {hidden} x {experts}")
+    return tuple(p for p in products if p is not routers[-1])

@@ -1,0 +1,246 @@
+"""`Transformer`: a transformer's figures, where a model is named by numbers and not by code.
+
+Published runs, hardware comparisons and Megatron-style configurations describe a model by its
+widths. What is traced from code goes through `graph.py`; this is the other door.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.model.figures.state_space import StateSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): its ranks and head
+    sizes."""
+
+    query_rank: int
+    key_value_rank: int
+    nope_size: int
+    rope_size: int
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """A decoder (or encoder) of layers; experts in all but the first `first_dense_layers`.
+
+    ffn_size          inner width of a dense feed-forward; 0 where every layer has experts
+    gated             two input projections in the feed-forward (SwiGLU), else one
+    learned_positions  number of learned position embeddings, 0 for rotary or ALiBi
+    biases            linear layers and norms have biases, as GPT's
+    window            keys that a query meets at most in `window_layers` of the layers with
+                      attention; the others meet all
+    state             of `state_layers` layers that mix tokens by a recurrence, not by attention
+    attention_layers  layers with attention; 0 for all but `state_layers`
+    feed_forward_layers   layers with a feed-forward; 0 for all. A hybrid may count each of its
+                      blocks as a layer (Nemotron-H, arXiv 2504.03624, section 2.1), so that a
+                      layer mixes tokens or has a feed-forward
+    expert_input      width in which experts take tokens, projected from the hidden size and back
+                      (LatentMoE, arXiv 2601.18089); 0 for the hidden size
+    vector_parameters  norms and biases of one layer on average, where they are counted and not what
+                      `biases` tells; 0 for that
+    predicted_ahead   further tokens predicted by a block of `predicting_layers` layers each, with
+                      logits of its own (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
+                      section 2.2)
+    """
+
+    num_layers: int
+    hidden_size: int
+    ffn_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    vocab_size: int
+    gated: bool
+    tied_embeddings: bool
+    num_experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    num_shared_experts: int = 0
+    first_dense_layers: int = 0
+    learned_positions: int = 0
+    biases: bool = False
+    latent: LatentAttention | None = None
+    window: int = 0
+    window_layers: int = 0
+    state: StateSpace | None = None
+    state_layers: int = 0
+    attention_layers: int = 0
+    feed_forward_layers: int = 0
+    expert_input: int = 0
+    vector_parameters: int = 0
+    predicted_ahead: int = 0
+    predicting_layers: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.num_experts and not (0 < self.top_k <= self.num_experts and self.expert_size > 0):
+            raise InputError(
+                f"{self.num_experts} experts need a top_k of 1 to {self.num_experts} and an expert "
+                f"size, got {self.top_k} and {self.expert_size}"
+            )
+        if bool(self.state_layers) != (self.state is not None):
+            raise InputError("state_layers and state are given together or not at all")
+        if not 0 <= self.state_layers <= self.num_layers:
+            raise InputError(f"{self.state_layers} of {self.num_layers} layers with a state")
+        if not 0 <= self.window_layers <= self.attention_count:
+            raise InputError(
+                f"{self.window_layers} layers with a window, but {self.attention_count} have "
+                "attention"
+            )
+        if self.window < 0 or (self.window_layers and not self.window):
+            raise InputError(f"{self.window_layers} layers need a window of 1 key or more")
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of one layer's attention projections, without biases."""
+        h, heads = self.hidden_size, self.num_heads
+        if self.latent is None:
+            return h * self.head_size * (2 * heads + 2 * self.num_kv_heads)
+        x = self.latent
+        query = h * x.query_rank + x.query_rank * heads * (x.nope_size + x.rope_size)
+        if not x.query_rank:
+            query = h * heads * (x.nope_size + x.rope_size)
+        key_value = h * (x.key_value_rank + x.rope_size)
+        key_value += x.key_value_rank * heads * (x.nope_size + x.value_size)
+        return query + key_value + heads * x.value_size * h
+
+    @property
+    def attention_count(self) -> int:
+        """Layers with attention."""
+        return self.attention_layers or self.num_layers - self.state_layers
+
+    @property
+    def feed_forward_count(self) -> int:
+        """Layers with a feed-forward, dense or of experts."""
+        if not (self.ffn_size or self.num_experts):
+            return 0
+        return self.feed_forward_layers or self.num_layers
+
+    @property
+    def is_even(self) -> bool:
+        """Every layer has attention and a feed-forward."""
+        return self.attention_count == self.feed_forward_count == self.num_layers
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with a dense feed-forward."""
+        return self.feed_forward_count - self.num_expert_layers
+
+    @property
+    def dense_density(self) -> float:
+        """Of the layers without experts, the share that has a dense feed-forward: 1 but for
+        hybrids."""
+        others = self.num_layers - self.num_expert_layers
+        return self.num_dense_layers / others if others else 1.0
+
+    @property
+    def attention_share(self) -> float:
+        """Of all layers, those with attention."""
+        return self.attention_count / self.num_layers
+
+    @property
+    def state_share(self) -> float:
+        """Of all layers, those with a state."""
+        return self.state_layers / self.num_layers
+
+    @property
+    def blocks_per_layer(self) -> float:
+        """Mixers and feed-forwards per layer: 2 but for hybrids."""
+        mixers = self.attention_count + self.state_layers
+        return (mixers + self.feed_forward_count) / self.num_layers
+
+    @property
+    def expert_width(self) -> int:
+        """Width of the tokens that experts take."""
+        return self.expert_input or self.hidden_size
+
+    @property
+    def mixer_parameters(self) -> float:
+        """Weights of the attention or state of an average layer."""
+        if self.state is None:
+            return self.attention_parameters * self.attention_share
+        state = self.state.parameters(self.hidden_size)
+        return self.attention_parameters * self.attention_share + state * self.state_share
+
+    @property
+    def predicting_parameters(self) -> float:
+        """Weights of multi-token prediction: its layers (of experts where there are any; of a
+        hybrid an average one) and the projection of hidden state and embedding together; tables and
+        logits are shared."""
+        if not self.predicted_ahead:
+            return 0.0
+        layer = self.mixer_parameters + self.small_parameters
+        if self.num_experts:
+            share = 1.0 if self.is_even else self.num_expert_layers / self.num_layers
+            layer += share * self.expert_layer_parameters
+            layer += (1.0 - share) * self.dense_density * self.dense_parameters
+        else:
+            layer += self.dense_density * self.dense_parameters
+        each = self.predicting_layers * layer + 2 * self.hidden_size**2
+        return self.predicted_ahead * each
+
+    @property
+    def dense_parameters(self) -> int:
+        """Weights of one dense feed-forward."""
+        return (3 if self.gated else 2) * self.hidden_size * self.ffn_size
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one routed expert."""
+        return (3 if self.gated else 2) * self.expert_width * self.expert_size
+
+    @property
+    def shared_expert_parameters(self) -> int:
+        """Weights of the shared experts of one layer, which take tokens in their full width."""
+        one = (3 if self.gated else 2) * self.hidden_size * self.expert_size
+        return self.num_shared_experts * one
+
+    @property
+    def router_parameters(self) -> int:
+        """Weights of one layer's router, with the projections to the experts' width and back."""
+        return self.hidden_size * (self.num_experts + 2 * self.expert_input)
+
+    @property
+    def expert_layer_parameters(self) -> int:
+        """Weights of the feed-forward of one layer with experts."""
+        routed = self.num_experts * self.expert_parameters
+        return routed + self.shared_expert_parameters + self.router_parameters
+
+    @property
+    def small_parameters(self) -> int:
+        """Norms and biases of one layer (GPT: 13 h with a feed-forward of 4 h)."""
+        if self.vector_parameters:
+            return self.vector_parameters
+        if not self.biases:
+            return 2 * self.hidden_size
+        widths = self.head_size * (self.num_heads + 2 * self.num_kv_heads)
+        return 4 * self.hidden_size + widths + 2 * self.hidden_size + self.ffn_size
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
+        return max(0, self.feed_forward_count - self.first_dense_layers) if self.num_experts else 0
+
+    @property
+    def embedding_parameters(self) -> int:
+        """One table of tokens, not padded, with learned positions."""
+        return self.hidden_size * (self.vocab_size + self.learned_positions)
+
+    @property
+    def parameters(self) -> int:
+        """All weights, those of multi-token prediction left out."""
+        return round(
+            self.num_layers * (self.mixer_parameters + self.small_parameters)
+            + self.num_dense_layers * self.dense_parameters
+            + self.num_expert_layers * self.expert_layer_parameters
+            + self.embedding_parameters
+            + (0 if self.tied_embeddings else self.hidden_size * self.vocab_size)
+            + self.hidden_size * (2 if self.biases else 1)
+        )

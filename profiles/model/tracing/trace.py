@@ -1,0 +1,161 @@
+"""Tracing: a model's training step as a graph of blocks, from shapes alone.
+
+Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
+and backward passes really run, op by op, under a recorder. Repeated blocks are found by structure;
+the first, the second and the last of each group are traced and must agree, and the others are
+skipped. What one block makes and a later one uses is found by storage, whether it goes through the
+call that opens the next block or beside it: blocks form a chain, or a graph with branches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from profiles.errors import TraceError
+from profiles.model.building.build import BuiltModel, build_model
+from profiles.model.building.tensor_parallel_rules import Rule
+from profiles.model.fake_tensors.trace_fakes import make_fake
+from profiles.model.graph import BlockRef, ModelGraph
+from profiles.model.loaders import ModelSpec, uneven_heads
+from profiles.model.tracing.trace_blocks import TracedBlocks
+from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
+from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
+from profiles.model.tracing.trace_tensor_parallel import shard
+
+
+def trace_graph(
+    spec: ModelSpec,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str,
+    tp: int = 1,
+    target: str = "gpu",
+    trusted: bool = False,
+    rules: tuple[Rule, ...] = (),
+    backward: bool = True,
+) -> ModelGraph:
+    """The model graph of `spec` as one of `tp` ranks runs it.
+
+    target  `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: what torch runs
+            on a CPU
+    trusted  repeated blocks were found equal before: trace the first of each group alone
+    rules    of tensor parallelism, known to hold for tp; derived where there are none
+    backward  False for a graph without backward ops, where the forward pass is all that is asked
+    Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
+    """
+    built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
+    if tp > 1:
+        if not rules:
+            facts = executor_facts(spec, sequence_length=sequence_length)
+            why, rules = facts.why_not(tp), facts.rules
+            if why:
+                raise TraceError(f"{spec.source}: tp={tp} is not possible: {why}")
+        built = replace(built, tensor_parallel=rules)
+    return trace_built(
+        built,
+        name=spec.name,
+        source=spec.source,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        tp=tp,
+        target=target,
+        trusted=trusted,
+        backward=backward,
+    )
+
+
+def trace_built(
+    built: BuiltModel,
+    *,
+    name: str,
+    source: str,
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str,
+    tp: int = 1,
+    target: str = "gpu",
+    trusted: bool = False,
+    backward: bool = True,
+) -> ModelGraph:
+    """The model graph of a module that is built already (on meta; it is changed by tracing)."""
+    sharding = shard(built, tp)
+    candidates = cut_candidates(built.module)
+    members = container_members(built.module, candidates)
+    skipped = repeated(built.module, candidates, trusted=trusted)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = make_fake(built, skipped)
+        while True:
+            run = TracedPass(built, candidates, members, skipped, sharding)
+            try:
+                run.trace(fakes, target, backward=backward)
+                traced = TracedBlocks(run, trusted=trusted)
+                blocks = traced.blocks()
+            except NotRepeated:
+                blocks = None
+            if blocks is not None:
+                break
+            skipped = {}
+            fakes = make_fake(built, skipped)
+    kinds: dict[str, int] = {}
+    chain = []
+    for entry, block in zip(run.entries, blocks, strict=True):
+        chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
+    distinct = {block.kind: block for block in reversed(blocks)}
+    lone = "" if len(chain) > 1 else "it has no sequence of parameter-holding modules"
+    return ModelGraph(
+        name=name,
+        source=source,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        tp=tp,
+        kinds=tuple(distinct[kind] for kind in kinds),
+        chain=tuple(chain),
+        why_not_cuttable=lone,
+        branches=traced.branches(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFacts:
+    """What the executor must know of a model beside its blocks.
+
+    derived  how tensor parallelism splits it;  tied  groups of parameter names that share a storage
+    """
+
+    spec: ModelSpec
+    derived: Derived
+    tied: tuple[tuple[str, ...], ...]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Of tensor parallelism."""
+        return self.derived.rules
+
+    def why_not(self, tp: int) -> str:
+        """Why `tp` ranks cannot share the model (1: none can), or ""."""
+        return uneven_heads(self.spec, tp) or self.derived.why_not(tp)
+
+
+def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
+    """Of the model that is built anew, in fp32 and with so many samples that torch takes no
+    shortcuts."""
+    built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
+    return ExecutorFacts(spec, derive_rules(built), tied_parameters(built.module))
+
+
+def tied_parameters(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """The groups of parameter names that share one storage."""
+    groups: dict[int, list[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(p), []).append(name)
+    return tuple(tuple(names) for names in groups.values() if len(names) > 1)
+
+
+_SAMPLES = 3

@@ -1,0 +1,194 @@
+"""Reading the blocks of a traced pass: what each runs, keeps, takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiles.model.graph import (
+    Block,
+    Branch,
+    Op,
+    OpKind,
+    Parameter,
+    Phase,
+    TensorSpec,
+    running_peak,
+    with_kind,
+)
+from profiles.model.tracing.trace_ops import dtype_name
+from profiles.model.tracing.trace_pass import TracedPass, path_in_block
+from profiles.model.tracing.trace_recorder import changes
+
+
+class TracedBlocks:
+    """The blocks of a pass that has run.
+
+    trusted  repeated blocks were found equal before: the last of a group is not compared
+    """
+
+    def __init__(self, traced: TracedPass, *, trusted: bool) -> None:
+        self.traced = traced
+        self.trusted = trusted
+        self.consumers = traced.consumers()
+        self.owners = self._owners()
+
+    def _spec(self, number: int) -> TensorSpec:
+        for cut in self.traced.cuts:
+            if number in cut.numbers:
+                return cut.specs[cut.numbers.index(number)]
+        return self.traced.recorder.crossing[number]
+
+    def branches(self) -> tuple[Branch, ...]:
+        """Every tensor between blocks, or none where each goes to the next block alone."""
+        found = tuple(
+            Branch(
+                producer=self.traced.recorder.storages[number].segment,
+                consumers=consumers,
+                spec=self._spec(number),
+            )
+            for number, consumers in self.consumers.items()
+        )
+        plain = all(branch.consumers == (branch.producer + 1,) for branch in found)
+        return () if plain else found
+
+    def blocks(self) -> list[Block] | None:
+        """The block of every segment, or None where a skipped block may not equal its model."""
+        made: dict[str, Block] = {}
+        blocks: list[Block | None] = []
+        for index, cut in enumerate(self.traced.cuts):
+            block = None if cut.stub_of else self._block(index)
+            if block is not None:
+                made[cut.entry] = block
+            blocks.append(block)
+        for index, cut in enumerate(self.traced.cuts):
+            if cut.stub_of:
+                model = made.get(cut.stub_of)
+                if model is None or not self._alike(index, cut.stub_of, model):
+                    return None
+                blocks[index] = model
+        for model_path in set() if self.trusted else set(self.traced.skipped.values()):
+            last = max(
+                (i for i, cut in enumerate(self.traced.cuts) if cut.stub_of == model_path),
+                default=None,
+            )
+            if last is not None and not self._last_agrees(last, made[model_path]):
+                return None
+        return [block for block in blocks if block is not None]
+
+    def _alike(self, index: int, model_path: str, model: Block) -> bool:
+        """Glue around a skipped block must be that of its model."""
+        glue = [
+            op.name for op in self.traced.recorder.segments[index].ops if op.phase is Phase.FORWARD
+        ]
+        position = self.traced.entries.index(model_path)
+        inside = f"{model_path}."
+        own = [
+            op.name
+            for op in self.traced.recorder.segments[position].ops
+            if op.phase is Phase.FORWARD
+            and op.module != model_path
+            and not op.module.startswith(inside)
+        ]
+        return glue == own and self.traced.cuts[index].specs == self.traced.cuts[position].specs
+
+    def _last_agrees(self, last_stub: int, model: Block) -> bool:
+        if last_stub + 1 >= len(self.traced.cuts):
+            return False
+        return self._block(last_stub + 1).kind == model.kind
+
+    def _owners(self) -> dict[int, int]:
+        """Parameter index -> the first segment that uses it (0 where none does)."""
+        owners: dict[int, int] = {}
+        for index, segment in enumerate(self.traced.recorder.segments):
+            for parameter in segment.parameters:
+                owners.setdefault(parameter, index)
+        entries = {
+            cut.entry: i for i, cut in reversed(list(enumerate(self.traced.cuts))) if cut.entry
+        }
+        for parameter, name in enumerate(self.traced.fakes.names):
+            if parameter not in owners:
+                parts = name.split(".")
+                inside = (entries.get(".".join(parts[:n])) for n in range(1, len(parts)))
+                owners[parameter] = min((i for i in inside if i is not None), default=0)
+        return owners
+
+    def _block(self, index: int) -> Block:
+        cut = self.traced.cuts[index]
+        segment = self.traced.recorder.segments[index]
+        crossing = set(self.consumers)
+        boundary = crossing | {n for found in self.traced.gradients.values() for n in found}
+        following = self.traced.cuts[index + 1].numbers if index + 1 < len(self.traced.cuts) else ()
+        made = [n for n in crossing if self.traced.recorder.storages[n].segment == index]
+        made.sort(key=lambda n: (following.index(n) if n in following else len(following), n))
+        beside = [
+            n for n, users in self.consumers.items() if index in users and n not in cut.numbers
+        ]
+        ops = [_in_block(op, cut.entry) for op in segment.ops]
+        attention, attention_bytes = self._attention(index, boundary)
+        forward = changes(segment.forward_events, boundary)
+        backward = changes(self._arriving(index, made) + segment.backward_events, crossing)
+        used = set(segment.parameters) | {p for p, owner in self.owners.items() if owner == index}
+        return with_kind(
+            Block(
+                kind="",
+                label="+".join(dict.fromkeys(cut.labels))
+                or type(self.traced.built.module).__name__,
+                inputs=(*cut.specs, *(self._spec(n) for n in beside)),
+                outputs=tuple(self._spec(n) for n in made),
+                forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
+                backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),
+                parameters=tuple(
+                    self._parameter(p, cut.entry, self.owners[p] != index) for p in sorted(used)
+                ),
+                saved=tuple(self.traced.saved[index]),
+                attention_module=attention,
+                attention_input_bytes=attention_bytes,
+                forward_peak_bytes=running_peak(forward),
+                backward_peak_bytes=running_peak(backward),
+                forward_changes=forward,
+                backward_changes=backward,
+                collectives=tuple(self.traced.collectives[index]),
+                expected_shapes=index in self.traced.expected
+                or any("grouped" in op.name for op in ops),
+                weight_input_bytes=sum(
+                    self.traced.recorder.storages[n].memory_bytes for n in segment.operands
+                ),
+                weight_output_bytes=segment.product_bytes,
+            )
+        )
+
+    def _arriving(self, index: int, made: list[int]) -> list[tuple[int, int]]:
+        """The gradients that a block's backward begins with: those of its outputs."""
+        numbers = {g for n in made for g in self.traced.gradients.get(n, ())}
+        records = [self.traced.recorder.storages[n] for n in sorted(numbers)]
+        return [(r.number, r.memory_bytes) for r in records if r.segment != index]
+
+    def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
+        name, tensor = self.traced.fakes.names[index], self.traced.fakes.tensors[index]
+        full, dim = self.traced.sharding.full_shape(name, tuple(tensor.shape))
+        return Parameter(
+            name=path_in_block(name, entry),
+            spec=TensorSpec(shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype)),
+            full_shape=full,
+            sharded_dim=dim,
+            trainable=tensor.requires_grad,
+            tied_to=name if elsewhere else "",
+        )
+
+    def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:
+        entry = self.traced.cuts[index].entry
+        for op in self.traced.recorder.segments[index].ops:
+            if op.kind is not OpKind.ATTENTION and op.name != "_softmax":
+                continue
+            path = op.module
+            while path and path not in self.traced.attention_inputs:
+                path = path.rpartition(".")[0]
+            if path and path != entry:
+                numbers = set(self.traced.attention_inputs[path]) - boundary - self.traced.alive
+                size = sum(self.traced.recorder.storages[n].memory_bytes for n in numbers)
+                return path_in_block(path, entry), size
+        return "", 0
+
+
+def _in_block(op: Op, entry: str) -> Op:
+    return replace(op, module=path_in_block(op.module, entry))

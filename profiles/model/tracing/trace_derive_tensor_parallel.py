@@ -1,0 +1,292 @@
+"""Tensor parallelism for a model without rules: derived from what it runs, and verified.
+
+Every distinct block runs once with random weights; its linear layers are grouped by what flows
+between them (trace_layer_groups.py), each group is tried on one rank's share (trace_split_trial.py)
+and what remains is run on all ranks against the whole block, gradients included
+(trace_split_check.py). No name of a layer or class decides anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from profiles.errors import TraceError
+from profiles.model.building.build import BuiltModel
+from profiles.model.building.tensor_parallel_rules import (
+    LocalSizes,
+    Rule,
+    fused,
+    local_sizes_kinds,
+    matches,
+)
+from profiles.model.tracing.trace_layer_groups import Group, layer_groups, starred
+from profiles.model.tracing.trace_split_blocks import (
+    Call,
+    SmallBlock,
+    block_calls,
+    linear_layers,
+    small_block,
+    small_runs,
+    whole_model_call,
+)
+from profiles.model.tracing.trace_split_check import check_split
+from profiles.model.tracing.trace_split_trial import NotSplit, local_sizes
+from profiles.model.tracing.trace_split_watch import Recording, recorded, tensors
+
+_DERIVED_FOR = 2
+_SEED = 11
+_REASONS = 2
+_SMALL_MODEL = 2**26
+_LEAST_SHARE = 0.1
+"""Of the blocks' work: below, ranks would mostly repeat each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The rules of a model, () where none hold, and why what was tried does not.
+
+    blocks   what was verified, to be verified for another degree
+    whole    reasons for the layers that stay whole on every rank
+    """
+
+    rules: tuple[Rule, ...]
+    whole: tuple[str, ...]
+    blocks: tuple[DerivedBlock, ...] = ()
+
+    def why_not(self, tp: int) -> str:
+        """Why the model cannot be split `tp` ways (1: at all), or ""."""
+        if not self.rules:
+            return "; ".join(self.whole[:_REASONS]) or "no linear layer feeds another in its blocks"
+        try:
+            for block in self.blocks if tp not in (1, _DERIVED_FOR) else ():
+                block.check(tp)
+        except NotSplit as error:
+            why = str(error)
+            return why if why.startswith("tp=") else f"tp={tp} does not work: {why}"
+        return ""
+
+
+@dataclass(slots=True)
+class DerivedBlock:
+    """The split of one distinct block, paths in the block.
+
+    summed  parameters whose gradients the ranks sum;  called  linear layers that ran
+    work_flop, split_flop   of a forward of the block, and of the layers that are split
+    """
+
+    call: Call
+    block: SmallBlock | None = None
+    roles: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    sizes: dict[str, LocalSizes] = field(default_factory=dict)
+    summed: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()
+    work_flop: float = 0.0
+    split_flop: float = 0.0
+    why_whole: list[str] = field(default_factory=list)
+
+    def check(self, tp: int) -> frozenset[str]:
+        """Run it split against whole; raises NotSplit."""
+        if not self.roles or self.block is None:
+            return frozenset()
+        sizes = tuple(
+            (path, kind) for path, own in self.sizes.items() for kind in local_sizes_kinds(own)
+        )
+        with small_runs():
+            return check_split(self.block, self.roles, sizes, tp)
+
+
+def derive_rules(built: BuiltModel) -> Derived:
+    """The rules of a model on meta that has none."""
+    try:
+        calls, stands_for = block_calls(built)
+        layered = [call for call in calls if len(linear_layers(call.module)) > 1]
+        blocks = [_derived(call) for call in layered]
+        if any(block.roles for block in blocks):
+            blocks += [_unsplit(call) for call in calls if call not in layered]
+        size = sum(p.numel() for p in built.module.parameters())
+        few = not layered and len(linear_layers(built.module)) > 1
+        if few and size <= _SMALL_MODEL:
+            stands_for = {}
+            blocks.append(_derived(whole_model_call(built)))
+    except TraceError as error:
+        return Derived((), (str(error),))
+    reasons = tuple(dict.fromkeys(why for block in blocks for why in block.why_whole))
+    repeats = Counter(stands_for.values())
+    work = sum(block.work_flop * (1 + repeats[block.call.path]) for block in blocks)
+    split = sum(block.split_flop * (1 + repeats[block.call.path]) for block in blocks)
+    if split and split < _LEAST_SHARE * work:
+        share = f"the linear layers that can be split do {split / work:.0%} of its blocks' work"
+        return Derived((), (share, *reasons))
+    return Derived(_rules(built.module, blocks, stands_for), reasons, tuple(blocks))
+
+
+def _derived(call: Call) -> DerivedBlock:
+    why = ""
+    with small_runs():
+        # Weights that are read beside their layers' own forward must be real numbers.
+        for thin in (True, False):
+            try:
+                return _split(small_block(call, _SEED, thin=thin))
+            except Exception as error:  # of the model's own code: it has no tensor parallelism then
+                line = next(iter(str(error).splitlines()), "")
+                known = isinstance(error, (NotSplit, TraceError))
+                why = why or (str(error) if known else f"{type(error).__name__}: {line}")
+    return DerivedBlock(call, why_whole=[why])
+
+
+def _unsplit(call: Call) -> DerivedBlock:
+    """A block without two linear layers; its work from shapes alone."""
+    try:
+        watch, _ = recorded(SmallBlock(call, {}).fresh())
+    except Exception:
+        return DerivedBlock(call)
+    return DerivedBlock(call, work_flop=sum(event.work_flop for event in watch.events))
+
+
+def _split(block: SmallBlock) -> DerivedBlock:
+    fresh = block.fresh()
+    try:
+        watch, outputs = recorded(fresh)
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise NotSplit(
+            f"{block.call.path or 'the model'} does not run alone: {line}", ""
+        ) from error
+    if not all(bool(x.isfinite().any()) for x in outputs if x.is_floating_point() and x.numel()):
+        raise NotSplit(f"{block.call.path} has no finite output on random numbers", "")
+    read_beside = _read_beside(fresh.module, watch)
+    groups = [
+        group
+        for group in layer_groups(watch.events, tensors((fresh.args, fresh.kwargs)), outputs)
+        if not group.layers & read_beside
+    ]
+    if block.call.path == "" and not groups:
+        return DerivedBlock(block.call)
+    found = _search(block, watch, [x.detach() for x in outputs], groups)
+    return found
+
+
+def _read_beside(module: nn.Module, watch: Recording) -> set[str]:
+    """Layers whose weights other code reads than their own forward."""
+    read = {id(x) for event in watch.events if not event.layer for x in event.inputs}
+    layers = linear_layers(module).items()
+    return {path for path, layer in layers if any(id(p) in read for p in layer.parameters())}
+
+
+def _search(
+    block: SmallBlock, watch: Recording, outputs: list[Tensor], groups: list[Group]
+) -> DerivedBlock:
+    """All groups together; one that fails is tried with other parts, then left whole."""
+    by_key: dict[frozenset[str], list[Group]] = defaultdict(list)
+    for group in groups:
+        by_key[group.key].append(group)
+    left = dict.fromkeys(by_key, 0)
+    reasons: dict[frozenset[str], tuple[int, str]] = {}
+    found = DerivedBlock(block.call)
+
+    def roles_of(keys: Iterable[frozenset[str]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        made: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for key in keys:
+            for group in by_key[key]:
+                choices = group.choices()
+                made |= choices[min(left[key], len(choices) - 1)]
+        return made
+
+    def tried(keys: Iterable[frozenset[str]]) -> DerivedBlock:
+        roles = roles_of(keys)
+        sizes = local_sizes(block, watch.events, outputs, roles, _DERIVED_FOR)
+        made = DerivedBlock(block.call, block, roles, sizes)
+        made.summed = made.check(_DERIVED_FOR)
+        return made
+
+    while left:
+        try:
+            found = tried(left)
+            break
+        except NotSplit as error:
+            key = next((k for k in left if error.layer in roles_of([k])), next(iter(left)))
+            if len(left) > 1 and not error.layer:
+                key = _at_fault(list(left), tried)
+            calls = error.calls or len(watch.events)
+            if calls >= reasons.get(key, (0, ""))[0]:
+                reasons[key] = calls, _reason(error, block.call.path)
+            left[key] += 1
+            if left[key] >= len(by_key[key][0].choices()):
+                del left[key]
+    found.work_flop = sum(event.work_flop for event in watch.events)
+    found.split_flop = sum(e.work_flop for e in watch.events if e.layer in found.roles)
+    found.called = frozenset(event.layer for event in watch.events)
+    found.why_whole += [reasons[key][1] for key in by_key if key not in left]
+    return found
+
+
+def _at_fault(
+    keys: list[frozenset[str]], tried: Callable[[list[frozenset[str]]], DerivedBlock]
+) -> frozenset[str]:
+    """The first group that does not work alone; the last where all do."""
+    for key in keys:
+        try:
+            tried([key])
+        except NotSplit:
+            return key
+    return keys[-1]
+
+
+def _reason(error: NotSplit, path: str) -> str:
+    return f"in {path}: {error}" if path else str(error)
+
+
+def _rules(
+    module: nn.Module, blocks: list[DerivedBlock], stands_for: dict[str, str]
+) -> tuple[Rule, ...]:
+    """The rules of all blocks and their repeats, `*` for numbers where that says the same."""
+    layers: dict[str, list[str]] = defaultdict(list)
+    summed: dict[str, list[str]] = defaultdict(list)
+    for found in blocks:
+        top = found.call.path
+        for member in (top, *(path for path, model in stands_for.items() if model == top)):
+            for path, (side, parts) in _with_siblings(found).items():
+                layers[_join(member, path)].append(fused(side, parts))
+            for path, sizes in found.sizes.items():
+                layers[_join(member, path)] += local_sizes_kinds(sizes)
+            for name in found.summed:
+                summed[_join(member, name)].append("sum_gradient")
+    modules = [path for path, _ in module.named_modules()]
+    parameters = [name for name, _ in module.named_parameters()]
+    return (*_starred_rules(layers, modules), *_starred_rules(summed, parameters))
+
+
+def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
+    rules: dict[Rule, None] = {}
+    patterns = {starred(path) for path in kinds}
+    others: dict[str, list[list[str]]] = defaultdict(list)
+    for path in every:
+        for pattern in patterns if starred(path) not in patterns else (starred(path),):
+            if matches(pattern, path):
+                others[pattern].append(kinds.get(path, []))
+    for path, own in kinds.items():
+        pattern = starred(path)
+        alike = all(other == own for other in others[pattern])
+        for kind in own:
+            rules[pattern if alike else path, kind] = None
+    return list(rules)
+
+
+def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The roles with those of layers that no row reached: experts are split as their siblings."""
+    layers = linear_layers(found.call.module)
+    roles = dict(found.roles)
+    by_star = {starred(path): path for path in found.roles}
+    for path in set(layers) - found.called:
+        model = by_star.get(starred(path))
+        if model and layers[path].weight.shape == layers[model].weight.shape:
+            roles[path] = found.roles[model]
+    return roles
+
+
+def _join(above: str, path: str) -> str:
+    return f"{above}.{path}" if above and path else above or path

@@ -1,0 +1,364 @@
+"""One forward and backward pass of a model on fake tensors, with what was seen on its way.
+
+Hooks on modules note where blocks begin, what they are given and which collectives tensor
+parallelism adds; the recorder below them notes every op and every storage. Skipped blocks return
+what the block that stands for them returned. `trace_blocks.py` reads the blocks from it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import ShardwrightError, TraceError
+from profiles.model.building.build import BuiltModel
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_fakes import (
+    Fakes,
+    no_causal_mask,
+    plain_kernels,
+    without_skipped,
+)
+from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
+from profiles.model.tracing.trace_attention import FusedAttention
+from profiles.model.tracing.trace_cuts import Output
+from profiles.model.tracing.trace_ops import dtype_name
+from profiles.model.tracing.trace_recorder import Recorder
+from profiles.model.tracing.trace_tensor_parallel import Sharding
+
+# What torch raises where a module asks for values, which a trace of shapes does not have.
+_ASKS_FOR_VALUES = {
+    "DataDependentOutputException": "a value decides what runs (`.item()`, `if tensor`)",
+    "DynamicOutputShapeException": "a shape depends on values (`nonzero`, a mask as an index)",
+}
+
+
+def what_failed(error: Exception) -> str:
+    """What torch says of a failed trace, in one line, and what it means where that is known."""
+    kind = type(error).__name__
+    line = next(iter(str(error).splitlines()), "")
+    said = f"{kind}: {line}"
+    if kind in _ASKS_FOR_VALUES:
+        said += (
+            f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
+            "of a model that decides by shapes or settings"
+        )
+    return said
+
+
+def failed_loss(error: Exception, targets: Any) -> str:
+    """What is told of an error inside the loss function."""
+    kind = type(targets).__name__
+    held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
+    return (
+        f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, targets), "
+        f"targets as the factory returned them: here a {kind}{held}"
+    )
+
+
+class NotRepeated(Exception):
+    """A skipped module is called in another way than the one that stands for it."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """What was seen at the call that opens a block."""
+
+    entry: str
+    specs: tuple[TensorSpec, ...] = ()
+    numbers: tuple[int, ...] = ()
+    labels: list[str] = field(default_factory=list)
+    stub_of: str = ""
+
+
+class TracedPass:
+    """A pass that `trace` runs once, and what it has then seen.
+
+    cuts         the blocks' beginnings, in the order of their calls
+    collectives  of each block, those of tensor parallelism
+    saved        of each block, what is kept for its backward and is no tensor between blocks
+    alive        storages that are kept at the end of the forward pass
+    expected     blocks with shapes that depend on values
+    gradients    storage of a tensor between blocks -> those of its gradient
+    """
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        candidates: tuple[str, ...],
+        members: frozenset[str],
+        skipped: dict[str, str],
+        sharding: Sharding,
+    ) -> None:
+        self.built = built
+        self.candidates = frozenset(candidates)
+        self.members = members
+        self.skipped = skipped
+        self.sharding = sharding
+        self.cuts: list[Cut] = [Cut(entry="")]
+        self.collectives: list[list[Collective]] = [[]]
+        self.attention_inputs: dict[str, list[int]] = {}
+        self.split_inputs: set[tuple[int, str, int]] = set()
+        self.saved: list[list[SavedTensor]] = []
+        self.alive: set[int] = set()
+        self.expected: set[int] = set()
+        self.gradients: dict[int, set[int]] = {}
+
+    @property
+    def entries(self) -> list[str]:
+        """The path of the module whose call opens each block; empty for the first."""
+        return [cut.entry for cut in self.cuts]
+
+    def trace(self, fakes: Fakes, target: str, *, backward: bool = True) -> None:
+        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
+        block is called otherwise."""
+        self.fakes = fakes
+        self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
+        with ExitStack() as stack:
+            self._hook(stack)
+            if target == "gpu":
+                stack.enter_context(FusedAttention())
+            stack.enter_context(no_causal_mask())
+            stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
+            stack.enter_context(plain_kernels())
+            stack.enter_context(self.recorder)
+            in_loss = False
+            try:
+                output = self.built.call(self.built.module, *fakes.args)
+                in_loss = True
+                loss = self.built.loss_fn(output, fakes.targets)
+                in_loss = False
+                _check_loss(loss)
+                del output
+                self._note_saved()
+                if backward:
+                    self.recorder.begin_backward()
+                    loss.backward()
+            except (ShardwrightError, NotRepeated):
+                raise
+            except Exception as error:
+                if in_loss:
+                    raise TraceError(failed_loss(error, fakes.targets)) from error
+                place = self.recorder._path[-1] or "the model itself"
+                raise TraceError(
+                    f"the {self.recorder.phase.value} pass fails in module {place} under fake "
+                    f"tensors: {what_failed(error)}"
+                ) from error
+
+    def _hook(self, stack: ExitStack) -> None:
+        recipes: dict[str, Output] = {}
+        seen: set[str] = set()
+        standing = set(self.skipped.values())
+        for path, module in without_skipped(self.built.module, self.skipped, themselves=True):
+            if path == "":
+                continue
+            if path in self.candidates:
+                self._keep(
+                    stack,
+                    module.register_forward_pre_hook(
+                        self._at_candidate(path, type(module).__name__, seen), with_kwargs=True
+                    ),
+                )
+                if path in standing:
+                    self._keep(
+                        stack,
+                        module.register_forward_hook(_remember(path, recipes), with_kwargs=True),
+                    )
+                if path in self.skipped:
+                    self._stub(stack, module, self.skipped[path], recipes, path)
+            self._keep(stack, module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
+            self._keep(stack, module.register_forward_hook(self._leave(path), always_call=True))
+        for p in self.fakes.tensors:
+            if p.requires_grad and isinstance(p, FakeTensor):
+                self._keep(stack, p.register_post_accumulate_grad_hook(_drop_gradient))
+
+    @staticmethod
+    def _keep(stack: ExitStack, handle: Any) -> None:
+        stack.callback(handle.remove)
+
+    def _stub(
+        self, stack: ExitStack, module: nn.Module, model: str, recipes: dict[str, Output], path: str
+    ) -> None:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            recipe = recipes.get(model)
+            fits = recipe is not None and recipe.fits(args, kwargs)
+            if recipe is None or not fits or self.cuts[-1].entry != path:
+                raise NotRepeated
+            self.cuts[-1].stub_of = model
+            with self.recorder.pause():
+                made = recipe.make(args, kwargs)
+            for x in tree_leaves(made):
+                if isinstance(x, Tensor):
+                    self.recorder._note_output(x, self.recorder._segment, path)
+            return made
+
+        before = module.forward
+        module.forward = forward
+        stack.callback(setattr, module, "forward", before)
+
+    def _at_candidate(self, path: str, label: str, seen: set[str]) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            first = path not in seen
+            seen.add(path)
+            if first and self._cut_here(path, args, kwargs):
+                self._cut(path, args, kwargs)
+            if first:
+                self.cuts[-1].labels.append(label)
+
+        return hook
+
+    def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
+        begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
+        if not begun:
+            return False
+        if not self.recorder.has_gradients and not _takes_any(args, kwargs):
+            return False  # frozen so far: a pipeline sends what gradients come back for
+        if path in self.members or not self.members:
+            return True
+        # Beside the lists (stem, final norm, head): a new block only where a list has just ended,
+        # or where another tower begins that takes nothing from the blocks before it.
+        if self.cuts[-1].entry in self.members:
+            return True
+        second = any(cut.entry in self.members for cut in self.cuts)
+        return second and bool(self.cuts[-1].numbers) and not _takes_any(args, kwargs)
+
+    def _cut(self, path: str, args: Any, kwargs: Any) -> None:
+        cut = Cut(entry=path)
+        numbers, specs = [], []
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, Tensor) or not x.requires_grad:
+                continue
+            record = self.recorder.storage_of(x)
+            if record is None or record.number in numbers:
+                continue
+            numbers.append(record.number)
+            specs.append(TensorSpec(shape=tuple(x.shape), dtype=dtype_name(x.dtype)))
+            self._watch_gradient(record.number, x)
+        cut.specs, cut.numbers = tuple(specs), tuple(numbers)
+        self.cuts.append(cut)
+        self.collectives.append([])
+        self.recorder.cut()
+
+    def _watch_gradient(self, number: int, x: Tensor) -> None:
+        """Note the storage of the gradient of a tensor between blocks when it comes."""
+        if number in self.gradients:
+            return
+        found = self.gradients[number] = set()
+
+        def hook(gradient: Tensor) -> None:
+            record = self.recorder.storage_of(gradient)
+            if record is not None:
+                found.add(record.number)
+
+        x.register_hook(hook)
+
+    def _enter(self, path: str) -> Any:
+        rule = self.sharding.rule_of(path)
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.recorder.enter_module(path)
+            if "Attention" in type(module).__name__:
+                self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
+            if rule == "column" and args:
+                self._note_column(path, args[0])
+
+        return hook
+
+    def _leave(self, path: str) -> Any:
+        rule = self.sharding.rule_of(path)
+
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            self.recorder.leave_module()
+            if rule == "row" and isinstance(output, Tensor):
+                size = output.numel() * output.element_size()
+                self._add_collective(Phase.FORWARD, path, size)
+
+        return hook
+
+    def _numbers(self, leaves: list[Any]) -> list[int]:
+        records = [
+            self.recorder.storage_of(x) for x in leaves if isinstance(x, Tensor) and x.requires_grad
+        ]
+        return [record.number for record in records if record is not None]
+
+    def _note_column(self, path: str, x: Tensor) -> None:
+        """One gradient all-reduce per distinct input of a group of column-split layers."""
+        parent = path.rpartition(".")[0]
+        record = self.recorder.storage_of(x)
+        given = (len(self.cuts), parent, record.number if record is not None else -1)
+        if given not in self.split_inputs:
+            self.split_inputs.add(given)
+            size = x.numel() * x.element_size()
+            self._add_collective(Phase.BACKWARD, parent, size)
+
+    def _add_collective(self, phase: Phase, path: str, size: int) -> None:
+        self.collectives[-1].append(
+            Collective(
+                operation="all_reduce", phase=phase, module=self._relative(path), size_bytes=size
+            )
+        )
+
+    def _relative(self, path: str) -> str:
+        return path_in_block(path, self.cuts[-1].entry)
+
+    def _note_saved(self) -> None:
+        boundary = set(self.consumers())
+        self.saved = [[] for _ in self.cuts]
+        for record in self.recorder.storages:
+            if record.alive:
+                self.alive.add(record.number)
+                if record.number not in boundary and record.memory_bytes:
+                    path = path_in_block(record.module, self.cuts[record.segment].entry)
+                    self.saved[record.segment].append(
+                        SavedTensor(module=path, memory_bytes=record.memory_bytes)
+                    )
+
+    def consumers(self) -> dict[int, tuple[int, ...]]:
+        """Storage number of every tensor between blocks -> the blocks that use it, rising."""
+        found: dict[int, set[int]] = {}
+        for index, cut in enumerate(self.cuts):
+            for number in cut.numbers:
+                found.setdefault(number, set()).add(index)
+        for _, consumer, number in self.recorder.crossings:
+            found.setdefault(number, set()).add(consumer)
+        return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor):
+        raise TraceError(
+            f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
+        )
+    if loss.dim() != 0:
+        raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise TraceError("nothing is trained: no parameter that needs a gradient reaches the loss")
+
+
+def _takes_any(args: Any, kwargs: Any) -> bool:
+    """Whether a call is given any tensor that needs a gradient."""
+    return any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((args, kwargs)))
+
+
+def path_in_block(path: str, entry: str) -> str:
+    """A module's path relative to the module that opens its block."""
+    if path == entry:
+        return ""
+    return path.removeprefix(f"{entry}.") if entry else path
+
+
+def _remember(path: str, recipes: dict[str, Output]) -> Any:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        recipes.setdefault(path, Output(args, kwargs, output))
+
+    return hook
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    """In steady state a new gradient is added to the kept one and freed at once."""
+    parameter.grad = None

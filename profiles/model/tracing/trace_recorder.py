@@ -1,0 +1,287 @@
+"""The recorder: every op of a forward and backward pass, and every byte while it is alive.
+
+It runs as a dispatch mode under autograd. The segment (block) and the module of a backward op are
+those of the forward op whose autograd node is running: nodes carry sequence numbers, and the
+recorder notes the number at every entry and exit of a module and at every cut.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import ShardwrightError, TraceError
+from profiles.model.fake_tensors.trace_masks import KnownValues
+from profiles.model.graph import Op, OpKind, Phase, TensorSpec
+from profiles.model.tracing.trace_ops import describe_op, dtype_name
+
+
+@dataclass(slots=True)
+class StorageRecord:
+    """A storage that an op allocated: its number, size, and where it was born.
+
+    weighted  what is in it depends on parameters (with a gradient or not)
+    """
+
+    number: int
+    memory_bytes: int
+    segment: int
+    module: str
+    phase: Phase
+    alive: bool = True
+    weighted: bool = True
+
+
+@dataclass(slots=True)
+class Segment:
+    """What ran between two cuts. Events are (storage number, bytes; negative when freed).
+
+    operands       storages that products with trainable parameters read
+    product_bytes  what these products wrote
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    forward_events: list[tuple[int, int]] = field(default_factory=list)
+    backward_events: list[tuple[int, int]] = field(default_factory=list)
+    parameters: dict[int, None] = field(default_factory=dict)
+    operands: dict[int, None] = field(default_factory=dict)
+    product_bytes: int = 0
+
+
+# Ops that read no more of their input than its shape, type and device.
+_OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
+_OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "empty_strided")}
+
+
+class Recorder(TorchDispatchMode):
+    """Records while it is entered; `segments[i]` is what block i did.
+
+    parameters  storage key -> index of the parameter
+    crossings   (producing segment, consuming segment, storage number) of every tensor that depends
+                on parameters and is read in a later segment: a stage behind it must receive it,
+                whether it has a gradient or not (a teacher's output, a mask made of activations)
+    crossing    storage number -> the tensor's shape and type where it was first read so
+    has_gradients  whether anything that needs a gradient has been read so far
+    masks       whether masks of scores that are written out are read (accelerators fuse them)
+    on_crossing called with such a storage's number and the tensor when it is first read so
+    """
+
+    def __init__(
+        self,
+        parameters: dict[int, int],
+        on_crossing: Callable[[int, Tensor], None] | None = None,
+        *,
+        masks: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self._on_crossing = on_crossing
+        self._masks = masks
+        self.parameters = parameters
+        self.segments = [Segment()]
+        self.crossings: set[tuple[int, int, int]] = set()
+        self.crossing: dict[int, TensorSpec] = {}
+        self.storages: list[StorageRecord] = []
+        self.phase = Phase.FORWARD
+        self.paused = False
+        self.has_gradients = False
+        self._live: dict[int, StorageRecord] = {}
+        self._references: dict[int, Any] = {}
+        self._known = KnownValues()
+        self._segment = 0
+        self._path: list[str] = [""]
+        self._cut_numbers = [0]
+        self._module_numbers = [0]
+        self._module_paths = [""]
+
+    # --- where we are -------------------------------------------------------------------------
+
+    def enter_module(self, path: str) -> None:
+        """Ops from here on belong to the module at `path`."""
+        self._path.append(path)
+        self._note_module(path)
+
+    def leave_module(self) -> None:
+        """Ops from here on belong to the module around it."""
+        self._path.pop()
+        self._note_module(self._path[-1])
+
+    def cut(self) -> None:
+        """From here on, the next segment."""
+        self.segments.append(Segment())
+        self._segment = len(self.segments) - 1
+        self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
+
+    def begin_backward(self) -> None:
+        """Ops from here on are backward ops."""
+        self.phase = Phase.BACKWARD
+
+    @contextmanager
+    def pause(self) -> Any:
+        """Inside it, nothing is recorded."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def storage_of(self, x: Tensor) -> StorageRecord | None:
+        """The record of a tensor's storage, if an op under this recorder allocated it."""
+        return self._live.get(x.untyped_storage()._cdata)
+
+    # --- recording ----------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused or func.namespace == "prim":
+            return func(*args, **kwargs)
+        segment, module = self._place()
+        weighted = self._note_inputs(args, kwargs, segment)
+        try:
+            out = func(*args, **kwargs)
+            op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
+        except ShardwrightError as error:
+            raise TraceError(f"{error} (in module {module or 'the model itself'})") from error
+        except NotImplementedError as error:
+            raise TraceError(
+                f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
+            ) from error
+        if self.phase is Phase.FORWARD:
+            op = self._with_mask(op, func, args)
+            self._known.note(func, args, kwargs, out)
+        self.segments[segment].ops.append(op)
+        if self.phase is Phase.FORWARD:
+            self._note_product(op, args, kwargs, self.segments[segment])
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                self._note_output(
+                    x, segment, module, weighted=weighted and op.name not in _OF_SHAPE
+                )
+        return out
+
+    def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
+        """The op with what is known of the mask that it is given, where it takes one."""
+        if op.attention is None:
+            reach = self._known.of_scores(func, args) if self._masks else None
+            return op if reach is None else replace(op, mask_reach=reach)
+        if op.attention.mask_reach is None:
+            return op
+        reach = self._known.reach(args[3])
+        return replace(op, attention=replace(op.attention, mask_reach=reach))
+
+    def _place(self) -> tuple[int, str]:
+        if self.phase is Phase.FORWARD:
+            return self._segment, self._path[-1]
+        node = torch._C._current_autograd_node()
+        if node is not None and "AccumulateGrad" not in node.name():
+            number = node._sequence_nr()
+            self._segment = bisect_right(self._cut_numbers, number) - 1
+            self._path[-1] = self._module_paths[bisect_right(self._module_numbers, number) - 1]
+        return self._segment, self._path[-1]
+
+    def _note_module(self, path: str) -> None:
+        if self.phase is Phase.FORWARD:
+            self._module_numbers.append(torch._C._autograd._get_sequence_nr())
+            self._module_paths.append(path)
+
+    def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> bool:
+        """Notes what is read; whether any of it depends on parameters."""
+        weighted = False
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, Tensor):
+                continue
+            key = x.untyped_storage()._cdata
+            index = self.parameters.get(key)
+            if index is not None:
+                self.segments[segment].parameters[index] = None
+                weighted = True
+                continue
+            record = self._live.get(key)
+            if record is None or self.phase is not Phase.FORWARD:
+                continue
+            weighted = weighted or record.weighted
+            self.has_gradients = self.has_gradients or x.requires_grad
+            if record.segment < segment and (x.requires_grad or record.weighted):
+                self.crossings.add((record.segment, segment, record.number))
+                if record.number not in self.crossing:
+                    self.crossing[record.number] = TensorSpec(
+                        shape=tuple(x.shape), dtype=dtype_name(x.dtype)
+                    )
+                    if self._on_crossing is not None and x.requires_grad:
+                        self._on_crossing(record.number, x)
+        return weighted
+
+    def _note_product(self, op: Op, args: Any, kwargs: Any, segment: Segment) -> None:
+        if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
+            return
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        keys = [x.untyped_storage()._cdata for x in tensors]
+        trained = [
+            x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters
+        ]
+        if not any(trained):
+            return
+        segment.product_bytes += op.written_bytes
+        for key in keys:
+            record = self._live.get(key)
+            if record is not None:
+                segment.operands[record.number] = None
+
+    def _note_output(self, x: Tensor, segment: int, module: str, *, weighted: bool = True) -> None:
+        storage = x.untyped_storage()
+        key = storage._cdata
+        if key in self._live and weighted:
+            self._live[key].weighted = True  # written in place
+        if key in self.parameters or key in self._live:
+            return
+        record = StorageRecord(
+            number=len(self.storages),
+            memory_bytes=storage.nbytes(),
+            segment=segment,
+            module=module,
+            phase=self.phase,
+            weighted=weighted,
+        )
+        self.storages.append(record)
+        self._live[key] = record
+        self._event(record.number, record.memory_bytes)
+        self._references[key] = weakref.ref(storage, self._freer(key, record))
+
+    def _freer(self, key: int, record: StorageRecord) -> Callable[[Any], None]:
+        def free(_: Any) -> None:
+            record.alive = False
+            self._live.pop(key, None)
+            self._references.pop(key, None)
+            self._event(record.number, -record.memory_bytes)
+
+        return free
+
+    def _event(self, number: int, change: int) -> None:
+        if self.phase is Phase.BACKWARD:
+            self._place()
+            self.segments[self._segment].backward_events.append((number, change))
+        else:
+            self.segments[self._segment].forward_events.append((number, change))
+
+
+def changes(events: list[tuple[int, int]], left_out: set[int]) -> tuple[int, ...]:
+    """The byte changes of the events, without the storages left out; runs of one sign joined."""
+    joined: list[int] = []
+    for number, change in events:
+        if number in left_out or not change:
+            continue
+        if joined and (joined[-1] > 0) == (change > 0):
+            joined[-1] += change
+        else:
+            joined.append(change)
+    return tuple(joined)

@@ -1,0 +1,313 @@
+"""A traced model at any micro-batch size and tp degree, kept on disk between uses.
+
+Every figure of a model graph is affine in the batch: parameters stay, activations grow. Two traces
+therefore give all of them exactly; where a model does not follow that (a structure that changes
+with the batch, uneven routing), the micro-batch size in question is traced directly. Batch 1, where
+torch replaces some copies by views, is traced directly for a CPU, whose measured blocks are found
+by their exact trace, and taken from the same line for accelerators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from profiles.document import content_hash, read_document, write_document
+from profiles.errors import InputError, ShardwrightError, TraceError
+from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
+from profiles.model.loaders import ModelSpec, uneven_heads
+
+if TYPE_CHECKING:
+    from profiles.model.tracing.trace import ExecutorFacts
+
+TRACE_SCHEMA = "shardwright/trace@1"
+# Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
+_BATCHES = (2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFile:
+    """What the cache keeps: graphs at the traced batch sizes, and what the executor must know; for
+    a tp degree that the model cannot be split by, why."""
+
+    key: str
+    graphs: tuple[ModelGraph, ...]
+    tensor_parallel: tuple[tuple[str, str], ...]
+    tied_parameters: tuple[tuple[str, ...], ...]
+    why_not: str = ""
+
+
+class TracedModel:
+    """The graphs of one model, sequence length, precision and target.
+
+    name             what the user named it: a plan of it must lead back to it
+    tensor_parallel  rules of profiles/model/building/tensor_parallel_rules.py, for tp > 1
+    tied_parameters  groups of parameter names that share one storage
+    content_hash     that of the model's spec: what a plan is for
+    refused          tp degree that was to be traced -> why it is not possible, or ""
+    """
+
+    def __init__(
+        self,
+        files: Mapping[int, TraceFile],
+        trace_at: Callable[[int, int], ModelGraph],
+        target: str,
+        spec: ModelSpec,
+        refused: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        first = files[min(files)]
+        self._files = dict(files)
+        self._trace_at = trace_at
+        self.target = target
+        self._made: dict[tuple[int, int], ModelGraph] = {}
+        self.name = self.source = spec.source
+        self.sequence_length = first.graphs[0].sequence_length
+        self.dtype = first.graphs[0].dtype
+        self.tensor_parallel = first.tensor_parallel
+        self.tied_parameters = first.tied_parameters
+        self.content_hash = spec.content_hash
+        self.tp_degrees = tuple(sorted(files))
+        self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel or (
+            next(filter(None, refused.values()), "") if len(files) == 1 else ""
+        )
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph for this micro-batch size and tp degree; raises InputError for another tp."""
+        if tp not in self._files:
+            why = f" ({self.why_not_tensor_parallel})" if self.why_not_tensor_parallel else ""
+            raise InputError(f"{self.name} was not traced for tp={tp}, only {self.tp_degrees}{why}")
+        key = (micro_batch, tp)
+        if key not in self._made:
+            pair = self._files[tp].graphs
+            direct = micro_batch == 1 and self.target == "cpu"
+            made = None if direct else interpolate(pair[0], pair[1], micro_batch)
+            self._made[key] = made if made is not None else self._directly(micro_batch, tp)
+        return self._made[key]
+
+    def _directly(self, micro_batch: int, tp: int) -> ModelGraph:
+        try:
+            return self._trace_at(micro_batch, tp)
+        except TraceError as error:
+            sizes = " and ".join(map(str, _BATCHES))
+            raise TraceError(
+                f"{self.source}: a micro-batch of {micro_batch} does not run, {sizes} do; leave it "
+                f"out (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
+            ) from error
+
+
+def trace_model(
+    spec: ModelSpec,
+    *,
+    sequence_length: int,
+    dtype: str,
+    tp_degrees: tuple[int, ...] = (1,),
+    target: str = "gpu",
+    cache: Path | None = None,
+) -> TracedModel:
+    """The traced model; tp degrees that it cannot be split by are left out (1 always works).
+
+    cache  folder of earlier traces; torch is imported only when one is missing
+    """
+    settings = (sequence_length, dtype, target)
+    facts = functools.cache(lambda: _for_executor(spec, sequence_length))
+    trusted = False
+
+    def trace_at(micro_batch: int, tp: int) -> ModelGraph:
+        nonlocal trusted
+        with _no_garbage_collection():
+            from profiles.model.tracing.trace import trace_graph
+
+            graph = trace_graph(
+                spec,
+                micro_batch=micro_batch,
+                sequence_length=sequence_length,
+                dtype=dtype,
+                tp=tp,
+                target=target,
+                trusted=trusted and micro_batch in _BATCHES,
+                rules=facts().rules if tp > 1 else (),
+            )
+        trusted = trusted or repeats_agree(graph)
+        return graph
+
+    files = {1: _load_or_trace(spec, settings, 1, trace_at, facts, cache)}
+    refused: dict[int, str] = {}
+    if not files[1].graphs[0].why_not_tensor_parallel:
+        for tp in tp_degrees:
+            refused[tp] = uneven_heads(spec, tp)
+            if tp != 1 and not refused[tp]:
+                made = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
+                refused[tp] = made.why_not
+                if made.graphs:
+                    files[tp] = made
+    return TracedModel(files, trace_at, target, spec, refused)
+
+
+def repeats_agree(graph: ModelGraph) -> bool:
+    """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
+    labels = [block.label for block in graph.kinds]
+    return len(labels) == len(set(labels))
+
+
+def _load_or_trace(
+    spec: ModelSpec,
+    settings: tuple[int, str, str],
+    tp: int,
+    trace_at: Callable[[int, int], ModelGraph],
+    facts: Callable[[], ExecutorFacts],
+    cache: Path | None,
+) -> TraceFile:
+    key = content_hash(
+        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": tracer_version()}
+    )
+    path = cache / f"{spec.name}-{key}.json" if cache is not None and not spec.factory else None
+    if path is not None and path.is_file():
+        try:
+            return read_document(path, TraceFile, schema=TRACE_SCHEMA)
+        except ShardwrightError as error:
+            warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
+    graphs, why_not = _traced(tp, trace_at, facts)
+    made = TraceFile(
+        key=content_hash(graphs[0]) if spec.factory and graphs else key,
+        graphs=graphs,
+        tensor_parallel=facts().rules,
+        tied_parameters=facts().tied,
+        why_not=why_not,
+    )
+    if path is not None:
+        write_document(path, made, schema=TRACE_SCHEMA)
+    return made
+
+
+def _traced(
+    tp: int, trace_at: Callable[[int, int], ModelGraph], facts: Callable[[], ExecutorFacts]
+) -> tuple[tuple[ModelGraph, ...], str]:
+    """The graphs, or none and why `tp` ranks cannot share the model."""
+    if tp == 1:
+        graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
+        why = facts().why_not(1)
+        return tuple(replace(graph, why_not_tensor_parallel=why) for graph in graphs), ""
+    why = facts().why_not(tp)
+    try:
+        return (() if why else tuple(trace_at(batch, tp) for batch in _BATCHES)), why
+    except ShardwrightError as error:
+        return (), str(error)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Tracing makes hundreds of thousands of objects and few cycles: collecting takes a third."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _for_executor(spec: ModelSpec, sequence_length: int) -> ExecutorFacts:
+    from profiles.model.tracing.trace import executor_facts
+
+    return executor_facts(spec, sequence_length=sequence_length)
+
+
+@functools.cache
+def tracer_version() -> str:
+    """Hash of the tracing code and of the installed torch and transformers."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    folder = Path(__file__).parents[1]
+    code = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))]
+    versions = []
+    for package in ("torch", "transformers"):
+        try:
+            versions.append(version(package))
+        except PackageNotFoundError:
+            versions.append("")
+    return content_hash([*code, *versions, os.name])
+
+
+def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGraph | None:
+    """The graph at `micro_batch` from the graphs at two others, or None where none is exact.
+
+    Every integer is a + b * batch; the two graphs must agree in everything else.
+    """
+    if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
+        return None
+    span = high.micro_batch - low.micro_batch
+    kinds: list[Block] = []
+    for a, b in zip(low.kinds, high.kinds, strict=True):
+        block = _affine(a, b, low.micro_batch, span, micro_batch)
+        if block is None:
+            return None
+        kinds.append(with_kind(_with_peaks(block)))
+    branches = _affine(low.branches, high.branches, low.micro_batch, span, micro_batch)
+    if branches is None:
+        return None
+    return replace(low, micro_batch=micro_batch, kinds=tuple(kinds), branches=branches)
+
+
+def _with_peaks(block: Block) -> Block:
+    """Peaks are not affine, the changes that they come from are."""
+    return replace(
+        block,
+        forward_peak_bytes=running_peak(block.forward_changes),
+        backward_peak_bytes=running_peak(block.backward_changes),
+    )
+
+
+_SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
+
+
+def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
+    """The value at batch `at`, or None where a and b are not one shape of value."""
+    if isinstance(a, (bool, str, type(None))) or not isinstance(a, (int, tuple)):
+        if dataclasses.is_dataclass(a):
+            return _affine_fields(a, b, base, span, at)
+        return a if a == b else None
+    if isinstance(a, int):
+        if a == b:
+            return a
+        slope, rest = divmod(b - a, span)
+        return a + slope * (at - base) if rest == 0 else None
+    if not isinstance(b, tuple) or len(a) != len(b):
+        return None
+    made = []
+    for x, y in zip(a, b, strict=True):
+        value = None if x is None else _affine(x, y, base, span, at)
+        if value is None and x is not None:
+            return None
+        made.append(value)
+    return tuple(made)
+
+
+def _affine_fields(a: Any, b: Any, base: int, span: int, at: int) -> Any:
+    if type(a) is not type(b):
+        return None
+    if a == b:
+        return a
+    changed = {}
+    for name in _field_names(type(a)):  # type: ignore[arg-type] # a class is hashable
+        x, y = getattr(a, name), getattr(b, name)
+        if name in _SKIP or x is y or x == y:
+            continue
+        value = _affine(x, y, base, span, at)
+        if value is None:
+            return None
+        changed[name] = value
+    return replace(a, **changed)
+
+
+@functools.cache
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))

@@ -1,0 +1,119 @@
+"""Plans for our own executor by the search over layouts: which questions it takes, what the
+executor adds to the space, and the answer as a plan that runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.divisors import divisors
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_space import LayoutSpace
+from planner.layout.plan_of_layout import plan_of_layouts
+from planner.search.space import Space
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import device_names
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import resolve_model
+from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.places import trace_cache
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import PRECISIONS, Workload
+
+EXECUTOR = "torch"
+"""Our own executor's name among the frameworks."""
+
+
+def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: str = "auto") -> str:
+    """Why a question without --stack is searched block by block and not over layouts, or "".
+
+    Layouts need devices of one type whose kernels are in the shipped surfaces; a CPU, and a device
+    whose blocks were measured in place, is planned from those measurements.
+    """
+    if not cluster.homogeneous:
+        return "the devices are of several types"
+    device = cluster.groups[0].device
+    measured = device.measurements
+    if device.type == "cpu" or (measured and (measured.blocks or measured.references)):
+        return f"{device.name} is planned from blocks measured on it"
+    if device.name not in device_names():
+        return f"{device.name} is no device of the catalogue, whose kernels were measured"
+    if optimizer != "adamw":
+        return f"figures are priced with AdamW, not {optimizer}"
+    if solver != "auto":
+        return f"--solver {solver} is a solver of chains of blocks"
+    return ""
+
+
+def layout_space_of(space: Space) -> LayoutSpace:
+    """The axes of a search over blocks as those of one over layouts."""
+    schedules = tuple(name for name in space.schedule or () if name != "none")
+    return LayoutSpace(
+        pp=space.pp,
+        dp=space.dp,
+        tp=space.tp,
+        vpp=space.vpp,
+        zero=space.zero,
+        micro_batch=space.micro_batch,
+        schedule=schedules or None,
+        recompute=space.recompute,
+    )
+
+
+def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:
+    """The space with the degrees of tensor parallelism that the executor can split: every rank has
+    whole heads of queries, keys and values, and an even share of the feed-forward.
+
+    Raises InputError where --tp leaves none.
+    """
+    heads, keys = figures.num_heads, figures.num_kv_heads
+    inner = figures.ffn_size or figures.expert_size
+    able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
+    allowed = tuple(tp for tp in able if space.allows("tp", tp))
+    if not allowed:
+        raise InputError(
+            f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
+            f"queries and {keys} of keys evenly; tp can be {', '.join(map(str, able))}, or name "
+            "another framework (--stack)"
+        )
+    return replace(space, tp=allowed)
+
+
+def runnable_answer(
+    answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None
+) -> PlanFile:
+    """The answer for the executor as stages of the model's own blocks.
+
+    traced  the model, where it is traced already
+
+    Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
+    are not the layers of the figures, or where its layers cannot be split as the layout says.
+    """
+    chosen = answer.chosen
+    if chosen is None:
+        work = Workload(global_batch=1, sequence_length=1)
+        return plan_of_layouts(answer, None, cluster, work)
+    run = chosen.run
+    work = Workload(
+        global_batch=run.global_batch,
+        sequence_length=run.seq_len,
+        precision=run.precision if run.precision in PRECISIONS else "bf16",
+    )
+    traced = traced or trace_blocks(answer.model, work)
+    why = traced.why_not_tensor_parallel
+    if run.tp > 1 and why:
+        raise InputError(f"--tp {run.tp} does not suit {answer.model}: {why}")
+    return plan_of_layouts(answer, traced, cluster, work)
+
+
+def trace_blocks(model: str, work: Workload) -> TracedModel:
+    """The blocks of a model on one rank."""
+    import_from_here(model)
+    return trace_model(
+        resolve_model(model),
+        sequence_length=work.sequence_length,
+        dtype=work.compute_dtype,
+        target="gpu",
+        cache=trace_cache(),
+    )

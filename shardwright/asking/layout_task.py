@@ -1,0 +1,66 @@
+"""`LayoutTask`: the search of a framework's layouts as what a worker of a sweep gets and solves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_search import Progress
+from planner.many.answer_cache import code_and_data_version
+from planner.many.sweep import Job
+from profiles.document import content_hash, encode
+from profiles.hardware.catalogue.catalog import device_names, get_cluster
+from simulator.training_run.framework.framework import load_framework
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTask:
+    """A question with the content that its words name.
+
+    explain  with what would help
+    version  of the code and data that the asker has (planner/many/answer_cache.py)
+    """
+
+    question: LayoutQuestion
+    explain: bool = False
+    version: str
+
+
+def layout_task(question: LayoutQuestion, *, explain: bool = False) -> LayoutTask:
+    """The task of finding the best layout with this code and data."""
+    return LayoutTask(question=question, explain=explain, version=code_and_data_version())
+
+
+def layout_key(task: LayoutTask) -> str:
+    """What identifies the task's answer."""
+    return content_hash({"layout": task, "framework": load_framework(task.question.stack)})
+
+
+def layout_job(task: LayoutTask) -> Job:
+    """The task as text for a worker."""
+    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return Job(key=layout_key(task), text=text)
+
+
+def solve_layout_task(
+    task: LayoutTask,
+    *,
+    clock: Callable[[], float] = lambda: 0.0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> LayoutFile:
+    """The answer without prices; one path for a single question and for sweeps."""
+    return plan_layout(
+        task.question,
+        price=lambda _: None,
+        rebuild=get_cluster,
+        device_names=device_names(),
+        clock=clock,
+        time_limit_s=time_limit_s,
+        progress=progress,
+        explain=task.explain,
+    )

@@ -1,0 +1,135 @@
+"""`profile_machine`: this machine, and a model's blocks on it, measured into a profile file.
+
+Measurements are kept as they are made: after an interruption, by Ctrl-C or a scheduler's limit, the
+same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from profiles.document import content_hash, read_mapping
+from profiles.errors import MismatchError
+from profiles.hardware.catalogue.cluster import Cluster
+from shardwright.asking.named_model import import_from_here, sample_of
+from shardwright.asking.places import trace_cache
+from simulator.values.workload import Workload
+
+Progress = Callable[..., None]
+
+
+def profile_machine(
+    path: Path,
+    *,
+    quick: bool = False,
+    devices: int | None = None,
+    threads: int | None = None,
+    model: str | None = None,
+    seq: int | None = None,
+    micro_batches: tuple[int, ...] = (1,),
+    precision: str = "fp32",
+    progress: Callable[[str], AbstractContextManager[Progress]] | None = None,
+) -> Cluster:
+    """The profile that is then in the file.
+
+    quick     under 30 s for the machine itself, with fewer points
+    model     its blocks are measured too; the machine itself only where the file has it not
+    progress  gives a reporter of (done, total, label) for a title
+    """
+    from profiles.hardware.probe.fingerprint import num_cores
+    from profiles.hardware.probe.probe import measure_machine
+    from profiles.hardware.probe.profile_file import read_profile, write_profile
+
+    show = progress or (lambda title: nullcontext(lambda *_: None))
+    per_device = threads or 1
+    count = devices or max(1, num_cores() // per_device)
+    today = datetime.date.today().isoformat()
+    if model is None or not path.is_file() or quick:
+        with show("measuring this machine") as report:
+            cluster = measure_machine(
+                count,
+                per_device,
+                date=today,
+                quick=quick,
+                progress=report,
+                kept=path.with_name(f".{path.name}.partial"),
+            )
+        write_profile(path, cluster, provenance=_provenance(cluster))
+    cluster = read_profile(path)
+    if model is None:
+        return cluster
+    _check_same(path, cluster, devices, threads)
+    from executor.probe_pipeline import profile_model
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+
+    import_from_here(model)
+    length = sample_of(model, seq).sequence_length
+    work = Workload(global_batch=1, sequence_length=length, precision=precision)
+    spec = resolve_model(model)
+    traced = trace_model(
+        spec,
+        sequence_length=length,
+        dtype=work.compute_dtype,
+        target="cpu" if cluster.groups[0].device.type == "cpu" else "gpu",
+        cache=trace_cache(),
+    )
+    question = content_hash([spec.content_hash, length, precision, sorted(micro_batches), today])
+    done = _measured_before(path, question)
+    with show("measuring blocks") as report:
+        # One size after the other, each kept: an interrupted profile goes on with the next.
+        for micro_batch in micro_batches:
+            if micro_batch in done:
+                continue
+            cluster = profile_model(
+                spec,
+                traced,
+                cluster,
+                (micro_batch,),
+                date=today,
+                threads_per_device=_threads(cluster),
+                progress=report,
+            )
+            done = (*done, micro_batch)
+            left = {"question": question, "done": list(done)}
+            unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
+            write_profile(path, cluster, provenance=_provenance(cluster) | unfinished)
+    return cluster
+
+
+def _measured_before(path: Path, question: str) -> tuple[int, ...]:
+    """The micro-batch sizes that an interrupted profile of the same question has measured."""
+    provenance = read_mapping(path).get("provenance") or {}
+    left = provenance.get("unfinished") or {}
+    return tuple(left.get("done", ())) if left.get("question") == question else ()
+
+
+def _provenance(cluster: Cluster) -> dict[str, Any]:
+    from shardwright import __version__
+
+    return {
+        "version": __version__,
+        "command": " ".join(["shardwright", *sys.argv[1:]]),
+        "cluster_devices": cluster.num_devices,
+    }
+
+
+def _threads(cluster: Cluster) -> int:
+    return int(cluster.machine.get("threads_per_device", "1"))
+
+
+def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int | None) -> None:
+    """Blocks are measured into a profile only as the devices that it holds."""
+    held = (cluster.num_devices, _threads(cluster))
+    asked = (devices or held[0], threads or held[1])
+    if asked != held:
+        raise MismatchError(
+            f"{path} holds {held[0]} devices of {held[1]} threads, --devices and --threads ask for "
+            f"{asked[0]} of {asked[1]}; leave them out, or measure the machine anew first: "
+            f"shardwright profile --devices {asked[0]} --threads {asked[1]} -o {path}"
+        )

@@ -1,0 +1,94 @@
+"""`OpenedPlan`: a plan file of any kind, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.many.answer_file import read_layout
+from profiles.document import read_mapping, write_document
+from profiles.errors import DocumentError
+from profiles.hardware.catalogue.catalog import get_cluster
+from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer
+from shardwright.asking.places import local_profile
+from simulator.values.decision import check_decision, layout_decision
+from simulator.values.measurement import MEASUREMENT_SCHEMA
+from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
+from simulator.values.plan import PLAN_SCHEMA, Plan
+from simulator.values.plan_file import PlanFile, read_plan_file
+
+_OTHERS = {
+    MIXED_SCHEMA: (
+        "holds a plan for mixed devices with replicas that differ; `run`, `predict` and `compare` "
+        "take plans whose replicas are alike. Plan on one device type, or give the file to a "
+        "runtime that has uneven stages and shares"
+    ),
+    MEASUREMENT_SCHEMA: (
+        f"is not a {PLAN_SCHEMA} file but the measurement of a run; `compare` takes the plan "
+        "first: shardwright compare PLAN RUN"
+    ),
+    OP_SHARDING_SCHEMA: "is a sharding file of `shard`; only `run` takes it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedPlan:
+    """A plan file: its path, the answer in it, and how it came about."""
+
+    path: Path
+    answer: PlanFile | LayoutFile
+    provenance: Mapping[str, Any]
+
+    @property
+    def planned(self) -> PlanFile:
+        """The answer for our own executor: a layout of its own as stages of the model's blocks,
+        which are traced for it; raises DocumentError for another framework's layout."""
+        if isinstance(self.answer, LayoutFile) and self.answer.stack == EXECUTOR:
+            cluster = get_cluster(self.answer.cluster, local=local_profile())
+            return runnable_answer(self.answer, cluster)
+        if isinstance(self.answer, LayoutFile):
+            raise DocumentError(
+                f"{self.path} is a layout of {self.answer.model} for {self.answer.stack}, which "
+                "has its own launcher; `run` takes plans for our own executor: plan without --stack"
+            )
+        return self.answer
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for our own executor; raises DocumentError where the file holds none."""
+        if self.planned.plan is None:
+            raise DocumentError(f"{self.path} holds no plan: its status is {self.answer.status!r}")
+        return self.planned.plan
+
+
+def open_plan(path: str | Path) -> OpenedPlan:
+    """The plan file at `path`: a plan, or a framework's layout.
+
+    Raises DocumentError for another file and for one whose decision was changed after it was made,
+    naming the key.
+    """
+    data = read_mapping(path)
+    tag = data.get("schema")
+    found = data.get("provenance")
+    provenance: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    if isinstance(tag, str) and tag in _OTHERS:
+        raise DocumentError(f"{path} {_OTHERS[tag]}")
+    answer: PlanFile | LayoutFile
+    if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
+        answer = read_layout(Path(path))
+        if answer.chosen is not None:
+            now = layout_decision(answer.chosen.run)
+            check_decision(str(path), provenance.get("decided"), now)
+    else:
+        answer = read_plan_file(path)
+    return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)
+
+
+def write_layout(path: Path, answer: LayoutFile, *, provenance: Mapping[str, Any]) -> None:
+    """Writes the answer, with what was decided beside it."""
+    decided = {} if answer.chosen is None else {"decided": layout_decision(answer.chosen.run)}
+    write_document(path, answer, schema=LAYOUT_SCHEMA, provenance={**provenance, **decided})

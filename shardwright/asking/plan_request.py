@@ -1,0 +1,80 @@
+"""`PlanRequest`: one question of `plan`, as values; `AnswerOutput`: where its answer goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.tolerances import DEFAULT_TIME_LIMIT_S
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
+from shardwright.asking.axes import Axes
+
+if TYPE_CHECKING:
+    from planner.layout.run_option import AskedOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The best plan of a model on a cluster.
+
+    model, on   as the user named them;  cluster  what `on` names
+    seq         tokens per sequence, None for the model's own
+    stack       the framework that runs it, a list, or `any`; empty for our own executor
+    pareto      `memory` or `usd`: the front of step time and that, empty for the one best plan
+    fit_risk    probability of running out of memory, None for the default
+    calibration  a file of `profile --from`
+    precision   one name, a list or `any`; empty for what the devices train in
+    price       a kind of the price table, or US dollars per device-hour
+    """
+
+    model: str
+    on: str
+    cluster: Cluster
+    global_batch: int
+    seq: int | None = None
+    axes: Axes = field(default_factory=Axes)
+    options: AskedOptions
+    stack: str = ""
+    pareto: str = ""
+    fit_risk: float | None = None
+    calibration: Path | None = None
+    precision: str = ""
+    optimizer: str = "adamw"
+    solver: str = "auto"
+    seed: int = 0
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    price: str = "on-demand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOutput:
+    """Where an answer goes, and how much of it.
+
+    file   the plan file, None for none;  cache  read and keep answers
+    """
+
+    file: Path | None = None
+    json: bool = False
+    explain: bool = False
+    quiet: bool = False
+    cache: bool = True
+
+
+def default_precision(cluster: Cluster) -> tuple[str, tuple[str, ...]]:
+    """The precision that the devices of the cluster train in, and what is told of it: bf16 on
+    accelerators, fp16 where that is the fast one (V100), fp32 on a CPU."""
+    devices = [group.device for group in cluster.groups]
+    if any(device.type == "cpu" for device in devices):
+        return "fp32", ("precision fp32, in which a CPU trains (--precision)",)
+    if any(_fp16_only(device) for device in devices):
+        return "fp16", ("precision fp16: bf16 is slow on these devices (--precision)",)
+    return "bf16", ()
+
+
+def _fp16_only(device: Device) -> bool:
+    rates = device.peak_flop_per_s
+    if "bfloat16" not in rates or "float16" not in rates:
+        return False
+    return rates["bfloat16"].value < rates["float16"].value / 2

@@ -1,0 +1,317 @@
+"""`trace` and `plan` in Python: names or values in, values out, nothing printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+from planner.cells.branch_and_bound import Progress
+from planner.layout.layout_answer import LayoutFile
+from planner.search.space import Space
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.prices import price_of
+from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.tracing.traced import TracedModel, trace_model
+from profiles.sourced import Sourced
+from shardwright.asking.axes import Axes, axes_from
+from shardwright.asking.executor_layouts import (
+    EXECUTOR,
+    executor_space,
+    runnable_answer,
+    why_block_by_block,
+)
+from shardwright.asking.named_model import (
+    described_of,
+    import_from_here,
+    sample_of,
+    sample_of_factory,
+)
+from shardwright.asking.places import local_profile, trace_cache
+from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import framework_names
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
+
+if TYPE_CHECKING:
+    from profiles.model.building.build_given import Inputs, Module
+    from profiles.model.figures.transformer import Transformer
+
+TP_DEGREES = (1, 2, 4, 8)
+Pin = int | tuple[int, ...] | None
+NamePin = str | tuple[str, ...] | None
+
+
+class Pins(TypedDict, total=False):
+    """One value fixes an axis, a tuple allows only its values, None leaves it free."""
+
+    tp: Pin
+    pp: Pin
+    dp: Pin
+    cp: Pin
+    ep: Pin
+    zero: Pin
+    vpp: Pin
+    micro_batch: Pin
+    recompute: NamePin
+    schedule: NamePin
+
+
+def target_of(cluster: Cluster) -> str:
+    """The kind of device that a model is traced for: `cpu` or `gpu`."""
+    return "cpu" if cluster.groups[0].device.type == "cpu" else "gpu"
+
+
+def tp_degrees_for(cluster: Cluster) -> tuple[int, ...]:
+    """The tensor-parallel degrees worth tracing: powers of two within the innermost level."""
+    inner = cluster.levels[0].domain_size if cluster.levels else 1
+    return tuple(tp for tp in TP_DEGREES if tp <= max(1, inner))
+
+
+def cluster(text: str) -> Cluster:
+    """A cluster string, a cluster file, or `local`."""
+    if not isinstance(text, (str, Path)):
+        raise InputError(f"a cluster is named by text (4x8xh100-sxm), got {text!r}")
+    return get_cluster(str(text), local=local_profile())
+
+
+def frameworks() -> tuple[str, ...]:
+    """The frameworks that `plan(..., stack=NAME)` plans for."""
+    return framework_names()
+
+
+def trace(
+    model: str | Module,
+    inputs: Inputs | None = None,
+    *,
+    targets: Any = None,
+    loss_fn: Any = None,
+    sequence_length: int | None = None,
+    precision: str = "bf16",
+    tp_degrees: tuple[int, ...] = TP_DEGREES,
+    target: str = "gpu",
+) -> TracedModel:
+    """The traced model of a name (shipped, config.json, `package.module:factory`), or of a torch
+    module with example inputs whose dimension 0 is the batch.
+
+    targets, loss_fn  of a module: the loss is loss_fn(output, targets)
+    sequence_length   None takes the model's own
+    Raises InputError for what is no model, TraceError for what cannot be traced.
+    """
+    if isinstance(model, str):
+        if inputs is not None or targets is not None or loss_fn is not None:
+            raise InputError(f"{model}: inputs, targets and loss_fn go with a module, not a name")
+        import_from_here(model)
+        spec = resolve_model(model)
+        sample = sample_of(model, sequence_length)
+    else:
+        spec = _spec_of(model, inputs, targets, loss_fn, sequence_length)
+        sample = sample_of_factory(spec, sequence_length)
+    length = sample.sequence_length
+    if sample.counted_in == "samples":
+        length = sequence_length or 1  # no such dimension: whatever is said is kept
+    dtype = Workload(global_batch=1, sequence_length=length, precision=precision).compute_dtype
+    return trace_model(
+        spec,
+        sequence_length=length,
+        dtype=dtype,
+        tp_degrees=tp_degrees,
+        target=target,
+        cache=trace_cache(),
+    )
+
+
+def _spec_of(
+    module: Any, inputs: Any, targets: Any, loss_fn: Any, sequence_length: int | None
+) -> ModelSpec:
+    from profiles.model.building.build_given import spec_of_module
+
+    return spec_of_module(
+        module, inputs, targets=targets, loss_fn=loss_fn, tokens_per_sample=sequence_length
+    )
+
+
+def price_for(on: Cluster, kind: str = "on-demand") -> Sourced | None:
+    """The price of a device-hour of a cluster of one device type, or None."""
+    return price_of(on.groups[0].device.name, kind) if on.homogeneous else None
+
+
+@overload
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: None = None,
+    space: Space | None = None,
+    solver: str = "auto",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    price: Sourced | str | None = "on-demand",
+    progress: Progress | None = None,
+    **pins: Unpack[Pins],
+) -> PlanFile: ...
+
+
+@overload
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: str,
+    solver: str = "auto",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    price: Sourced | str | None = "on-demand",
+    progress: Progress | None = None,
+    **pins: Unpack[Pins],
+) -> LayoutFile: ...
+
+
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: str | None = None,
+    space: Space | None = None,
+    solver: str = "auto",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    price: Sourced | str | None = "on-demand",
+    progress: Progress | None = None,
+    **pins: Unpack[Pins],
+) -> PlanFile | LayoutFile:
+    """The best plan.
+
+    model, on        values, or names that lead to them
+    stack            a framework (`frameworks()`), whose layouts are then searched
+    pins             axes that are not free (`Pins`): tp, pp, dp, cp, ep, zero, vpp, micro_batch,
+                     recompute, schedule
+    space            the axes as one value, in the place of the pins
+    time_limit_s     of the search; None for none
+    price            of a device-hour: a kind of the price table, a Sourced value, or None
+
+    Raises InputError for what is none of these, and where no cell is legal. An answer that is
+    infeasible is a value with its reasons.
+    """
+    axes = axes_from(**pins)
+    if not isinstance(work, Workload):
+        raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
+    where = on if isinstance(on, Cluster) else cluster(on)
+    if stack is not None:
+        return _plan_for_stack(model, where, work, axes, stack, time_limit_s, price, progress)
+    if space is not None and axes.pins():
+        raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
+    if not isinstance(model, (str, TracedModel)):
+        raise InputError(
+            f"a traced model or a model's name is wanted, got {type(model).__name__}; "
+            "shardwright.trace(module, inputs) traces a module"
+        )
+    figures = None
+    if space is None and not why_block_by_block(where, optimizer=work.optimizer, solver=solver):
+        figures = _figures(model, work)
+    if figures is not None:
+        answer = _plan_for_stack(model, where, work, axes, EXECUTOR, time_limit_s, price, progress)
+        return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
+    if space is None:
+        space = axes.space()
+    if isinstance(model, str):
+        work = _as_counted(model, work)
+        degrees = tp_degrees_for(where) if space.tp is None else tuple(sorted({1, *space.tp}))
+        model = trace(
+            model,
+            sequence_length=work.sequence_length if work.counted_in == "tokens" else None,
+            precision=work.precision,
+            tp_degrees=degrees,
+            target=target_of(where),
+        )
+    if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
+        raise InputError(
+            f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
+            f"traced with {model.sequence_length}; make them equal"
+        )
+    from planner.search.search import search
+
+    return search(
+        model,
+        where,
+        work,
+        space=space,
+        solver=solver,
+        seed=seed,
+        stack=load_stack(),
+        price=_price(price, where),
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
+
+
+def _as_counted(model: str, work: Workload) -> Workload:
+    """The workload, counted in samples where a sample of the model is no sequence of tokens."""
+    import_from_here(model)
+    sample = sample_of(model, work.sequence_length if work.sequence_length > 1 else None)
+    if sample.counted_in == "samples":
+        return replace(work, counted_in="samples", sequence_length=1)
+    return work
+
+
+def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
+    return price_for(on, price) if isinstance(price, str) else price
+
+
+def _figures(model: TracedModel | str, work: Workload) -> Transformer | None:
+    """The figures of a model; None where its blocks are not alike layers."""
+    try:
+        if isinstance(model, str):
+            return described_of(model, work.sequence_length).figures
+        if model.target != "gpu":
+            return None
+        from profiles.model.figures.figures_of_trace import figures_of_trace
+
+        return figures_of_trace(model.at(2)).figures
+    except InputError:
+        return None
+
+
+def _plan_for_stack(
+    model: TracedModel | str,
+    on: Cluster,
+    work: Workload,
+    axes: Axes,
+    stack: str,
+    time_limit_s: float | None,
+    price: Sourced | str | None,
+    progress: Progress | None,
+) -> LayoutFile:
+    import time
+
+    from planner.layout.layout_price import with_layout_price
+    from planner.layout.layout_question import LayoutQuestion
+    from shardwright.asking.layout_task import layout_task, solve_layout_task
+
+    if not isinstance(model, (str, TracedModel)):
+        raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
+    name = model if isinstance(model, str) else model.source
+    figures = _figures(model, work)
+    if figures is None:
+        # Asked by its name, the model says why it has none.
+        figures = described_of(name, work.sequence_length).figures
+    space = axes.layout_space()
+    question = LayoutQuestion(
+        name=name,
+        model=figures,
+        cluster=on,
+        stack=stack,
+        global_batch=work.global_batch,
+        seq_len=work.sequence_length,
+        precision=work.precision,
+        space=executor_space(space, figures) if stack == EXECUTOR else space,
+    )
+    found = solve_layout_task(
+        layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
+    )
+    return with_layout_price(found, _price(price, on))

@@ -1,0 +1,167 @@
+"""Solving one question from text to text: what a worker of a sweep runs, wherever it is.
+
+The text holds content, not names: a worker on another machine has none of the asker's files. Only
+`package.module:factory` stays a name; its code must be importable where the worker runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from planner.many.answer_cache import answer_key, code_and_data_version, trace_content
+from planner.many.sweep import Job, Verdict, verdict_text
+from planner.search.space import Space
+from profiles.document import content_hash, decode, encode
+from profiles.errors import InputError, ShardwrightError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.loaders import HEAD_COUNTS, ModelSpec
+from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.asking import python_plan
+from shardwright.asking.layout_task import LayoutTask, solve_layout_task
+from shardwright.asking.places import trace_cache
+from simulator.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question with the content that its words name.
+
+    tp_degrees  degrees that the model is traced for
+    version     of the code and data that the asker has (planner/many/answer_cache.py)
+    """
+
+    spec: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    space: Space
+    solver: str
+    seed: int
+    tp_degrees: tuple[int, ...]
+    version: str
+
+
+def task_of(
+    spec: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    space: Space,
+    *,
+    solver: str = "auto",
+    seed: int = 0,
+) -> Task:
+    """The task of finding the best plan; free tensor parallelism stays within a node.
+
+    Raises InputError for a tp that no head count of the model's configuration is divided by.
+    """
+    _check_heads(spec, space.tp or ())
+    free = space.tp is None
+    degrees = python_plan.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
+    return Task(
+        spec=spec,
+        cluster=cluster,
+        workload=workload,
+        space=space,
+        solver=solver,
+        seed=seed,
+        tp_degrees=degrees,
+        version=code_and_data_version(),
+    )
+
+
+def _check_heads(spec: ModelSpec, degrees: tuple[int, ...]) -> None:
+    heads = {name: spec.config.get(name) for name in HEAD_COUNTS}
+    counts = {name: n for name, n in heads.items() if isinstance(n, int) and n > 0}
+    if not degrees or not counts:
+        return
+    values = counts.values()
+    able = [tp for tp in range(1, min(values) + 1) if not any(n % tp for n in values)]
+    if not set(degrees) & set(able):
+        told = ", ".join(f"{name}={n}" for name, n in counts.items())
+        raise InputError(
+            f"--tp {','.join(map(str, degrees))} does not divide {told} of {spec.source}; use "
+            f"{', '.join(map(str, able))}"
+        )
+
+
+def trace_task(task: Task) -> TracedModel:
+    """The traced model of a task, from the cache of traces where it is there."""
+    return trace_model(
+        task.spec,
+        sequence_length=task.workload.sequence_length,
+        dtype=task.workload.compute_dtype,
+        tp_degrees=task.tp_degrees,
+        target=python_plan.target_of(task.cluster),
+        cache=trace_cache(),
+    )
+
+
+def key_of(task: Task, traced: TracedModel | None = None) -> str:
+    """What identifies the task's answer; a factory's model is known by its traces only."""
+    model = task.spec.content_hash
+    if task.spec.factory:
+        model = trace_content(traced if traced is not None else trace_task(task))
+    return answer_key(
+        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.source}),
+        task.cluster,
+        task.workload,
+        task.space,
+        solver=task.solver,
+        seed=task.seed,
+        version=task.version,
+    )
+
+
+def job_of(task: Task) -> Job:
+    """The task as text for a worker."""
+    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return Job(key=key_of(task), text=text)
+
+
+def solve_text(text: str) -> str:
+    """The verdict of a task, both as JSON. Never raises: whatever goes wrong is the reason."""
+    try:
+        data = json.loads(text)
+        # A layout's task holds its question as one value.
+        if "question" in data:
+            verdict = _solve_layout(decode(LayoutTask, data, where="the task"))
+        else:
+            verdict = _solve(decode(Task, data, where="the task"))
+    except ShardwrightError as error:
+        verdict = Verdict(reason=str(error))
+    except Exception as error:  # a worker must outlive any question
+        verdict = Verdict(
+            reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
+            "please report it with the question"
+        )
+    return verdict_text(verdict)
+
+
+def _of_another_version(version: str) -> str:
+    if version == code_and_data_version():
+        return ""
+    return (
+        f"the worker's Shardwright, its data or its libraries ({code_and_data_version()}"
+        f") are not the asker's ({version}); install the same versions on every node"
+    )
+
+
+def _solve_layout(task: LayoutTask) -> Verdict:
+    if reason := _of_another_version(task.version):
+        return Verdict(reason=reason)
+    return Verdict(layout=solve_layout_task(task))
+
+
+def _solve(task: Task) -> Verdict:
+    if reason := _of_another_version(task.version):
+        return Verdict(reason=reason)
+    answer = python_plan.plan(
+        trace_task(task),
+        task.cluster,
+        task.workload,
+        space=task.space,
+        solver=task.solver,
+        seed=task.seed,
+        price=None,
+    )
+    return Verdict(answer=answer)

@@ -1,0 +1,132 @@
+"""The tour: profile this machine, trace, plan, run on two processes, compare, report."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from pathlib import Path
+
+from rich.text import Text
+
+from profiles.document import write_text
+from profiles.errors import ToleranceError
+from shardwright import api
+from shardwright.commands.output import Bar, show
+from shardwright.commands.plan import provenance
+from shardwright.findings.comparison import compare_run
+from shardwright.reports import terminal
+from simulator.values.plan_file import write_plan_file
+from simulator.values.workload import Workload
+
+MODEL = "tiny-llama-demo"
+SEQUENCE = 128
+GLOBAL_BATCH = 16
+MICRO_BATCH = 2
+STEPS = 12
+
+
+def tour(folder: Path) -> None:
+    """Run the whole way once, writing everything into `folder`; raises what its parts raise."""
+    from executor.launch import run_plan
+    from executor.probe_pipeline import profile_model
+    from planner.search.space import Space
+    from profiles.hardware.probe.probe import measure_machine
+    from profiles.hardware.probe.profile_file import write_profile
+    from profiles.model.loaders import resolve_model
+    from shardwright.findings.breakdown import critical_rank
+    from shardwright.reports.chrome_trace import chrome_trace
+    from shardwright.reports.html import report_html
+    from shardwright.reports.roofline import roofline
+
+    begin = time.monotonic()
+    today = datetime.date.today().isoformat()
+    local, plan_path, run_path = (folder / n for n in ("local.json", "plan.json", "run.json"))
+    spec = resolve_model(MODEL)
+
+    _step(1, "measure this machine as two devices", f"profile --quick --devices 2 -o {local}")
+    with Bar("measuring", quiet=False) as progress:
+        cluster = measure_machine(2, 1, date=today, quick=True, progress=progress)
+
+    _step(
+        2, f"trace {MODEL}, a Llama of 8 layers", f"fit {MODEL} --seq {SEQUENCE} --precision fp32"
+    )
+    traced = api.trace(
+        MODEL, sequence_length=SEQUENCE, precision="fp32", tp_degrees=(1,), target="cpu"
+    )
+    graph = traced.at(MICRO_BATCH)
+    _say(
+        f"{graph.full_parameter_count / 1e6:.1f} M parameters in {len(graph.chain)} blocks of "
+        f"{len(graph.kinds)} kinds"
+    )
+
+    _step(
+        3,
+        "measure its blocks in place",
+        f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
+    )
+    with Bar("measuring", quiet=False) as progress:
+        cluster = profile_model(
+            spec, traced, cluster, (MICRO_BATCH,), date=today, progress=progress
+        )
+    write_profile(local, cluster, provenance=provenance(cluster))
+
+    _step(
+        4,
+        "plan for the two devices",
+        f"plan {MODEL} --on local --local {local} --global-batch {GLOBAL_BATCH} --seq {SEQUENCE} "
+        f"--pp 2 --schedule 1f1b --micro-batch {MICRO_BATCH} --precision fp32 -o {plan_path}",
+    )
+    space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
+    work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
+    answer = api.plan(traced, cluster, work, space=space)
+    write_plan_file(plan_path, answer, provenance=provenance(cluster))
+    show(terminal.plan_report(answer))
+
+    _step(
+        5,
+        "run it on two processes, gradients checked",
+        f"run {plan_path} --steps {STEPS} --check -o {run_path}",
+    )
+    with Bar("steps", quiet=False) as progress:
+        measured = run_plan(plan_path, steps=STEPS, check=True, output=run_path, progress=progress)
+
+    _step(
+        6,
+        "compare",
+        f"compare {plan_path} {run_path} --local {local} --html {folder / 'report.html'}",
+    )
+    comparison = compare_run(answer, measured)
+
+    _step(7, "report", "")
+    made = provenance(cluster)
+    assert answer.plan is not None  # a step of this model fits into any machine
+    assert answer.prediction is not None
+    lines = roofline(answer.plan, graph, cluster, measured, rank=critical_rank(answer.prediction))
+    page = report_html(answer, measured, roofline=lines, provenance=made)
+    write_text(folder / "report.html", page)
+    trace = chrome_trace(answer.prediction, measured)
+    write_text(folder / "trace.json", json.dumps(trace))
+    show(Text(""))
+    show(terminal.comparison_report(comparison))
+    show(Text(""))
+    show(Text(f"Report: {folder / 'report.html'} (open it in a browser)"))
+    show(Text(f"Trace:  {folder / 'trace.json'} (open it at ui.perfetto.dev)"))
+    show(Text(f"Done in {time.monotonic() - begin:.0f} s."))
+    check = measured.gradient_check
+    if check is not None and not check.passed:
+        raise ToleranceError(
+            f"the gradients differ from the unsplit model's: {check.worst_parameter} by "
+            f"{check.worst_relative_error:.1e}"
+        )
+
+
+def _step(number: int, what: str, command: str) -> None:
+    console = terminal.console(stderr=True)
+    console.print(Text.assemble((f"{number}/7 ", "bold"), what))
+    if command:
+        console.print(Text(f"    shardwright {command}", style="dim"))
+
+
+def _say(what: str) -> None:
+    terminal.console(stderr=True).print(Text(f"    {what}"))

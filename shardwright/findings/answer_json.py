@@ -1,0 +1,96 @@
+"""The answer of `plan` as JSON: the same keys whatever was planned, beside each answer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile
+from profiles.document import encode
+from simulator.values.plan import PLAN_SCHEMA
+from simulator.values.plan_file import PlanFile
+
+# Always present in `plan --json`, null where there is no value.
+ANSWER_KEYS = (
+    "status",
+    "bound",
+    "gap",
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "mfu",
+    "peak_memory_bytes",
+    "out_of_memory_probability",
+    "usd_per_million_tokens",
+    "usd_per_million_samples",
+    "search_time_s",
+    "considered",
+    "plan",
+    "alternatives",
+    "assumptions",
+)
+
+FRONT_SCHEMA = "shardwright/layout-front@1"
+FRAMEWORKS_SCHEMA = "shardwright/layouts-by-framework@1"
+
+
+def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]:
+    """An answer as plain values, with every promised key."""
+    data = dict.fromkeys(ANSWER_KEYS) | encode(answer)
+    if isinstance(answer, LayoutFile):
+        if answer.chosen is not None:
+            data |= choice_json(answer.chosen)
+        data["alternatives"] = [encode(other) | choice_json(other) for other in answer.alternatives]
+        return {"schema": LAYOUT_SCHEMA, **data}
+    if isinstance(answer, MixedPlanFile):
+        data |= {"considered": answer.keys, "alternatives": encode(answer)["compared"]}
+        if answer.ordinary is not None and answer.ordinary.plan is not None:
+            data["plan"] = encode(answer.ordinary.plan)
+        return {"schema": MIXED_SCHEMA, **data}
+    data["considered"] = answer.cells_considered
+    data["alternatives"] = encode(answer).get("alternatives", [])
+    return {"schema": PLAN_SCHEMA, **data}
+
+
+def choice_json(choice: LayoutChoice) -> dict[str, Any]:
+    """A layout's figures by the keys that every answer has, and its run as `plan`."""
+    found = choice.prediction
+    usd = found.usd_per_million_tokens
+    return {
+        "step_time_s": found.step_time_s.value,
+        "step_time_low_s": found.step_time_s.low,
+        "step_time_high_s": found.step_time_s.high,
+        "mfu": found.mfu,
+        "peak_memory_bytes": found.peak_memory_bytes,
+        "out_of_memory_probability": found.out_of_memory_probability,
+        "usd_per_million_tokens": usd.value if usd else None,
+        "plan": encode(choice.run),
+        "devices_used": choice.run.num_devices,
+        "devices_idle": choice.idle_devices,
+    }
+
+
+def front_json(against: str, points: list[tuple[str, LayoutChoice]]) -> dict[str, Any]:
+    """A Pareto front: the cluster of each point and its figures."""
+    return {
+        "schema": FRONT_SCHEMA,
+        "against": against,
+        "front": [{"cluster": name, **choice_json(choice)} for name, choice in points],
+    }
+
+
+def frameworks_json(
+    answers: list[LayoutFile], refused: Mapping[str, str], why: Mapping[str, str]
+) -> dict[str, Any]:
+    """The best framework's answer, and under `frameworks` that of each, fastest first.
+
+    refused  why a framework has no layout;  why  by framework, why it is not the fastest
+    """
+    best = answer_json(answers[0]) if answers else dict.fromkeys(ANSWER_KEYS)
+    every = [answer_json(each) | {"why_not_first": why.get(each.stack, "")} for each in answers]
+    return best | {
+        "schema": FRAMEWORKS_SCHEMA,
+        "frameworks": every,
+        "refused": dict(refused),
+    }

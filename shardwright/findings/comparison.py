@@ -1,0 +1,231 @@
+"""Comparing: a plan's prediction with a run, or two plans with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from profiles.document import content_hash, encode
+from profiles.errors import DocumentError, MismatchError
+from shardwright.findings.breakdown import (
+    critical_rank,
+    measured_bubble_s,
+    measured_parts,
+    predicted_parts,
+)
+from shardwright.findings.drift import Drift, drifts_of
+from simulator.values.measurement import Measurement
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One quantity. unit `s` or `bytes`; measured_cpu is None where CPU time means nothing.
+
+    predicted_cpu  what of the prediction is CPU time, None where all of it is
+    inside  whether the measurement lies in the predicted interval, None where there is none
+    """
+
+    name: str
+    unit: str
+    predicted: float
+    measured: float
+    measured_cpu: float | None = None
+    predicted_cpu: float | None = None
+    inside: bool | None = None
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, by wall time; 0 where nothing was measured."""
+        return (self.predicted - self.measured) / self.measured if self.measured else 0.0
+
+    @property
+    def cpu_error(self) -> float | None:
+        """The same by CPU time."""
+        if not self.measured_cpu:
+            return None
+        predicted = self.predicted if self.predicted_cpu is None else self.predicted_cpu
+        return (predicted - self.measured_cpu) / self.measured_cpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prediction beside its measurement; the first row is the step.
+
+    drifts         how the machine's speed moved between profile and run; the rows are never
+                   corrected by it
+    critical_rank  the one predicted to end last: the rows `step: ...` are parts of its step
+    """
+
+    model: str
+    cluster: str
+    critical_rank: int
+    rows: tuple[Row, ...]
+    undisturbed_steps: int
+    steps: int
+    gradients_passed: bool | None
+    drifts: tuple[Drift, ...] = ()
+
+    @property
+    def step(self) -> Row:
+        """The row of the whole step."""
+        return self.rows[0]
+
+
+def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
+    """The prediction in a plan file beside a run of its plan.
+
+    Raises DocumentError where the plan file holds no prediction, MismatchError where the run is of
+    another plan.
+    """
+    plan, prediction = answer.plan, answer.prediction
+    if plan is None or prediction is None:
+        raise DocumentError("the plan file holds no prediction to compare with; plan again")
+    if content_hash(plan) != measured.plan_hash:
+        raise MismatchError(
+            f"the run is of another plan: its hash is {measured.plan_hash}, the plan's is "
+            f"{content_hash(plan)}; run this plan, or pass the plan that was run"
+        )
+    rows = [_step_row(prediction, measured)]
+    rows += _part_rows(plan, prediction, measured)
+    rows += _stage_rows(prediction, measured)
+    rows += _rank_rows(prediction, measured)
+    return Comparison(
+        model=plan.model,
+        cluster=plan.cluster,
+        critical_rank=critical_rank(prediction),
+        rows=tuple(rows),
+        undisturbed_steps=sum(not step.disturbed for step in measured.steps),
+        steps=len(measured.steps),
+        gradients_passed=measured.gradient_check.passed if measured.gradient_check else None,
+        drifts=drifts_of(prediction, measured),
+    )
+
+
+def _step_row(prediction: Prediction, measured: Measurement) -> Row:
+    step = prediction.step_time_s
+    return Row(
+        name="step",
+        unit="s",
+        predicted=step.value,
+        measured=measured.step_wall_s,
+        inside=step.low <= measured.step_wall_s <= step.high,
+    )
+
+
+def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> list[Row]:
+    """The parts of the critical rank's step that a run can tell apart.
+
+    Recomputation, launches and communication inside blocks are in `forward and backward` on both
+    sides. The run's bubble is what its own stage times leave idle under the plan's schedule
+    (reports/breakdown.py); the rest of its waiting stands against the predicted sends.
+    """
+    rank = critical_rank(prediction)
+    found = {parts.rank: parts for parts in measured_parts(plan, measured)}.get(rank)
+    said = {parts.rank: parts for parts in predicted_parts(plan, prediction)}.get(rank)
+    if found is None or said is None:
+        return []
+    cpu_s = plan.num_microbatches * sum(
+        s.forward_cpu_s + s.backward_cpu_s for s in measured.stages if s.rank == rank
+    )
+    runtime_s = plan.num_microbatches * sum(
+        s.runtime_s for s in prediction.stages if s.rank == rank
+    )
+    rows = [
+        replace(
+            _seconds("forward and backward", said.busy_s, found.busy_s, cpu_s),
+            predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
+        )
+    ]
+    bubble_s = measured_bubble_s(plan, measured, found) if plan.pp > 1 else None
+    if bubble_s is not None:
+        named = {part.name: part.time_s for part in prediction.components}
+        expected_s = min(named.get("bubble", 0.0), said.waiting_s)
+        rest_s = said.waiting_s - expected_s
+        rows.append(_seconds("bubble", expected_s, bubble_s))
+        rows.append(_seconds("sends and other waiting", rest_s, found.waiting_s - bubble_s))
+    else:
+        rows.append(_seconds("waiting", said.waiting_s, found.waiting_s))
+    if said.gradient_exchange_s > 0:
+        rows.append(
+            _seconds("gradient exchange", said.gradient_exchange_s, found.gradient_exchange_s)
+        )
+    rows.append(_seconds("optimizer", said.optimizer_s, found.optimizer_s))
+    return rows
+
+
+def _seconds(
+    part: str, predicted_s: float, measured_s: float, measured_cpu_s: float | None = None
+) -> Row:
+    return Row(
+        name=f"step: {part}",
+        unit="s",
+        predicted=predicted_s,
+        measured=measured_s,
+        measured_cpu=measured_cpu_s,
+    )
+
+
+def _stage_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
+    samples = {sample.stage: sample for sample in measured.stages}
+    rows = []
+    for stage in prediction.stages:
+        sample = samples.get(stage.stage)
+        if sample is None:
+            continue
+        for name in ("forward", "backward"):
+            rows.append(
+                Row(
+                    name=f"stage {stage.stage} {name}",
+                    unit="s",
+                    predicted=getattr(stage, f"{name}_s"),
+                    measured=getattr(sample, f"{name}_wall_s"),
+                    measured_cpu=getattr(sample, f"{name}_cpu_s"),
+                )
+            )
+    return rows
+
+
+def _rank_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
+    """Optimizer, gradient exchange and peak memory of each pipeline rank's first process."""
+    samples = {sample.rank: sample for sample in measured.ranks}
+    tails = {stage.rank: stage for stage in prediction.stages}
+    rows = []
+    for memory in prediction.ranks:
+        sample, tail = samples.get(memory.rank), tails.get(memory.rank)
+        if sample is None or tail is None:
+            continue
+        found = [("optimizer", "s", tail.optimizer_s, sample.optimizer_s)]
+        if tail.data_parallel_s > 0:
+            found.append(("gradient exchange", "s", tail.data_parallel_s, sample.data_parallel_s))
+        if sample.peak_memory_bytes > 0:
+            found.append(("peak memory", "bytes", memory.peak_bytes, sample.peak_memory_bytes))
+        rows += [
+            Row(name=f"rank {memory.rank} {name}", unit=unit, predicted=said, measured=taken)
+            for name, unit, said, taken in found
+        ]
+    return rows
+
+
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain values for JSON; each row carries its two errors beside its numbers.
+
+    `error` is by wall time, `cpu_error` by CPU time; each is null where nothing was measured, and
+    `measured_cpu` and `inside` are null where they mean nothing.
+    """
+    rows = [
+        {
+            **dict.fromkeys(("measured_cpu", "predicted_cpu", "inside")),
+            **encode(row),
+            "error": row.error if row.measured else None,
+            "cpu_error": row.cpu_error,
+        }
+        for row in comparison.rows
+    ]
+    drifts = [
+        {**encode(drift), "speed": drift.speed, "disturbed": drift.disturbed}
+        for drift in comparison.drifts
+    ]
+    return {"gradients_passed": None, **encode(comparison), "rows": rows, "drifts": drifts}

@@ -1,0 +1,198 @@
+"""Two plans beside each other: what was asked, what was decided, what it brings, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from planner.layout.layout_answer import LayoutFile
+from profiles.document import encode
+from profiles.units import format_bytes, format_percent, format_time
+from shardwright.findings.plan_sheet import PlanSheet, sheet_of
+from simulator.values.plan_file import PlanFile
+
+_NAMED = 3  # parts of the step that the reason names at most
+_NOTICED = 0.05  # of the change of the step: parts that moved less are not part of the reason
+_QUESTION = (
+    *("model", "cluster", "global batch", "sequence length"),
+    *("precision", "optimizer"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One line of the diff of two plans."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A number in both plans; None where a plan has none.
+
+    unit  `s`, `bytes`, `usd`, `kwh`, `per_s` or `share`
+    """
+
+    name: str
+    unit: str
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """after - before."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+    @property
+    def relative(self) -> float | None:
+        """(after - before) / before, None where before is 0 or missing."""
+        return (
+            self.difference / self.before if self.difference is not None and self.before else None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDiff:
+    """The difference of two plan files.
+
+    asked, decided  what differs in the question and in the plan, in words; equal entries are left
+                    out
+    figures         what the plans bring: step, MFU, tokens, peak memory, money, energy
+    parts           of the step of each critical rank; they add up to its step
+    memory          of each plan's fullest rank at its peak; they add up to its peak
+    reason          one sentence: what makes the second faster or slower
+    """
+
+    asked: tuple[Difference, ...]
+    decided: tuple[Difference, ...]
+    figures: tuple[Change, ...]
+    parts: tuple[Change, ...]
+    memory: tuple[Change, ...]
+    reason: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        numbers = (*self.figures, *self.parts, *self.memory)
+        return not self.asked and not self.decided and all(n.before == n.after for n in numbers)
+
+
+def diff_plans(before: PlanFile | LayoutFile, after: PlanFile | LayoutFile) -> PlanDiff:
+    """What is different in the second plan file, and why its step is another."""
+    a, b = sheet_of(before), sheet_of(after)
+    return PlanDiff(
+        asked=_differences(a.asked, b.asked),
+        decided=_differences(a.decided, b.decided),
+        figures=_figures(a, b),
+        parts=_parts(a, b),
+        memory=_memory(a, b),
+        reason=_reason(a, b),
+    )
+
+
+def plan_diff_data(diff: PlanDiff) -> dict[str, Any]:
+    """The difference as plain values for JSON; every change carries difference and relative, null
+    where there is none."""
+
+    def values(changes: Iterable[Change]) -> list[dict[str, Any]]:
+        return [
+            {
+                **dict.fromkeys(("before", "after")),
+                **encode(change),
+                "difference": change.difference,
+                "relative": change.relative,
+            }
+            for change in changes
+        ]
+
+    return {
+        "equal": diff.equal,
+        "asked": encode(diff.asked),
+        "decided": encode(diff.decided),
+        "figures": values(diff.figures),
+        "parts": values(diff.parts),
+        "memory": values(diff.memory),
+        "reason": diff.reason,
+    }
+
+
+def _differences(a: dict[str, str], b: dict[str, str]) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(name=name, before=a.get(name, "-"), after=b.get(name, "-"))
+        for name in dict.fromkeys([*a, *b])
+        if a.get(name) != b.get(name)
+    )
+
+
+def _figures(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
+    units = {name: unit for sheet in (a, b) for name, (unit, _) in sheet.figures.items()}
+    values = [{name: value for name, (_, value) in sheet.figures.items()} for sheet in (a, b)]
+    return tuple(
+        Change(name=name, unit=unit, before=values[0].get(name), after=values[1].get(name))
+        for name, unit in units.items()
+    )
+
+
+def _parts(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
+    return tuple(
+        Change(
+            name=name,
+            unit="s",
+            before=a.parts.get(name, 0.0) if a.parts else None,
+            after=b.parts.get(name, 0.0) if b.parts else None,
+        )
+        for name in dict.fromkeys([*a.parts, *b.parts])
+        if a.parts.get(name) or b.parts.get(name)
+    )
+
+
+def _memory(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
+    return tuple(
+        Change(name=name, unit="bytes", before=a.memory.get(name), after=b.memory.get(name))
+        for name in dict.fromkeys([*a.memory, *b.memory])
+        if a.memory.get(name) or b.memory.get(name)
+    )
+
+
+def _reason(a: PlanSheet, b: PlanSheet) -> str:
+    if a.step_time_s is None or b.step_time_s is None:
+        both = a.step_time_s is None and b.step_time_s is None
+        which = "neither plan file holds" if both else "one plan file does not hold"
+        return f"{which} a plan, so there are no times to compare"
+    change_s = b.step_time_s.value - a.step_time_s.value
+    if abs(change_s) <= 1e-9 * a.step_time_s.value:
+        return "the second takes as long as the first"
+    what = "faster" if change_s < 0 else "slower"
+    share = format_percent(abs(change_s) / a.step_time_s.value)
+    moved = sorted(
+        (part for part in _parts(a, b) if abs(part.difference or 0.0) > _NOTICED * abs(change_s)),
+        key=lambda part: (-abs(part.difference or 0.0), part.name),
+    )
+    with_it = [p for p in moved if (p.difference or 0.0) * change_s > 0][:_NAMED]
+    against = [p for p in moved if (p.difference or 0.0) * change_s < 0][:_NAMED]
+    reason = f"the second is {share} {what}: {_list(with_it)}"
+    if against:
+        reason += f", against {_list(against)}"
+    more = b.peak_bytes - a.peak_bytes
+    if change_s < 0 and more > 0:
+        reason += f", for {format_bytes(more)} more memory"
+    if a.step_time_s.low <= b.step_time_s.high and b.step_time_s.low <= a.step_time_s.high:
+        reason += ". Their intervals overlap: a run may show the contrary"
+    if other := [name for name in _QUESTION if a.asked.get(name) != b.asked.get(name)]:
+        reason += (
+            f". They answer different questions ({', '.join(other)}): a step is not the same work"
+        )
+    return reason
+
+
+def _list(parts: list[Change]) -> str:
+    said = []
+    for part in parts:
+        moved_s = part.difference or 0.0
+        said.append(f"{format_time(abs(moved_s))} {'less' if moved_s < 0 else 'more'} {part.name}")
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)

@@ -1,0 +1,203 @@
+"""A plan file of any kind as the lines that `compare` sets beside another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from planner.layout.layout_choice import part_words
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Interval, Prediction, RankMemory
+
+_MEMORY = (
+    ("parameters", "parameters_bytes"),
+    ("gradients", "gradients_bytes"),
+    ("optimizer", "optimizer_bytes"),
+    ("activations", "activations_bytes"),
+    ("transient", "transient_bytes"),
+    ("buffers", "communication_bytes"),
+)
+_FIGURES = (
+    ("step", "s", "step_time_s"),
+    ("MFU", "share", "mfu"),
+    ("tokens per second", "per_s", "tokens_per_s"),
+    ("samples per second", "per_s", "samples_per_s"),
+    ("peak memory", "bytes", "peak_memory_bytes"),
+    ("$ per M tokens", "usd", "usd_per_million_tokens"),
+    ("$ per M samples", "usd", "usd_per_million_samples"),
+    ("kWh per M tokens", "kwh", "kwh_per_million_tokens"),
+    ("kWh per M samples", "kwh", "kwh_per_million_samples"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSheet:
+    """What a plan file holds, line by line.
+
+    asked, decided  the question and the plan, in words
+    figures         name -> (unit, value): what the plan brings
+    parts           seconds of the step, by part;  memory  bytes of the fullest rank, by part
+    step_time_s     None where nothing fitted;  peak_bytes  of the fullest rank
+    """
+
+    asked: dict[str, str]
+    decided: dict[str, str]
+    figures: dict[str, tuple[str, float]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    step_time_s: Interval | None = None
+    peak_bytes: float = 0.0
+
+
+def sheet_of(answer: PlanFile | LayoutFile) -> PlanSheet:
+    """The lines of a plan, or of a framework's layout."""
+    return _layout_sheet(answer) if isinstance(answer, LayoutFile) else _plan_sheet(answer)
+
+
+# --- plans of our own executor --------------------------------------------------------------------
+
+
+def _plan_sheet(answer: PlanFile) -> PlanSheet:
+    prediction = answer.prediction
+    sheet = PlanSheet(asked=_asked(answer), decided=_decided(answer))
+    if prediction is None:
+        return sheet
+    fullest = _fullest(prediction)
+    return PlanSheet(
+        asked=sheet.asked,
+        decided=sheet.decided,
+        figures=_figures(prediction),
+        parts={part.name.replace("_", " "): part.time_s for part in prediction.components},
+        memory={name: getattr(fullest, key) for name, key in _MEMORY} if fullest else {},
+        step_time_s=prediction.step_time_s,
+        peak_bytes=prediction.peak_memory_bytes.value,
+    )
+
+
+def _figures(prediction: Prediction) -> dict[str, tuple[str, float]]:
+    found = {}
+    for name, unit, key in _FIGURES:
+        value: Interval | None = getattr(prediction, key)
+        if value is not None:
+            found[name] = (unit, value.value)
+    return found
+
+
+def _fullest(prediction: Prediction) -> RankMemory | None:
+    if not prediction.ranks:
+        return None
+    return max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+
+
+def _asked(answer: PlanFile) -> dict[str, str]:
+    plan = answer.plan
+    if plan is None:
+        return {}
+    work = plan.workload
+    return {
+        "model": plan.model,
+        "model content": plan.model_hash,
+        "cluster": plan.cluster,
+        "cluster content": plan.cluster_hash,
+        "global batch": str(work.global_batch),
+        "sequence length": str(work.sequence_length),
+        "precision": work.precision,
+        "optimizer": work.optimizer,
+        "assumed": "; ".join(answer.assumptions) or "-",
+    }
+
+
+def _decided(answer: PlanFile) -> dict[str, str]:
+    plan, why = answer.plan, answer.infeasibility
+    found = {"status": answer.status}
+    if why is not None:
+        found["why nothing fits"] = f"{why.term} of stage {why.stage} of {why.nearest}"
+    if plan is None:
+        return found
+    per_rank = f", {plan.vpp} stages per rank" if plan.vpp > 1 else ""
+    return found | {
+        "pipeline ranks (pp)": str(plan.pp),
+        "replicas (dp)": str(plan.dp),
+        "tensor parallel (tp)": str(plan.tp),
+        "schedule": f"{plan.schedule}{per_rank}",
+        "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
+        "ZeRO stage": str(plan.zero_stage),
+        "blocks per stage": _runs([str(stage.num_blocks) for stage in plan.stages]),
+        "recompute": _recompute(plan),
+    }
+
+
+def _runs(words: list[str]) -> str:
+    """`5 5 5 6` as `3 x 5, 6`: long pipelines stay readable."""
+    runs: list[tuple[str, int]] = []
+    for word in words:
+        if runs and runs[-1][0] == word:
+            runs[-1] = (word, runs[-1][1] + 1)
+        else:
+            runs.append((word, 1))
+    return ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
+
+
+def _recompute(plan: Plan) -> str:
+    kinds = [kind.value for stage in plan.stages for kind in stage.recompute]
+    return ", ".join(f"{kind} {kinds.count(kind)} blocks" for kind in sorted(set(kinds)))
+
+
+# --- layouts of frameworks ------------------------------------------------------------------------
+
+
+def _layout_sheet(answer: LayoutFile) -> PlanSheet:
+    asked = {"model": answer.model, "cluster": answer.cluster, "framework": answer.stack}
+    asked["assumed"] = "; ".join(answer.assumptions) or "-"
+    decided = {"status": answer.status}
+    if answer.infeasibility is not None:
+        why = answer.infeasibility
+        decided["why nothing fits"] = f"{why.term} of rank {why.rank} of {why.nearest}"
+    choice = answer.chosen
+    if choice is None:
+        return PlanSheet(asked=asked, decided=decided)
+    run, prediction = choice.run, choice.prediction
+    asked |= {"global batch": str(run.global_batch), "sequence length": str(run.seq_len)}
+    per_rank = f", {run.vpp} stages per rank" if run.vpp > 1 else ""
+    decided |= {
+        "layout": layout_title(run),
+        "pipeline ranks (pp)": str(run.pp),
+        "replicas (dp)": str(run.dp),
+        "tensor parallel (tp)": str(run.tp),
+        "context parallel (cp)": str(run.cp),
+        "expert parallel (ep)": str(run.expert_parallel),
+        "schedule": f"{run.schedule or 'none'}{per_rank}",
+        "micro-batch": f"{run.micro_batch} ({run.num_microbatches} per step)",
+        "ZeRO stage": str(run.zero_stage),
+        "recompute": run.recompute,
+        "precision": run.precision,
+        "devices": str(run.num_devices),
+    }
+    return PlanSheet(
+        asked=asked,
+        decided=decided,
+        figures=_layout_figures(choice),
+        parts={part_words(name): seconds for name, seconds in prediction.parts},
+        memory={
+            "needed": prediction.peak_memory_bytes,
+            "free": get_device(run.device).usable_bytes - prediction.peak_memory_bytes,
+        },
+        step_time_s=prediction.step_time_s,
+        peak_bytes=prediction.peak_memory_bytes,
+    )
+
+
+def _layout_figures(choice: LayoutChoice) -> dict[str, tuple[str, float]]:
+    prediction = choice.prediction
+    found = {
+        "step": ("s", prediction.step_time_s.value),
+        "MFU": ("share", prediction.mfu),
+        "tokens per second": ("per_s", prediction.tokens_per_s.value),
+        "peak memory": ("bytes", prediction.peak_memory_bytes),
+        "kWh per M tokens": ("kwh", prediction.kwh_per_million_tokens.value),
+    }
+    if prediction.usd_per_million_tokens is not None:
+        found["$ per M tokens"] = ("usd", prediction.usd_per_million_tokens.value)
+    return found

@@ -1,0 +1,345 @@
+"""Predicting a plan for mixed devices: every replica on its own devices, then the exchange.
+
+Blocks, messages, memory and optimizer are priced by the functions that `traced.predict` uses, on
+the very devices of each stage; `mixed_replicas.mixed_step` puts the replicas together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import crossing_bytes
+from profiles.sourced import Sourced
+from simulator.mfu import mfu
+from simulator.mixed.mixed_replicas import MixedStep, Replica, mixed_step
+from simulator.money import usd_per_million
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
+from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.memory import rank_memory, static_bytes
+from simulator.traced.plan_memory import stage_memory
+from simulator.traced.predict import Traced
+from simulator.traced.stack import Stack
+from simulator.traced.stage_cost import MESSAGE_ENDS
+from simulator.traced.step_tail import Tail, held_parameters, price_tail
+from simulator.values.mixed_plan import MixedPlan
+from simulator.values.prediction import Interval, RankMemory
+
+_ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStagePrediction:
+    """Seconds per micro-batch of a stage, of its optimizer per step, and its memory."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    memory: RankMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPrediction:
+    """A replica: when its last backward ends, and its stages."""
+
+    end_s: float
+    stages: tuple[MixedStagePrediction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPrediction:
+    """What a plan for mixed devices would do.
+
+    pipeline_s   when the slowest replica has done its last backward
+    exchange_s   from there until all gradients are reduced
+    mfu          over the dense peaks of the devices in use (simulator.traced.predict)
+    usd_per_million_tokens   of the devices in use; None where one of their types has no price
+    """
+
+    step_time_s: Interval
+    pipeline_s: float
+    exchange_s: float
+    tokens_per_s: Interval | None = None
+    samples_per_s: Interval | None = None
+    mfu: float
+    peak_memory_bytes: float
+    usd_per_million_tokens: Interval | None = None
+    usd_per_million_samples: Interval | None = None
+    replicas: tuple[ReplicaPrediction, ...]
+    fits: bool
+
+
+def predict_mixed(
+    plan: MixedPlan,
+    traced: Traced,
+    cluster: Cluster,
+    *,
+    stack: Stack,
+    prices: Mapping[str, Sourced],
+) -> MixedPrediction:
+    """What the plan would do on the cluster.
+
+    prices  US dollars per device-hour of each device type
+
+    Gradients are reduced part by part over one rank of each replica, in a ring over the slowest of
+    their links (comm_cost); a tied parameter counts in every part that holds it. Raises InputError
+    where a device has no rate for the precision.
+    """
+    graph = traced.at(plan.micro_batch, plan.tp)
+    blocks = [
+        [
+            [
+                price_block(
+                    graph.kinds[graph.chain[at].kind],
+                    recompute=stage.recompute[at - stage.first_block],
+                    devices=stage.devices,
+                    cluster=cluster,
+                )
+                for at in range(stage.first_block, stage.last_block)
+            ]
+            for stage in pipeline.stages
+        ]
+        for pipeline in plan.pipelines
+    ]
+    steps = {
+        end: _step(plan, graph, blocks, cluster, stack, end) for end in ("value", "low", "high")
+    }
+    value = steps["value"]
+    step = Interval(
+        value=value.step_s,
+        low=min(value.step_s, steps["low"].step_s),
+        high=max(value.step_s, steps["high"].step_s),
+    )
+    count = plan.workload.counted_per_step
+    per_s = Interval(
+        value=count / step.value, low=count / step.high, high=count / max(step.low, 1e-12)
+    )
+    usd = usd_of([name for name, _ in plan.used()], per_s, prices)
+    tokens = plan.workload.counted_in == "tokens"
+    replicas = tuple(
+        ReplicaPrediction(
+            end_s=max(value.backward_end_s[number]),
+            stages=_stages(plan, number, graph, blocks[number], cluster, stack),
+        )
+        for number in range(plan.num_replicas)
+    )
+    memories = [stage.memory for replica in replicas for stage in replica.stages]
+    return MixedPrediction(
+        step_time_s=step,
+        pipeline_s=value.pipeline_s,
+        exchange_s=value.reduction_s,
+        tokens_per_s=per_s if tokens else None,
+        samples_per_s=None if tokens else per_s,
+        mfu=_mfu(plan, traced, cluster, step),
+        peak_memory_bytes=max(memory.peak_bytes for memory in memories),
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+        replicas=replicas,
+        fits=all(memory.fits for memory in memories),
+    )
+
+
+def usd_of(devices: list[str], per_s: Interval, prices: Mapping[str, Sourced]) -> Interval | None:
+    """US dollars of these devices together per million of what they train on; None without a
+    price of each."""
+    if not all(name in prices for name in devices):
+        return None
+    return usd_per_million(per_s, [(1, prices[name]) for name in devices])
+
+
+def _step(
+    plan: MixedPlan,
+    graph: ModelGraph,
+    blocks: list[list[list[BlockCost]]],
+    cluster: Cluster,
+    stack: Stack,
+    end: str,
+) -> MixedStep:
+    """The step with every cost at one end of its interval."""
+    cuts = plan.cuts()
+    replicas = []
+    for number, pipeline in enumerate(plan.pipelines):
+        replicas.append(
+            Replica(
+                durations=_durations(plan, number, graph, blocks[number], cluster, end),
+                num_microbatches=pipeline.num_microbatches,
+                first_parts=tuple(cuts.index(stage.first_block) for stage in pipeline.stages),
+                update_s=tuple(
+                    _optimizer_s(plan, number, s, graph, cluster, stack, end)
+                    for s in range(len(pipeline.stages))
+                ),
+            )
+        )
+    ends = (*cuts[1:], len(graph.chain))
+    reduce_s = [
+        _exchange_s(plan, first, last, graph, cluster, stack, end)
+        for first, last in zip(cuts, ends, strict=True)
+    ]
+    return mixed_step(replicas, reduce_s=reduce_s)
+
+
+def _durations(
+    plan: MixedPlan,
+    number: int,
+    graph: ModelGraph,
+    blocks: list[list[BlockCost]],
+    cluster: Cluster,
+    end: str,
+) -> Durations:
+    stages = plan.pipelines[number].stages
+    crossing = [0.0]
+    for before, after in pairwise(stages):
+        pair = (before.devices[0], after.devices[0])
+        size = crossing_bytes(graph, after.first_block)
+        cost = price_collective("send", size, pair, cluster, sharing=plan.tp)
+        crossing.append(_of(cost, end))
+    more = MESSAGE_ENDS[end]
+    return Durations(
+        forward_s=tuple(
+            sum(getattr(b.forward, end) + more * b.tp_forward_s for b in held) for held in blocks
+        ),
+        backward_s=tuple(
+            sum(getattr(b.backward, end) + more * b.tp_backward_s for b in held) for held in blocks
+        ),
+        send_forward_s=tuple(crossing),
+        send_backward_s=tuple(crossing),
+    )
+
+
+def _of(cost: CommCost, end: str) -> float:
+    return float(getattr(cost, _ENDS[end]))
+
+
+def _counts(graph: ModelGraph, first: int, last: int) -> tuple[int, ...]:
+    return held_parameters(graph, graph.chain[first:last])
+
+
+def _tail(
+    plan: MixedPlan,
+    counts: tuple[int, ...],
+    group: tuple[int, ...],
+    cluster: Cluster,
+    stack: Stack,
+) -> Tail:
+    """What devices that hold parameters of these sizes in common do after the last backward."""
+    return price_tail(
+        counts,
+        group=group,
+        zero_stage=plan.zero_stage,
+        precision=plan.workload.precision,
+        optimizer=plan.workload.optimizer,
+        cluster=cluster,
+        stack=stack,
+        sharing=plan.tp,
+    )
+
+
+def _exchange_s(
+    plan: MixedPlan,
+    first: int,
+    last: int,
+    graph: ModelGraph,
+    cluster: Cluster,
+    stack: Stack,
+    end: str,
+) -> float:
+    """Seconds to exchange blocks [first, last) over the replicas."""
+    group = tuple(p.stage_of(first).devices[0] for p in plan.pipelines)
+    tail = _tail(plan, _counts(graph, first, last), group, cluster, stack)
+    return float(getattr(tail.exchange, end))
+
+
+def _optimizer_s(
+    plan: MixedPlan,
+    number: int,
+    stage: int,
+    graph: ModelGraph,
+    cluster: Cluster,
+    stack: Stack,
+    end: str,
+) -> float:
+    """Seconds of a stage's optimizer on its own devices."""
+    own = plan.pipelines[number].stages[stage]
+    others = [p for index, p in enumerate(plan.pipelines) if index != number]
+    counts = _counts(graph, own.first_block, own.last_block)
+    # Only the first device and the number of the group count for the optimizer.
+    group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
+    tail = _tail(plan, counts, group, cluster, stack)
+    return float(getattr(tail.optimizer, end))
+
+
+def _stages(
+    plan: MixedPlan,
+    number: int,
+    graph: ModelGraph,
+    blocks: list[list[BlockCost]],
+    cluster: Cluster,
+    stack: Stack,
+) -> tuple[MixedStagePrediction, ...]:
+    """Times and memory of a replica's stages, as simulator.traced.predict counts them."""
+    replica = plan.replica(number)
+    durations = _durations(plan, number, graph, blocks, cluster, "value")
+    schedule = build_schedule(
+        replica.schedule, num_ranks=replica.pp, num_microbatches=replica.num_microbatches
+    )
+    timeline = simulate(schedule, durations)
+    found = []
+    for s, stage in enumerate(plan.pipelines[number].stages):
+        static = static_bytes(
+            float(sum(_counts(graph, stage.first_block, stage.last_block))),
+            float(max(block.parameter_count for block in blocks[s])),
+            stack=stack,
+            precision=plan.workload.precision,
+            optimizer=plan.workload.optimizer,
+            zero_stage=plan.zero_stage if plan.num_replicas > 1 else 0,
+            dp=plan.num_replicas,
+            # Parameters stay whole between micro-batches, as under a pipeline.
+            pp=max(2, replica.pp),
+        )
+        memory = rank_memory(
+            replica,
+            s,
+            stages={s: stage_memory(graph, replica, s, blocks[s], stack)},
+            static=static,
+            timeline=timeline,
+            capacity_bytes=cluster.device_at(stage.devices[0]).usable_bytes,
+            stack=stack,
+        )
+        found.append(
+            MixedStagePrediction(
+                forward_s=durations.forward_s[s],
+                backward_s=durations.backward_s[s],
+                optimizer_s=_optimizer_s(plan, number, s, graph, cluster, stack, "value"),
+                memory=_without_course(memory, stage.devices[0]),
+            )
+        )
+    return tuple(found)
+
+
+def _without_course(memory: RankMemory, device: int) -> RankMemory:
+    """The memory at its peak, named by the device's number."""
+    return RankMemory(
+        rank=device,
+        parameters_bytes=memory.parameters_bytes,
+        gradients_bytes=memory.gradients_bytes,
+        optimizer_bytes=memory.optimizer_bytes,
+        activations_bytes=memory.activations_bytes,
+        transient_bytes=memory.transient_bytes,
+        communication_bytes=memory.communication_bytes,
+        capacity_bytes=memory.capacity_bytes,
+        peak_time_s=memory.peak_time_s,
+    )
+
+
+def _mfu(plan: MixedPlan, traced: Traced, cluster: Cluster, step: Interval) -> float:
+    whole = traced.at(plan.micro_batch, 1)
+    count = plan.workload.global_batch // plan.micro_batch
+    dtype = plan.workload.compute_dtype
+    peaks = (cluster.device_at(index).peak_or_twins(dtype).value for _, index in plan.used())
+    return mfu((whole.forward_flop + whole.backward_flop) * count, step, sum(peaks)).value

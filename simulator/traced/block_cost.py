@@ -1,0 +1,272 @@
+"""What one block costs on one device, for each kind of recomputation.
+
+Times are per micro-batch, of kernels inside a training step (simulator/traced/in_step.py); backward
+includes what is computed again. Where the block itself was
+measured on the device (BlockPoint of equal kind), that is used, and op prices only divide it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
+from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import price_in_step
+from simulator.traced.op_cost import OpCost
+from simulator.values.plan import Recompute
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCost:
+    """Seconds per micro-batch and bytes of a block on one rank.
+
+    forward, backward    work on the device, without tensor-parallel communication
+    recompute_s          part of backward that is the forward again
+    launch_s             part of forward and backward in ops that only wait for their launch
+    runtime_s            part of forward and backward that the pipeline runtime takes around the
+                         block (BlockPoint); 0 where it was not measured in a pipeline
+    action               overhead of whole actions where it was measured; blocks carry shares of it
+    tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
+                         the recomputed forward)
+    kept_bytes           kept from forward to backward: the block's inputs and what it saved
+    saved_bytes          the same without the inputs
+    weight_bytes         kept from I to W where the backward is split: what products with weights
+                         read and the gradients of what they wrote (executor/split_backward.py),
+                         however much is recomputed; where that was not traced, all that is kept
+    input_bytes          the tensors that cross the cut before the block
+    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
+                         beyond what is kept of it (backward: with gradients of its boundaries)
+    methods              (name, method, source, seconds) of what the times rest on
+    """
+
+    forward: Interval
+    backward: Interval
+    recompute_s: float
+    launch_s: float
+    runtime_s: float
+    action: ActionOverhead | None
+    tp_forward_s: float
+    tp_backward_s: float
+    kept_bytes: float
+    saved_bytes: float
+    weight_bytes: float
+    input_bytes: float
+    output_bytes: float
+    forward_transient_bytes: float
+    backward_transient_bytes: float
+    parameter_count: int
+    largest_parameter: int
+    methods: tuple[tuple[str, str, str, float], ...]
+
+
+@functools.lru_cache(maxsize=100_000)
+def price_block(
+    block: Block, *, recompute: Recompute, devices: tuple[int, ...], cluster: Cluster
+) -> BlockCost:
+    """The block's cost on the tensor-parallel group `devices` (device numbers in the cluster).
+
+    A block without an attention submodule treats recompute = attention as none.
+    Raises InputError where the device has no rate for the block's data type.
+    """
+    device = cluster.device_at(devices[0])
+    kind = recompute
+    if kind is Recompute.ATTENTION and not block.attention_module:
+        kind = Recompute.NONE
+    forward_ops = [(op, price_in_step(op, device)) for op in block.forward_ops]
+    backward_ops = [(op, price_in_step(op, device)) for op in block.backward_ops]
+    again = [forward_ops[index] for index in recomputed_ops(block, kind)]
+    point = measured_block(device, block)
+    forward, backward = _sum(forward_ops), _sum(backward_ops)
+    recomputed = _sum(again)
+    if point is not None:
+        share = recomputed.value / forward.value if forward.value else 0.0
+        forward = _measured(point.forward_s, point)
+        backward = _measured(point.backward_s, point)
+        own_s = max(0.0, point.forward_s - point.forward_runtime_s)
+        recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
+    modules = frozenset(op.module for op, _ in again if op.matmul is not None)
+    tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
+    inputs = float(sum(spec.memory_bytes for spec in block.inputs))
+    outputs = float(sum(spec.memory_bytes for spec in block.outputs))
+    saved_none = float(block.saved_bytes)
+    saved = _saved(block, kind)
+    # While recomputing, what the forward would have kept is back.
+    back = saved_none - saved
+    return BlockCost(
+        forward=forward,
+        backward=_plus(backward, recomputed),
+        recompute_s=recomputed.value,
+        launch_s=_launch_share(forward_ops, forward) + _launch_share(backward_ops, backward),
+        action=point.action if point else None,
+        runtime_s=point.forward_runtime_s + point.backward_runtime_s if point else 0.0,
+        tp_forward_s=tp_forward,
+        tp_backward_s=tp_backward + tp_again,
+        kept_bytes=inputs + saved,
+        saved_bytes=saved,
+        weight_bytes=_for_weights(block, inputs + saved),
+        input_bytes=inputs,
+        output_bytes=outputs,
+        forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
+        backward_transient_bytes=block.backward_peak_bytes + back,
+        parameter_count=sum(p.spec.num_elements for p in block.parameters),
+        largest_parameter=max((p.spec.num_elements for p in block.parameters), default=0),
+        methods=_methods([*forward_ops, *backward_ops, *again], point, block),
+    )
+
+
+def measured_block(device: Device, block: Block) -> BlockPoint | None:
+    """The device's own measurement of this kind of block, if there is one."""
+    return _points(device).get(block.kind)
+
+
+@functools.cache
+def _points(device: Device) -> dict[str, BlockPoint]:
+    found = device.measurements.blocks if device.measurements is not None else ()
+    return {point.kind: point for point in found}
+
+
+def _measured(time_s: float, point: BlockPoint) -> Interval:
+    width = max(0.03, point.spread)
+    return Interval(value=time_s, low=time_s * max(0.0, 1 - width), high=time_s * (1 + width))
+
+
+def _inside(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
+# Ops whose backward needs none of their inputs or outputs, and ops that keep an output: recomputing
+# ends before the last op that keeps only inputs, and after the last that keeps an output.
+# Source: derivatives.yaml of torch 2.13.
+_KEEPS_NOTHING = ("add", "sub", "neg", "clone", "copy", "cat", "sum", "mean", "fill", "slice")
+_KEEPS_OUTPUT = ("softmax", "sigmoid", "tanh", "exp", "sqrt", "relu", "norm", "attention", "loss")
+
+
+def recomputed_ops(block: Block, kind: Recompute) -> tuple[int, ...]:
+    """Indices of the forward ops that run again in backward.
+
+    Checkpointing stops as soon as everything that backward needs is there again (early stop of
+    torch.utils.checkpoint, on by default): a layer's last product is not repeated, because only
+    its inputs are needed.
+    """
+    if kind is Recompute.NONE or (kind is Recompute.ATTENTION and not block.attention_module):
+        return ()
+    inside = [
+        index
+        for index, op in enumerate(block.forward_ops[: _loss_start(block)])
+        if kind is Recompute.FULL or _inside(op.module, block.attention_module)
+    ]
+    while inside:
+        op = block.forward_ops[inside[-1]]
+        if any(word in op.name for word in _KEEPS_OUTPUT):
+            break
+        inside.pop()
+        idle = op.kind is OpKind.VIEW or any(word in op.name for word in _KEEPS_NOTHING)
+        if not idle:
+            break
+    return tuple(inside)
+
+
+def _loss_start(block: Block) -> int:
+    """Index of the first op of the loss: modules are checkpointed, and the loss is in none.
+
+    In the last block it is what follows the last module, or the last product where that has no name
+    of its own; in other blocks there is no loss.
+    """
+    if block.outputs:
+        return len(block.forward_ops)
+    named = [
+        index
+        for index, op in enumerate(block.forward_ops)
+        if op.module or op.kind in (OpKind.MATMUL, OpKind.CONV, OpKind.ATTENTION)
+    ]
+    return named[-1] + 1 if named else len(block.forward_ops)
+
+
+def _saved_by_loss(block: Block) -> float:
+    """Bytes of the saved tensors that the loss made, found by the order and size of writes."""
+    start, position, total = _loss_start(block), 0, 0.0
+    ops = block.forward_ops
+    for tensor in block.saved:
+        for index in range(position, len(ops)):
+            same = ops[index].module == tensor.module and ops[index].kind is not OpKind.VIEW
+            if same and ops[index].written_bytes == tensor.memory_bytes:
+                position = index + 1
+                total += tensor.memory_bytes if index >= start else 0
+                break
+    return total
+
+
+def _saved(block: Block, kind: Recompute) -> float:
+    """Bytes kept for backward apart from the inputs of the block."""
+    if kind is Recompute.FULL:
+        return _saved_by_loss(block)
+    if kind is Recompute.NONE:
+        return float(block.saved_bytes)
+    outside: Iterable[SavedTensor] = (
+        t for t in block.saved if not _inside(t.module, block.attention_module)
+    )
+    return float(sum(t.memory_bytes for t in outside) + block.attention_input_bytes)
+
+
+def _for_weights(block: Block, kept: float) -> float:
+    if block.weight_input_bytes is None or block.weight_output_bytes is None:
+        return kept
+    return float(block.weight_input_bytes + block.weight_output_bytes)
+
+
+def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:
+    """Ops one after another; errors of a kind go together, so the ends add up."""
+    return Interval(
+        value=sum(cost.time_s for _, cost in costs),
+        low=sum(cost.low_s for _, cost in costs),
+        high=sum(cost.high_s for _, cost in costs),
+    )
+
+
+def _plus(a: Interval, b: Interval) -> Interval:
+    return Interval(value=a.value + b.value, low=a.low + b.low, high=a.high + b.high)
+
+
+def _launch_share(costs: list[tuple[Op, OpCost]], whole: Interval) -> float:
+    total = sum(cost.time_s for _, cost in costs)
+    if total <= 0:
+        return 0.0
+    return whole.value * sum(c.time_s for _, c in costs if c.limit == "launch") / total
+
+
+def _tp_seconds(
+    block: Block, again_in: frozenset[str], devices: tuple[int, ...], cluster: Cluster
+) -> tuple[float, float, float]:
+    """Seconds of tensor-parallel communication: forward, forward again, backward.
+
+    again_in  modules whose products run again, and with them their reductions
+    """
+    forward = again = backward = 0.0
+    for c in block.collectives:
+        cost = price_collective(c.operation, float(c.size_bytes), devices, cluster)
+        if c.phase is Phase.BACKWARD:
+            backward += cost.time_s
+            continue
+        forward += cost.time_s
+        if c.module in again_in:
+            again += cost.time_s
+    return forward, again, backward
+
+
+def _methods(
+    costs: list[tuple[Op, OpCost]], point: BlockPoint | None, block: Block
+) -> tuple[tuple[str, str, str, float], ...]:
+    if point is not None:
+        seconds = point.forward_s + point.backward_s
+        source = f"{point.sample_count} samples of the whole block on this machine"
+        return ((f"block {block.label}", "measured", source, seconds),)
+    totals: dict[tuple[str, str, str], float] = {}
+    for op, cost in costs:
+        key = (str(op.kind.value), cost.method, cost.source)
+        totals[key] = totals.get(key, 0.0) + cost.time_s
+    return tuple((*key, seconds) for key, seconds in sorted(totals.items()))

@@ -1,0 +1,399 @@
+"""The time of one op on one device.
+
+    time = max( max(work / peak rate, bytes / bandwidth) / utilisation , launch )
+
+The speed of light of the op (roofline: Williams, Waterman and Patterson, CACM 52(4), 2009) is
+divided by the utilisation that kernels of such a shape reach (traced/utilisation.py); the host's
+launch time is a floor, because a kernel that ends sooner waits for the next launch. Memory-bound
+ops are read off measured curves of time over moved bytes (kernels/fit.py) where there are
+any. The utilisation of matmuls and attention is that of an accelerator's measured surfaces, or of
+its relative's (simulator/kernel_speed.py), unless the device brings points of its own (a profile of
+this machine). A device that is not in the catalogue borrows from the one that it names.
+
+Symbols: a matmul of b products [m, k] x [k, n] works 2 b m n k flop and moves
+b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop forward (half where causal) and
+2.5 times that backward (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.device import AttentionPoint, Device, MatmulPoint, twin_type
+from profiles.hardware.kernels.fit import Curve, fit_curve
+from profiles.hardware.kernels.gemm_surface import load_surface
+from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.sourced import Sourced
+from simulator.kernel_speed import (
+    attention_half_width,
+    attention_s,
+    borrowed_from,
+    is_on_surfaces,
+    matmul_half_width,
+    matmul_s,
+)
+from simulator.traced.op_assumptions import (
+    BACKWARD_ATTENTION_FLOP_RATIO,
+    BORROWED_LOG_HALF_WIDTH,
+    DEFAULT_ATTENTION,
+    DEFAULT_MATMUL,
+    DEFAULT_MEMORY,
+    SUBSTITUTE_LOG_HALF_WIDTH,
+    memory_family,
+)
+from simulator.traced.utilisation import Utilisation, UtilisationMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """Seconds of an op with a 90 % interval.
+
+    limit    what binds: `compute`, `memory` or `launch`
+    method   `measured`, `interpolated` or `assumed`;  source  where the numbers come from
+    waiting_s  part of time_s in which the device only waits for the next launch
+    """
+
+    time_s: float
+    low_s: float
+    high_s: float
+    limit: str
+    method: str
+    source: str
+    waiting_s: float = 0.0
+
+
+def price_op(op: Op, device: Device) -> OpCost:
+    """The cost of `op` on `device`; remembered per shape and device."""
+    return pricer_of(device).price(op)
+
+
+def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
+    """The cost of reading and writing so many bytes in one kernel.
+
+    family  `elementwise`, `reduction`, `copy` or `optimizer`
+    """
+    return pricer_of(device).move(family, moved_bytes)
+
+
+class OpPricer:
+    """Prices ops on one device and remembers them; obtained from `pricer_of`."""
+
+    def __init__(self, device: Device, lender: OpPricer | None) -> None:
+        self.device = device
+        self.lender = lender
+        self._known: dict[tuple[object, ...], OpCost] = {}
+        self._matmul: dict[str, UtilisationMap] = {}
+        self._attention: dict[tuple[str, str, bool], UtilisationMap] = {}
+        self._curves: dict[str, Curve] = {}
+        points = device.measurements
+        self.source = points.source if points else ""
+        self._on_surfaces = device.type != "cpu" and not (points and points.matmul)
+        self._on_surfaces = self._on_surfaces and is_on_surfaces(device.name)
+        if self._on_surfaces:
+            surface = load_surface(device.name)
+            self.source = f"kernel surfaces of {surface.measured_on}: {surface.source}"
+        if points is not None:
+            self._matmul = self._matmul_maps(points.matmul)
+            self._attention = self._attention_maps(points.attention)
+            for name in sorted({point.op for point in points.memory}):
+                own = [p for p in points.memory if p.op == name and p.moved_bytes > 0]
+                if own:
+                    self._curves[name] = fit_curve(
+                        [p.moved_bytes for p in own], [p.time_s for p in own]
+                    )
+
+    def price(self, op: Op) -> OpCost:
+        """The cost of an op."""
+        moved = op.read_bytes + op.written_bytes
+        key = (op.name, op.kind, op.phase, op.dtype, op.matmul, op.attention, op.work_flop, moved)
+        cost = self._known.get(key)
+        if cost is None:
+            cost = self._known[key] = self._price(op, moved)
+        return cost
+
+    def move(self, family: str, moved_bytes: float) -> OpCost:
+        """The cost of moving bytes in one kernel of a family."""
+        curve, ratio, extra, source = self._curves.get(family), 1.0, 0.0, self.source
+        if curve is None and self.lender is not None:
+            curve = self.lender._curves.get(family)
+            ratio = self.lender.bandwidth / self.bandwidth
+            extra = BORROWED_LOG_HALF_WIDTH
+            source = f"as on {self.lender.device.name}: {self.lender.source}"
+        if curve is None or moved_bytes <= 0:
+            light_s = moved_bytes / self.bandwidth
+            return self._cost(light_s, _default(DEFAULT_MEMORY), "memory", DEFAULT_MEMORY.source)
+        read = curve.at(moved_bytes)
+        used = Utilisation(
+            log_value=0.0,
+            log_half_width=math.log(read.high / read.value) + extra,
+            method="assumed" if extra or read.method == "extrapolated" else read.method,
+        )
+        return self._cost(read.value * ratio, used, "memory", source)
+
+    # --- kinds --------------------------------------------------------------------------------
+
+    def _price(self, op: Op, moved: int) -> OpCost:
+        if op.kind is OpKind.VIEW:
+            return self._view()
+        if op.attention is not None:
+            shape = op.attention
+            light_s, limit = self._attention_light(shape, op.dtype, op.phase)
+            used, source = self._lent(
+                lambda pricer: pricer.attention_utilisation(shape, op.dtype, op.phase),
+                DEFAULT_ATTENTION,
+            )
+            return self._cost(light_s, used, limit, source)
+        if op.matmul is not None:
+            product = op.matmul
+            light_s, limit = self._matmul_light(product, op.dtype)
+            used, source = self._lent(
+                lambda pricer: pricer.matmul_utilisation(product, op.dtype), DEFAULT_MATMUL
+            )
+            if op.kind is OpKind.CONV:
+                used = _substitute(used)
+            return self._cost(light_s, used, limit, source)
+        if op.kind is OpKind.MEMORY:
+            return self.move(memory_family(op.name), moved)
+        light_s, limit = _larger(op.work_flop / self.rate(op.dtype), moved / self.bandwidth)
+        return self._cost(light_s, _default(DEFAULT_MATMUL), limit, DEFAULT_MATMUL.source)
+
+    def _view(self) -> OpCost:
+        """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
+        time_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
+        return OpCost(
+            time_s=time_s,
+            low_s=0.0,
+            high_s=2 * time_s,
+            limit="launch",
+            method="assumed",
+            source="host time of a view" if time_s else "no device work",
+            waiting_s=time_s,
+        )
+
+    def matmul_utilisation(self, shape: MatmulShape, dtype: str) -> Utilisation | None:
+        """From the surface or this device's own points, of another data type where there are none
+        of this."""
+        if self._on_surfaces:
+            return self._surface_matmul(shape, dtype)
+        axes = (shape.batch, shape.m, shape.n, shape.k)
+        own = self._matmul.get(dtype) or self._matmul.get(twin_type(dtype))
+        if own is not None:
+            return own.at(axes)
+        for other in sorted(self._matmul):
+            return _substitute(self._matmul[other].at(axes))
+        return None
+
+    def attention_utilisation(
+        self, shape: AttentionShape, dtype: str, phase: Phase
+    ) -> Utilisation | None:
+        """From the surface or this device's own points: of this pass, type and mask, or of what
+        comes nearest."""
+        if self._on_surfaces:
+            return self._surface_attention(shape, dtype, phase)
+        axes = _attention_axes(shape)
+        exact = self._attention.get((dtype, str(phase), shape.causal))
+        if exact is not None:
+            return exact.at(axes)
+        ranked = sorted(
+            self._attention,
+            key=lambda key: (key[1] != str(phase), key[0] != dtype, key[2] != shape.causal, key),
+        )
+        return _substitute(self._attention[ranked[0]].at(axes)) if ranked else None
+
+    # --- surfaces -----------------------------------------------------------------------------
+
+    def _surface_matmul(self, shape: MatmulShape, dtype: str) -> Utilisation:
+        """Products of a batch fill the device together: at the speed of one of as many rows."""
+        name = self.device.name
+        sizes = (shape.batch * shape.m, shape.n, shape.k)
+        m, n, k = (np.asarray([float(max(1, size))]) for size in sizes)
+        light_s, _ = self._of_catalogue()._matmul_light(shape, dtype)
+        width = matmul_half_width(name, dtype)
+        return self._read(light_s, float(matmul_s(name, dtype, m, n, k)[0]), width)
+
+    def _surface_attention(self, shape: AttentionShape, dtype: str, phase: Phase) -> Utilisation:
+        """Queries and keys of unlike length as a square of as many scores; the backward is derived
+        (attention_surface.backward_ratio)."""
+        name = self.device.name
+        length = math.sqrt(shape.q_len * shape.kv_len)
+        sizes = (shape.batch, length, shape.heads, shape.kv_heads)
+        batch, seq, heads, kv_heads = (np.asarray([float(size)]) for size in sizes)
+        both = attention_s(
+            name, dtype, shape.head_dim, batch, seq, heads, kv_heads, causal=shape.causal
+        )
+        backward = phase is Phase.BACKWARD
+        light_s, _ = self._of_catalogue()._attention_light(shape, dtype, phase)
+        used = self._read(light_s, float(both[backward][0]), attention_half_width(name))
+        return _substitute(used) if backward or shape.q_len != shape.kv_len else used
+
+    def _of_catalogue(self) -> OpPricer:
+        """That of the device as the catalogue has it: a what-if of it keeps the utilisation."""
+        return pricer_of(get_device(self.device.name))
+
+    def _read(self, light_s: float, time_s: float, half_width: float) -> Utilisation:
+        borrowed = borrowed_from(self.device.name)
+        return Utilisation(
+            log_value=math.log(light_s / time_s),
+            log_half_width=math.log1p(half_width) + (BORROWED_LOG_HALF_WIDTH if borrowed else 0.0),
+            method="assumed" if borrowed else "interpolated",
+        )
+
+    # --- speed of light -----------------------------------------------------------------------
+
+    @property
+    def bandwidth(self) -> float:
+        return self.device.memory_bandwidth_bytes_per_s.value
+
+    def rate(self, dtype: str) -> float:
+        """Dense peak flop/s for a data type.
+
+        A type without a rate of its own (an fp32 product inside a bf16 model on a device that lists
+        none) runs at the slowest rate that there is.
+        """
+        peaks = self.device.peak_flop_per_s
+        for name in (dtype, twin_type(dtype)):
+            if name in peaks:
+                return peaks[name].value
+        return min(peak.value for peak in peaks.values())
+
+    def _matmul_light(self, shape: MatmulShape, dtype: str) -> tuple[float, str]:
+        work = 2.0 * shape.batch * shape.m * shape.n * shape.k
+        elements = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
+        moved = shape.batch * elements * DTYPE_BYTES.get(dtype, 4.0)
+        return _larger(work / self.rate(dtype), moved / self.bandwidth)
+
+    def _attention_light(
+        self, shape: AttentionShape, dtype: str, phase: Phase
+    ) -> tuple[float, str]:
+        work = 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
+        work *= 0.5 if shape.causal else 1.0
+        rows = 2 * shape.heads * shape.q_len + 2 * shape.kv_heads * shape.kv_len
+        moved = shape.batch * shape.head_dim * rows * DTYPE_BYTES.get(dtype, 4.0)
+        if phase is Phase.BACKWARD:
+            # It reads q, k, v, o and do and writes dq, dk and dv: twice the forward's tensors.
+            work, moved = BACKWARD_ATTENTION_FLOP_RATIO * work, 2 * moved
+        return _larger(work / self.rate(dtype), moved / self.bandwidth)
+
+    # --- maps ---------------------------------------------------------------------------------
+
+    def _matmul_maps(self, points: Iterable[MatmulPoint]) -> dict[str, UtilisationMap]:
+        rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        for p in points:
+            shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
+            light_s, _ = self._matmul_light(shape, p.dtype)
+            rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), light_s / p.time_s))
+        return {key: _map(own) for key, own in rows.items()}
+
+    def _attention_maps(
+        self, points: Iterable[AttentionPoint]
+    ) -> dict[tuple[str, str, bool], UtilisationMap]:
+        rows: dict[tuple[str, str, bool], list[tuple[tuple[float, ...], float]]] = {}
+        for p in points:
+            shape = AttentionShape(
+                batch=p.batch,
+                heads=p.heads,
+                kv_heads=p.kv_heads,
+                q_len=p.q_len,
+                kv_len=p.kv_len,
+                head_dim=p.head_dim,
+                causal=p.causal,
+            )
+            light_s, _ = self._attention_light(shape, p.dtype, Phase(p.phase))
+            own = rows.setdefault((p.dtype, p.phase, p.causal), [])
+            own.append((_attention_axes(shape), light_s / p.time_s))
+        return {key: _map(own) for key, own in rows.items()}
+
+    # --- putting together ---------------------------------------------------------------------
+
+    def _lent(
+        self, ask: Callable[[OpPricer], Utilisation | None], default: Sourced
+    ) -> tuple[Utilisation, str]:
+        """The utilisation and its source: own points, the lender's, or the default."""
+        own = ask(self)
+        if own is not None:
+            return own, self.source
+        borrowed = ask(self.lender) if self.lender is not None else None
+        if self.lender is None or borrowed is None:
+            return _default(default), default.source
+        width = borrowed.log_half_width + BORROWED_LOG_HALF_WIDTH
+        source = f"utilisation as on {self.lender.device.name}: {self.lender.source}"
+        return replace(borrowed, log_half_width=width, method="assumed"), source
+
+    def _cost(self, light_s: float, used: Utilisation, limit: str, source: str) -> OpCost:
+        time_s, factor = light_s * math.exp(-used.log_value), math.exp(used.log_half_width)
+        launch = self.device.launch_s
+        floor_low = launch.value * max(0.0, 1.0 - launch.uncertainty)
+        low_s, high_s = max(time_s / factor, floor_low), time_s * factor
+        if time_s >= launch.value:
+            return OpCost(
+                time_s=time_s,
+                low_s=min(low_s, time_s),
+                high_s=high_s,
+                limit=limit,
+                method=used.method,
+                source=source,
+            )
+        return OpCost(
+            time_s=launch.value,
+            low_s=min(low_s, launch.value),
+            high_s=max(high_s, launch.value * (1.0 + launch.uncertainty)),
+            limit="launch",
+            method="measured" if launch.method == "measured" else "assumed",
+            source=launch.source,
+            waiting_s=launch.value - time_s,
+        )
+
+
+_PRICERS: dict[int, OpPricer] = {}
+_PRICERS_KEPT = 64
+
+
+def pricer_of(device: Device) -> OpPricer:
+    """The pricer of a device, made once per device value while that value is in use."""
+    found = _PRICERS.get(id(device))
+    if found is not None and found.device is device:
+        return found
+    made = OpPricer(device, _lender_of(device))
+    if len(_PRICERS) >= _PRICERS_KEPT:
+        _PRICERS.pop(next(iter(_PRICERS)))
+    # The pricer holds the device, so that its id is not given to another value meanwhile.
+    _PRICERS[id(device)] = made
+    return made
+
+
+def _lender_of(device: Device) -> OpPricer | None:
+    if not device.efficiency_of or device.efficiency_of == device.name:
+        return None
+    lender = get_device(device.efficiency_of)
+    known = lender.measurements is not None or is_on_surfaces(lender.name)
+    return pricer_of(lender) if known else None
+
+
+def _map(rows: list[tuple[tuple[float, ...], float]]) -> UtilisationMap:
+    return UtilisationMap([row[0] for row in rows], [row[1] for row in rows])
+
+
+def _default(number: Sourced) -> Utilisation:
+    return Utilisation(
+        log_value=math.log(number.value),
+        log_half_width=math.log1p(number.uncertainty),
+        method="assumed",
+    )
+
+
+def _substitute(used: Utilisation) -> Utilisation:
+    width = used.log_half_width + SUBSTITUTE_LOG_HALF_WIDTH
+    return replace(used, log_half_width=width, method="assumed")
+
+
+def _attention_axes(shape: AttentionShape) -> tuple[float, ...]:
+    return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
+
+
+def _larger(compute_s: float, memory_s: float) -> tuple[float, str]:
+    return (compute_s, "compute") if compute_s >= memory_s else (memory_s, "memory")

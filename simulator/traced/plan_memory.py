@@ -1,0 +1,91 @@
+"""The memory of every pipeline rank of a plan, from its blocks' costs and its timeline."""
+
+from __future__ import annotations
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import crossing_bytes
+from simulator.schedules.schedule import schedule_kind
+from simulator.schedules.timeline import Timeline
+from simulator.traced.block_cost import BlockCost
+from simulator.traced.memory import (
+    StageBytes,
+    branched_stage_bytes,
+    rank_memory,
+    stage_bytes,
+    static_bytes,
+)
+from simulator.traced.stack import Stack
+from simulator.traced.step_tail import held_parameters
+from simulator.values.plan import Plan
+from simulator.values.prediction import RankMemory
+
+
+def plan_memory(
+    plan: Plan,
+    graph: ModelGraph,
+    blocks: list[list[BlockCost]],
+    timeline: Timeline,
+    cluster: Cluster,
+    stack: Stack,
+) -> tuple[RankMemory, ...]:
+    """Each rank's peak and its course.
+
+    graph   of the plan's micro-batch and tp;  blocks  the costs of each virtual stage's blocks
+    """
+    found = []
+    for rank in range(plan.pp):
+        stages: dict[int, StageBytes] = {
+            s: stage_memory(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
+        }
+        refs = [
+            ref
+            for s in stages
+            for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
+        ]
+        static = static_bytes(
+            float(sum(held_parameters(graph, refs))),
+            float(max(b.parameter_count for s in stages for b in blocks[s])),
+            stack=stack,
+            precision=plan.workload.precision,
+            optimizer=plan.workload.optimizer,
+            zero_stage=plan.zero_stage,
+            dp=plan.dp,
+            pp=plan.pp,
+        )
+        found.append(
+            rank_memory(
+                plan,
+                rank,
+                stages=stages,
+                static=static,
+                timeline=timeline,
+                capacity_bytes=cluster.device_at(plan.rank(rank)).usable_bytes,
+                stack=stack,
+            )
+        )
+    return tuple(found)
+
+
+def stage_memory(
+    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
+) -> StageBytes:
+    """What a virtual stage keeps of its micro-batches."""
+    apart = stack.behaviour.receive_buffers_per_microbatch
+    if not graph.branches:
+        last = stage == len(plan.stages) - 1
+        return stage_bytes(
+            blocks,
+            is_first=stage == 0,
+            is_last=last,
+            buffers_apart=apart,
+            splits_backward=schedule_kind(plan.schedule).splits_backward,
+        )
+    cut = plan.stages[stage]
+    return branched_stage_bytes(
+        blocks,
+        received=crossing_bytes(graph, cut.first_block),
+        sent=crossing_bytes(graph, cut.last_block),
+        buffers_apart=apart,
+        splits_backward=schedule_kind(plan.schedule).splits_backward,
+    )

@@ -1,0 +1,141 @@
+"""What a virtual stage takes per micro-batch: blocks, their messages, the runtime around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import ActionOverhead
+from simulator.traced.block_cost import BlockCost
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import exposed_seconds
+from simulator.traced.stack import Stack
+from simulator.values.plan import Plan
+from simulator.values.prediction import Interval
+
+# Ends of the 90 % interval of communication inside blocks, as factors (assumed).
+MESSAGE_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """Times of one virtual stage per micro-batch; intervals in seconds.
+
+    gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
+    runtime_s  of the pipeline runtime, part of forward and backward
+    weight_s  part of backward that is W, where the schedule splits it
+    """
+
+    forward: Interval
+    backward: Interval
+    recompute_s: float
+    launch_s: float
+    runtime_s: float
+    tp_s: float
+    gather_s: float
+    weight_s: float = 0.0
+
+
+def stage_cost(
+    plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: Stack
+) -> StageCost:
+    """The cost of a plan's stage, without its weights' gradients apart (`weight_s` is 0)."""
+    group = plan.dp_group(plan.pp_rank_of(stage))
+    gather = sum(
+        gather_seconds(
+            b,
+            zero_stage=plan.zero_stage,
+            group=group,
+            precision=plan.workload.precision,
+            cluster=cluster,
+            stack=stack,
+            pipelined=plan.pp > 1,
+            sharing=plan.tp,
+        )
+        for b in blocks
+    )
+    tp_forward = sum(b.tp_forward_s for b in blocks)
+    tp_backward = sum(b.tp_backward_s for b in blocks)
+    more = missing_overhead(blocks, plan.vpp)
+    forward_more = more.forward_cpu_s + more.forward_outside_s
+    backward_more = more.backward_cpu_s + more.backward_outside_s
+    return StageCost(
+        forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
+        backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
+        recompute_s=sum(b.recompute_s for b in blocks),
+        launch_s=sum(b.launch_s for b in blocks),
+        runtime_s=sum(b.runtime_s for b in blocks)
+        + more.forward_outside_s
+        + more.backward_outside_s,
+        tp_s=tp_forward + tp_backward,
+        gather_s=gather,
+    )
+
+
+def gather_seconds(
+    block: BlockCost,
+    *,
+    zero_stage: int,
+    group: tuple[int, ...],
+    precision: str,
+    cluster: Cluster,
+    stack: Stack,
+    pipelined: bool = True,
+    sharing: int = 1,
+) -> float:
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
+    the sums of its sharded gradients.
+
+    pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
+               backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
+               per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
+               once per step (step_tail.py). Without a pipeline FSDP2 frees parameters after each
+               backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums gradients in each.
+    sharing    dp groups of the same nodes that communicate at the same time
+
+    A stack that prefetches hides a part of what fits under the block's own work
+    (in_step.exposed_seconds).
+    """
+    count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
+    if count == 0 or len(group) < 2:
+        return 0.0
+    sizes = stack.bytes_of(precision)
+
+    def price(operation: str, bytes_each: float) -> float:
+        size = float(block.parameter_count * bytes_each)
+        return price_collective(operation, size, group, cluster, sharing=sharing).time_s
+
+    gather = price("all_gather", sizes.compute_bytes)
+    messages = [gather, gather if count == 2 else 0.0]
+    if not pipelined:
+        messages[1] += price("reduce_scatter", sizes.gradient_bytes)
+    device = cluster.device_at(group[0])
+    if not stack.behaviour.gather_overlaps_compute:
+        return sum(messages)
+    work = (block.forward.value, block.backward.value)
+    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
+
+
+def missing_overhead(blocks: list[BlockCost], vpp: int) -> ActionOverhead:
+    """Overhead of a stage's actions that its blocks do not carry: none where vpp is 1.
+
+    Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
+    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's.
+    """
+    found = [b.action for b in blocks if b.action is not None]
+    rest = (1 - 1 / vpp) / len(found) if found else 0.0
+    return ActionOverhead(
+        forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
+        forward_outside_s=rest * sum(a.forward_outside_s for a in found),
+        backward_cpu_s=rest * sum(a.backward_cpu_s for a in found),
+        backward_outside_s=rest * sum(a.backward_outside_s for a in found),
+    )
+
+
+def _total(parts: list[Interval], more_s: float) -> Interval:
+    """Sum of the parts and of communication."""
+    return Interval(
+        value=sum(p.value for p in parts) + more_s,
+        low=sum(p.low for p in parts) + MESSAGE_ENDS["low"] * more_s,
+        high=sum(p.high for p in parts) + MESSAGE_ENDS["high"] * more_s,
+    )

@@ -1,0 +1,135 @@
+"""What a rank does once per step: gradient exchange, parameter exchange and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import BlockRef, ModelGraph
+from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.in_step import step_overhead_s
+from simulator.traced.op_cost import OpCost, moved_cost
+from simulator.traced.stack import Stack
+from simulator.values.plan import Plan
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Seconds after the last backward: exchange of gradients, then the optimizer."""
+
+    exchange: Interval
+    optimizer: Interval
+    method: str
+    source: str
+
+    @property
+    def data_parallel_s(self) -> float:
+        return self.exchange.value
+
+    @property
+    def optimizer_s(self) -> float:
+        return self.optimizer.value
+
+    @property
+    def total_s(self) -> float:
+        return self.exchange.value + self.optimizer.value
+
+
+def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> tuple[int, ...]:
+    """Elements of every parameter that a rank with these blocks holds, shared ones once."""
+    seen: set[str] = set()
+    counts = []
+    for ref in refs:
+        for p in graph.kinds[ref.kind].parameters:
+            own = f"{ref.entry}.{p.name}" if ref.entry else p.name
+            names = {p.tied_to} if p.tied_to else {own, p.name if not ref.entry else own}
+            if names & seen:
+                continue
+            seen |= names
+            counts.append(p.spec.num_elements)
+    return tuple(counts)
+
+
+def price_tail(
+    counts: tuple[int, ...],
+    *,
+    group: tuple[int, ...],
+    zero_stage: int,
+    precision: str,
+    optimizer: str,
+    cluster: Cluster,
+    stack: Stack,
+    pipelined: bool = True,
+    sharing: int = 1,
+) -> Tail:
+    """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
+
+    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3
+    under a pipeline: reduce-scatter of gradients, and (2) one gather of the parameters for the next
+    step; without one, gradients are summed in each backward (stage_cost.gather_seconds). With the
+    optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
+    sharing: dp groups of the same nodes that communicate at the same time.
+    """
+    n = float(sum(counts))
+    dp = len(group)
+    sizes = stack.bytes_of(precision)
+    device = cluster.device_at(group[0])
+    exchanges: list[CommCost] = []
+    if dp > 1:
+
+        def price(operation: str, size_bytes: float) -> CommCost:
+            return price_collective(operation, size_bytes, group, cluster, sharing=sharing)
+
+        gradient = n * sizes.gradient_bytes
+        weights = n * sizes.compute_bytes
+        if zero_stage < 2:
+            exchanges.append(price("all_reduce", gradient))
+        if zero_stage == 1:
+            exchanges.append(price("broadcast", weights))
+        if zero_stage >= 2 and pipelined:
+            exchanges.append(price("reduce_scatter", gradient))
+        if zero_stage == 2 and pipelined:
+            exchanges.append(price("all_gather", weights))
+    shard = dp if zero_stage >= 1 else 1
+    traffic = stack.optimizer_traffic_bytes.of(optimizer)
+    if device.type == "cpu":
+        # Torch updates one parameter after the other there.
+        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
+    else:
+        costs = [moved_cost("optimizer", traffic * n / shard, device)]
+    return Tail(
+        exchange=_interval(exchanges, 0.0),
+        optimizer=_interval(costs, step_overhead_s(device)),
+        method=costs[0].method if costs else "assumed",
+        source=costs[0].source if costs else "",
+    )
+
+
+def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:
+    return Interval(
+        value=sum(cost.time_s for cost in costs) + more_s,
+        low=sum(cost.low_s for cost in costs) + more_s,
+        high=sum(cost.high_s for cost in costs) + more_s,
+    )
+
+
+def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: Stack) -> Tail:
+    """The tail of a pipeline rank of a plan."""
+    refs = [
+        ref
+        for stage in plan.stages_of(pp_rank)
+        for ref in graph.chain[plan.stages[stage].first_block : plan.stages[stage].last_block]
+    ]
+    return price_tail(
+        held_parameters(graph, refs),
+        group=plan.dp_group(pp_rank),
+        zero_stage=plan.zero_stage,
+        precision=plan.workload.precision,
+        optimizer=plan.workload.optimizer,
+        cluster=cluster,
+        stack=stack,
+        pipelined=plan.pp > 1,
+        sharing=plan.tp,
+    )

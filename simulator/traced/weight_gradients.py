@@ -1,0 +1,126 @@
+"""The part of a block's backward that makes gradients of weights alone: its `W`, beside its `I`.
+
+Where the block was measured with its backward split (BlockPoint.weight_share), that. Else its ops
+tell, as our executor splits them (executor/split_backward.py). A product is of a weight where what
+it writes is as large as one of its module's parameters and has that parameter's two last
+dimensions; the gradient of a linear layer's input is [rows, in], that of its weight [out, in] (or
+[in, out]). Where both are alike, rows being as many as out or in, they cost the same, and each of
+the parameter's forward products counts for one. Beside products: sums that write the bias of one,
+and gradients of embeddings. Of a convolution's backward, which torch traces as one op, W is what is
+as much work as the forward. A norm's weights are made with I.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
+from simulator.schedules.schedule import schedule_kind
+from simulator.traced.block_cost import measured_block, price_block
+from simulator.traced.in_step import price_in_step
+from simulator.values.plan import Plan, Recompute
+
+
+def weight_gradient_ops(block: Block) -> dict[int, float]:
+    """Index of each backward op that makes gradients of the block's parameters -> the part of it
+    that makes nothing else."""
+    uses = _uses(block)
+    convolved = _convolutions(block)
+    found = {}
+    for index, op in enumerate(block.backward_ops):
+        if op.kind is OpKind.CONV:
+            forward_flop = convolved.get(op.module, 0)
+            if forward_flop and op.work_flop:
+                found[index] = min(1.0, forward_flop / op.work_flop)
+            continue
+        for parameter in block.parameters:
+            if uses[parameter.name] and _module(parameter) == op.module and _makes(op, parameter):
+                uses[parameter.name] -= 1
+                found[index] = 1.0
+                break
+    return found
+
+
+@functools.lru_cache(maxsize=100_000)
+def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluster) -> float:
+    """Seconds per micro-batch of the block's W on the tensor-parallel group `devices`.
+
+    The measured share of the backward as `price_block` has it, or the share of its ops in the
+    backward's. Raises InputError where the device has no rate.
+    """
+    device = cluster.device_at(devices[0])
+    whole = price_block(block, recompute=Recompute.NONE, devices=devices, cluster=cluster)
+    point = measured_block(device, block)
+    if point is not None and point.weight_share is not None:
+        return point.weight_share * whole.backward.value
+    times = [price_in_step(op, device).time_s for op in block.backward_ops]
+    total_s = sum(times)
+    if total_s <= 0.0:
+        return 0.0
+    share = sum(part * times[index] for index, part in weight_gradient_ops(block).items()) / total_s
+    return share * whole.backward.value
+
+
+def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> float:
+    """Seconds per micro-batch of a stage's W; 0 where the schedule does not split the backward."""
+    if not schedule_kind(plan.schedule).splits_backward:
+        return 0.0
+    cut = plan.stages[stage]
+    devices = plan.tp_group(plan.pp_rank_of(stage))
+    refs = graph.chain[cut.first_block : cut.last_block]
+    return sum(
+        weight_gradient_s(graph.kinds[ref.kind], devices=devices, cluster=cluster) for ref in refs
+    )
+
+
+def _uses(block: Block) -> Counter[str]:
+    """How many gradients of each trainable parameter W makes at most: one for each of its forward
+    products, one where it is in none; of a vector one where its module has a product."""
+    found: Counter[str] = Counter()
+    with_products = {op.module for op in block.forward_ops if op.matmul is not None}
+    for parameter in block.parameters:
+        if not parameter.trainable:
+            continue
+        if len(parameter.spec.shape) == 1:
+            found[parameter.name] = int(_module(parameter) in with_products)
+            continue
+        sides = _sides(parameter)
+        products = sum(
+            op.module == _module(parameter)
+            and op.matmul is not None
+            and tuple(sorted((op.matmul.k, op.matmul.n))) == sides
+            for op in block.forward_ops
+        )
+        found[parameter.name] = max(1, products)
+    return found
+
+
+def _convolutions(block: Block) -> dict[str, int]:
+    """Module -> flop of its forward convolutions with trainable weights."""
+    trained = {_module(p) for p in block.parameters if p.trainable}
+    found: Counter[str] = Counter()
+    for op in block.forward_ops:
+        if op.kind is OpKind.CONV and op.module in trained:
+            found[op.module] += op.work_flop
+    return found
+
+
+def _makes(op: Op, parameter: Parameter) -> bool:
+    """Whether a backward op of the parameter's module can be what makes its gradient."""
+    if "embedding" in op.name:
+        return True
+    if op.written_bytes != parameter.spec.num_elements * DTYPE_BYTES[op.dtype]:
+        return False
+    if op.kind is OpKind.MATMUL and op.matmul is not None:
+        return tuple(sorted((op.matmul.m, op.matmul.n))) == _sides(parameter)
+    return len(parameter.spec.shape) == 1 and op.name.endswith("sum")
+
+
+def _sides(parameter: Parameter) -> tuple[int, ...]:
+    return tuple(sorted(parameter.spec.shape[-2:]))
+
+
+def _module(parameter: Parameter) -> str:
+    return parameter.name.rpartition(".")[0]

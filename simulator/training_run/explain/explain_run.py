@@ -1,0 +1,257 @@
+"""`explain_run`: every number that the prediction of one described run is made of, and its source.
+
+Values only; `shardwright/reports/run_explanation.py` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
+from profiles.hardware.kernels.attention_surface import load_attention_surface
+from profiles.hardware.kernels.gemm_surface import load_surface
+from simulator.training_run.explain.explain_memory import MemoryExplanation, explain_memory
+from simulator.training_run.explain.explain_step import StepLine, step_lines
+from simulator.training_run.explain.predict_runs import unfitted_s
+from simulator.training_run.fit.interval import (
+    Band,
+    memory_interval,
+    memory_regime,
+    shipped_intervals,
+    step_interval,
+    step_regime,
+    widened,
+)
+from simulator.training_run.fit.recalibrate import (
+    Calibration,
+    calibrated,
+    calibrated_interval,
+    is_calibrated,
+)
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.work.layer_work import matmul_type, wide_type
+from simulator.values.prediction import Interval
+
+# A coefficient's weight is the change of the step over that of the coefficient, at this change.
+_NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoefficientUsed:
+    """A coefficient that the step depends on.
+
+    origin   `own`, `of its kind` (none of its own: the value that members are drawn towards),
+             `assumed` (where fits begin) or `calibration`
+    weight   per cent that the step changes by when the coefficient changes by 1 %
+    """
+
+    name: str
+    value: float
+    meaning: str
+    origin: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceUsed:
+    """Where seconds at full speed come from: a surface, a bandwidth, a link, a stack's counts."""
+
+    name: str
+    value: str
+    method: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalUsed:
+    """An interval with the regime whose left-out residuals it is made of."""
+
+    interval: Interval
+    regime: str
+    rows: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExplanation:
+    """lines add up to step.interval.value; memory is None where no file describes the stack, and
+    why_no_memory says so."""
+
+    run: TrainingRun
+    lines: tuple[StepLine, ...]
+    step: IntervalUsed
+    coefficients: tuple[CoefficientUsed, ...]
+    fitted: CoefficientFile
+    fitted_file: str
+    sources: tuple[SourceUsed, ...]
+    memory: MemoryExplanation | None
+    memory_interval: IntervalUsed | None
+    why_no_memory: str = ""
+
+
+def explain_run(
+    run: TrainingRun, shipped: CoefficientFile, calibration: Calibration | None = None
+) -> RunExplanation:
+    """The explanation of a completed run's prediction."""
+    x = features([run])
+    assigned = assign([run])
+    file = calibrated(shipped, calibration)
+    values = assigned.from_file(file)
+    lines = step_lines(x, assigned.of(values))
+    total = float(step_parts(x, assigned.of(values)).total_s[0])
+    weights = {}
+    for i, name in enumerate(assigned.names):
+        nudged = values.copy()
+        nudged[i] *= 1.0 + _NUDGE
+        changed = float(step_parts(x, assigned.of(nudged)).total_s[0])
+        weights[name] = (changed / total - 1.0) / _NUDGE
+    overridden = {} if calibration is None else calibration.values
+    meanings = {kind.name: kind.meaning for kind in KINDS}
+    memory, why = _memory(run)
+    return RunExplanation(
+        run=run,
+        lines=lines,
+        step=_step(run, total, calibration),
+        coefficients=tuple(
+            CoefficientUsed(
+                name=name,
+                value=float(values[i]),
+                meaning=meanings[KINDS[assigned.kinds[i]].name],
+                origin=_origin(name, overridden, shipped),
+                weight=weights[name],
+            )
+            for i, name in enumerate(assigned.names)
+            if weights[name]
+        ),
+        fitted=shipped,
+        fitted_file="/".join(COEFFICIENTS_FILE.parts[-4:]),
+        sources=(*_surfaces(run), *_rates(run)),
+        memory=memory,
+        memory_interval=None
+        if memory is None
+        else _used(
+            memory_interval(run, memory.shown_bytes),
+            memory_regime(run, shipped_intervals().memory),
+            shipped_intervals().memory,
+        ),
+        why_no_memory=why,
+    )
+
+
+def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile) -> str:
+    if name in overridden:
+        return "calibration"
+    if name in shipped.values:
+        return "own"
+    return "of its kind" if f"{name.partition('.')[0]}.*" in shipped.values else "assumed"
+
+
+def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
+    known = shipped_intervals().step
+    regime = step_regime(run, known)
+    if calibration is not None and is_calibrated(run, calibration):
+        found = _used(calibrated_interval(run, time_s, calibration), regime, known)
+        return replace(found, scale=calibration.interval_scale)
+    # What no fitted run had widens it, as in the batch predictions.
+    widen = widened(step_interval(run, time_s), unfitted_s([run], [time_s])[0])
+    return _used(widen, regime, known)
+
+
+def _used(interval: Interval, regime: str, bands: Mapping[str, Band]) -> IntervalUsed:
+    return IntervalUsed(interval=interval, regime=regime, rows=bands[regime].rows)
+
+
+def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:
+    try:
+        return explain_memory(run), ""
+    except ShardwrightError as error:
+        return None, str(error)
+
+
+def _surfaces(run: TrainingRun) -> list[SourceUsed]:
+    surface = load_surface(run.device)
+    found = []
+    for dtype in dict.fromkeys((matmul_type(run), wide_type(run))):
+        table = surface.tables.get(dtype)
+        reason = f"; {surface.reason}" if surface.reason else ""
+        if table is None:
+            value, method = "as bf16's, by the peaks' ratio", "assumed"
+        else:
+            value = f"{table.rows} kernels, ±{table.uncertainty:.0%}"
+            method = surface.method if surface.method == "assumed" else table.method
+        found.append(
+            SourceUsed(
+                name=f"matmuls in {dtype}, measured on {surface.measured_on}",
+                value=value,
+                method=method,
+                source=f"{surface.source} ({surface.date}){reason}",
+            )
+        )
+    stack = load_framework(run.stack)
+    if stack.attention == "unfused":
+        return found
+    attention = load_attention_surface(run.device)
+    older = (
+        "; FlashAttention-2 on devices after Ampere: an A100's, 335 / 225 times as fast (arXiv "
+        "2307.08691, section 4.1)"
+        if stack.attention == "flash-2"
+        else ""
+    )
+    found.append(
+        SourceUsed(
+            name=f"attention, measured on {attention.measured_on}",
+            value=f"{sum(table.rows for table in attention.tables.values())} calls",
+            method=f"{attention.method}; the backward is derived",
+            source=f"{attention.source} ({attention.date}){older}"
+            + (f"; {attention.reason}" if attention.reason else ""),
+        )
+    )
+    return found
+
+
+def _rates(run: TrainingRun) -> list[SourceUsed]:
+    device = get_device(run.device)
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    link = get_link(node_design(run.device).inner_link)
+    rate = link.bandwidth_bytes_per_s
+    network = run.node_network
+    stack = load_framework(run.stack)
+    found = [
+        SourceUsed(
+            name="memory bandwidth",
+            value=f"{bandwidth.value / 1e9:.0f} GB/s",
+            method=bandwidth.method,
+            source=f"{bandwidth.source} ({bandwidth.date})",
+        ),
+        SourceUsed(
+            name=f"link in the node, {link.name}",
+            value=f"{rate.value / 1e9:g} GB/s",
+            method=rate.method,
+            source=f"{rate.source} ({rate.date})",
+        ),
+    ]
+    if run.num_nodes > 1:
+        found.append(
+            SourceUsed(
+                name=f"network, {network.kind}",
+                value=f"{network.bytes_per_s_per_node / 1e9:g} GB/s per node",
+                method="assumed" if network.assumed else "as the run's source says",
+                source=network.source,
+            )
+        )
+    found.append(
+        SourceUsed(
+            name=f"stack {stack.name}: passes, kernels, bytes",
+            value="",
+            method="read off its code",
+            source=f"{stack.source} ({stack.date})",
+        )
+    )
+    return found

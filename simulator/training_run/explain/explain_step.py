@@ -1,0 +1,169 @@
+"""The step time of one described run as a sum of lines: each term's formula, in words and numbers.
+
+The lines are the terms of `step_terms.py` run on symbols (formula_symbol.py) instead of arrays, so
+they add up to the prediction because they are the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from profiles.units import format_time
+from simulator.formula_symbol import Symbol
+from simulator.training_run.step.features import Features
+from simulator.training_run.step.message_stalls import stall_chance
+from simulator.training_run.step.step_term import Array, Coefficients
+from simulator.training_run.step.step_time import step_parts, step_seconds
+
+# What features are called, by the beginning or the end of their names; the first that fits.
+_SECONDS = {
+    "peak": "datasheet peak",
+    "matmul_": "kernels alone",
+    "grouped_": "kernels alone",
+    "attention_": "kernels alone",
+    "state_": "kernels alone",
+    "_inner": "time in the node",
+    "_outer": "time between nodes",
+    "_far": "time at the slowest level beyond",
+    "wide_": "time in bf16 - time in the run's precision",
+    "host_layer_s": "transfers",
+    "head_matmul": "kernels alone",
+    **dict.fromkeys(
+        ("pass_", "cast_", "score_", "head_", "accumulation_s", "optimizer_s", "extra_"),
+        "bytes / bandwidth",
+    ),
+}
+# Those that are counts or shares.
+_COUNTS = {
+    "last_layers": "layers",
+    "layers": "layers",
+    "microbatches": "micro-batches",
+    "vpp": "chunks",
+    "pp": "stages",
+    "nodes": "nodes",
+    "kernels_forward": "kernels forward",
+    "kernels_backward": "kernels backward",
+    "socket_calls": "collectives between sockets",
+    "rings": "ring steps",
+    "tensor_waits": "ranks",
+    "recomputed_": "recomputed share",
+    "cut_peers": "ranks beside",
+    "_steps": "latency steps",
+    "cut_crossings": "crossings",
+    "reduce_ranks": "ring steps",
+    "reduce_buckets": "buckets of 25 MiB",
+    "idle_share": "idle share of the schedule's timeline",
+    "wide_first": "layers in bf16",
+    "wide_last": "layers in bf16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One term of a step.
+
+    part      the field of StepParts that it belongs to
+    time_s    its seconds in the step
+    formula   in words, coefficients by their names;  numbers  the same with numbers
+    """
+
+    part: str
+    name: str
+    time_s: float
+    formula: str
+    numbers: str
+
+
+def step_lines(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
+    """The terms of one run's step that are not 0, and the risk that its messages stall.
+
+    x, c  features and coefficients of the run alone, [1] each
+    """
+    found = step_seconds(
+        cast(Features, _Features(x)),
+        cast(Coefficients, _Values(c)),
+        np.zeros(1, dtype=np.bool_),
+        lambda term: term,
+    )
+    lines = []
+    for term, seconds in found.items():
+        symbol = Symbol.of(seconds)
+        if symbol.value == 0.0:
+            continue
+        lines.append(
+            StepLine(
+                part=term.part,
+                name=term.name,
+                time_s=symbol.value,
+                formula=term.words
+                or "; ".join((symbol.words, *(words for words, _ in symbol.where))),
+                numbers="; ".join((symbol.numbers, *(numbers for _, numbers in symbol.where))),
+            )
+        )
+    return (*lines, *_risk(x, c))
+
+
+def _risk(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
+    """The risk of stalls: the one line that compares two steps."""
+    risk_s = float(step_parts(x, c).stall_s[0])
+    if risk_s == 0.0:
+        return ()
+    calm, troubled = (
+        float(step_parts(x, c, np.full(1, trouble)).total_s[0]) for trouble in (False, True)
+    )
+    short = float(x.over_memory[0]) > 0
+    share = f"{float(stall_chance(x, c)[0]):.0%} of such jobs stall"
+    return (
+        StepLine(
+            part="stall_s",
+            name="risk that messages stall",
+            time_s=risk_s,
+            formula="step with stalls - step without; where 4 of 5 jobs or fewer stall, their "
+            "share of that, counted as 2 steps without at most",
+            numbers=f"{format_time(troubled)} with, {format_time(calm)} without; "
+            + ("all that need more memory than there is stall" if short else share),
+        ),
+    )
+
+
+class _Features:
+    """The features of one run as symbols."""
+
+    def __init__(self, x: Features) -> None:
+        self._x = x
+
+    def __getattr__(self, name: str) -> Symbol:
+        value = float(getattr(self._x, name)[0])
+        words = _words(name, _COUNTS)
+        if words in ("layers", "micro-batches"):
+            return Symbol(value, words, f"{value:g} {words}")
+        if words:
+            return Symbol(value, words)
+        return Symbol(value, _words(name, _SECONDS) or name, format_time(value))
+
+
+def _words(name: str, table: Mapping[str, str]) -> str:
+    fits = (words for part, words in table.items() if name.startswith(part) or name.endswith(part))
+    return next(fits, "")
+
+
+class _Values(Mapping[str, Any]):
+    """The coefficients of one run as symbols."""
+
+    def __init__(self, c: Mapping[str, Array]) -> None:
+        self._c = c
+
+    def __getitem__(self, kind: str) -> Symbol:
+        value = float(self._c[kind][0])
+        unit = next((f" {unit}" for unit in ("us", "ms") if kind.endswith(f"_{unit}")), "")
+        return Symbol(value, kind, f"{value:.4g}{unit}")
+
+    def __iter__(self) -> Any:
+        return iter(self._c)
+
+    def __len__(self) -> int:
+        return len(self._c)

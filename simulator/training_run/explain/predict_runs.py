@@ -1,0 +1,152 @@
+"""Predicting many described runs at once: step time, memory, whether they fit, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.published.run import PublishedRun
+from simulator.training_run.fit.interval import (
+    memory_interval,
+    out_of_memory_probability,
+    step_interval,
+    widened,
+)
+from simulator.training_run.memory.footprint import Footprint, footprint
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.values.prediction import Interval
+
+# Mamba-2's: runs of Nemotron 3 are among those fitted on.
+_MEASURED_RULE = "ssd"
+_PARTS = tuple(StepParts.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """What is predicted of one described run.
+
+    run       the completed run, or None where it is unsupported
+    parts     seconds of each part of the step, by StepParts' names
+    fits      the framework runs it, and memory_left_bytes, what the device has beyond the need, is
+              not negative
+    why_not   why there is no prediction, or ""; why_no_memory  why there is none of the memory
+    """
+
+    id: str
+    run: TrainingRun | None = None
+    step_time_s: Interval | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+    peak_memory_bytes: Interval | None = None
+    fits: bool | None = None
+    memory_left_bytes: float | None = None
+    out_of_memory_probability: float | None = None
+    why_not: str = ""
+    why_no_memory: str = ""
+
+
+def predict_runs(
+    runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
+) -> tuple[RunPrediction, ...]:
+    """A prediction per run, in their order, with the coefficients that the project ships.
+
+    altered  what becomes of a completed run before it is predicted (traced_run.py)
+    """
+    ready: dict[int, TrainingRun] = {}
+    why_not: dict[int, str] = {}
+    for place, asked in enumerate(runs):
+        try:
+            completed = complete_run(asked)
+            ready[place] = completed if altered is None else altered(completed)
+        except ShardwrightError as error:
+            why_not[place] = str(error)
+    try:
+        parts = predicted_parts(tuple(ready.values()))
+    except ShardwrightError:
+        impossible = _impossible(ready)
+        why_not |= impossible
+        ready = {place: run for place, run in ready.items() if place not in impossible}
+        parts = predicted_parts(tuple(ready.values()))
+    totals = parts.total_s.tolist()
+    unfitted = unfitted_s(tuple(ready.values()), totals)
+    found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
+    for row, (place, run) in enumerate(ready.items()):
+        memory, why_no_memory = _memory(run)
+        split = tuple((name, float(getattr(parts, name)[row])) for name in _PARTS)
+        found[place] = RunPrediction(
+            id=run.id,
+            run=run,
+            step_time_s=widened(step_interval(run, totals[row]), unfitted[row]),
+            parts=split,
+            peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
+            why_no_memory=why_no_memory,
+        )
+        if memory is not None:
+            usable = get_device(run.device).usable_bytes
+            found[place] = replace(
+                found[place],
+                fits=not memory.refused and memory.needed_bytes <= usable,
+                memory_left_bytes=usable - memory.needed_bytes,
+                out_of_memory_probability=out_of_memory_probability(
+                    run, memory.needed_bytes, usable
+                ),
+            )
+    return tuple(found)
+
+
+def unfitted_s(runs: Sequence[TrainingRun], totals: Sequence[float]) -> list[float]:
+    """Seconds of each run's step that no fitted run had: what its options change, and recurrences
+    of a kind of which no run was measured."""
+    found = [0.0] * len(runs)
+    asked = [place for place, run in enumerate(runs) if run.as_published() != run]
+    if asked:
+        usual = predicted_parts([runs[place].as_published() for place in asked]).total_s
+        for place, time_s in zip(asked, usual.tolist(), strict=True):
+            found[place] = abs(totals[place] - time_s)
+    for place, run in enumerate(runs):
+        state = run.model.state
+        if state is not None and state.rule != _MEASURED_RULE:
+            found[place] += _state_s(run)
+    return found
+
+
+def _state_s(run: TrainingRun) -> float:
+    """Seconds per step of the recurrences of the busiest stage's layers."""
+    x = features([run])
+    assigned = assign([run])
+    state = assigned.of(assigned.from_file(shipped_coefficients()))["state"]
+    each = state * (x.state_forward + x.state_backward)
+    return float((x.microbatches * x.layers * each)[0])
+
+
+def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
+    """place -> why, of the runs whose step cannot be computed (a tp that does not divide the heads,
+    a schedule that its chunks or micro-batches do not fit): they cost no other run its own."""
+    found = {}
+    for place, run in runs.items():
+        try:
+            features([run])
+        except ShardwrightError as error:
+            found[place] = str(UnsupportedRunError(run.id, str(error)))
+    return found
+
+
+def _memory(run: TrainingRun) -> tuple[Footprint | None, str]:
+    """None, and why, where no memory file describes the run's stack and its sharding, or where the
+    schedule does not take its chunks or micro-batches."""
+    try:
+        return footprint(run), ""
+    except ShardwrightError as error:
+        return None, str(error)
+
+
+def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:
+    """The parts of each run's step with the shipped coefficients."""
+    assigned = assign(runs)
+    values = assigned.from_file(shipped_coefficients())
+    return step_parts(features(runs), assigned.of(values))

@@ -1,0 +1,257 @@
+"""Fitting the coefficients of described runs to measured step times.
+
+Least squares of the logarithm of predicted over measured, each coefficient drawn towards its kind's
+mean and that towards where it starts, in units of the spread that its kind is given (a hierarchical
+prior, as in Gelman and Hill 2007, chapter 12): what the rows do not determine stays where it was.
+Residuals are capped softly (Cauchy's loss): published tables hold mistakes, and runs with trouble
+that no figure of theirs shows, up to a hundred times slower than their like.
+
+Where the network may stall (message_stalls.py), a run counts as the case that it is nearer to: it
+stalled or it did not (a mixture of two, hard assignments). How often it did is fitted afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training_run.fit.stall_odds import fit_hazards
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficients import Assigned
+from simulator.training_run.step.features import Features
+from simulator.training_run.step.message_stalls import may_stall
+from simulator.training_run.step.step_time import step_parts
+
+Array = NDArray[np.float64]
+Claims = NDArray[np.bool_]
+
+# The noise floor of published step times is about 5 % (same configuration measured again: 6 %
+# median, NVIDIA's own tables); residuals are counted in these units.
+_NOISE = 0.05
+# Beyond so many units a residual pulls less and less.
+_CAP = 4.0
+# Step of the finite differences, in the logarithm of a coefficient: the root of what a double
+# resolves, as usual of one-sided differences.
+_NUDGE = 1.5e-8
+# The search ends when a step gains less than this share of the sum of squares.
+_GAIN = 1e-7
+_MOST_STEPS = 200
+# Which case a run is nearer to is asked before the first fit and once more after it.
+_ROUNDS = 2
+# Logarithm of the ratio of two cases that noise does not confuse.
+_APART = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """values  [coefficients] in the order of `Assigned.names`; family_values in that of
+    `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
+    fitted on, each in the case (stalled or not) that it is nearer to, nan without any."""
+
+    values: Array
+    family_values: Array
+    kind_values: dict[str, float]
+    residual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """What each coefficient, then each family, is drawn towards: its parent's place among
+    [coefficients, families, kinds], and how far it may lie from it. The variance that a kind allows
+    its members is halved between the family and the member, so that it is the same with a family
+    and without."""
+
+    parents: NDArray[np.intp]
+    spreads: Array
+
+    @classmethod
+    def of(cls, assigned: Assigned) -> _Tree:
+        count, families = len(assigned.names), len(assigned.family_names)
+        kinds = np.asarray((*assigned.kinds, *assigned.family_kinds), dtype=np.intp)
+        family = np.asarray((*assigned.families, *[-1] * families), dtype=np.intp)
+        halved = np.where((family >= 0) | (np.arange(kinds.size) >= count), 0.5**0.5, 1.0)
+        return cls(
+            parents=np.where(family >= 0, count + family, count + families + kinds),
+            spreads=halved * np.asarray([kind.spread for kind in KINDS])[kinds],
+        )
+
+
+def fit_coefficients(
+    x: Features,
+    assigned: Assigned,
+    measured_s: Array,
+    *,
+    weights: Array,
+    start: Array | None = None,
+    prior: Array | None = None,
+) -> Fitted:
+    """The coefficients under which predicted step times come nearest to the measured ones.
+
+    weights  [runs] of each run's squared residual, 0 leaves it out
+    start    [coefficients] where the search begins;  prior  [coefficients] instead of the kinds'
+    """
+    count, family_count = len(assigned.names), len(assigned.family_names)
+    tree = _Tree.of(assigned)
+    kind_start = np.log(np.asarray([kind.start for kind in KINDS]))
+    kind_spread = np.asarray([kind.spread for kind in KINDS])
+    used = np.flatnonzero(weights > 0)
+    rows = x.rows(used)
+    index = {kind: found[used] for kind, found in assigned.index.items()}
+    target = np.log(measured_s[used])
+    root = np.sqrt(weights[used])
+    given = None if prior is None else np.log(prior)
+    below = count + family_count
+    cases = _Cases(rows, index, target)
+    begin = np.log(assigned.starts() if start is None else start)
+    theta = np.concatenate([begin, kind_start[list(assigned.family_kinds)], kind_start])
+    low, high = _bounds(assigned)
+    for _ in range(_ROUNDS):
+        trouble = cases.nearer(np.exp(theta[:count]))
+
+        def residuals(theta: Array, trouble: Claims = trouble) -> Array:
+            miss = cases.miss(np.exp(theta[:count]), trouble) / _NOISE
+            # Cauchy's loss by hand, so that the prior stays quadratic.
+            soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
+            own = (theta[:below] - theta[tree.parents]) / tree.spreads
+            if given is not None:
+                own[:count] = (theta[:count] - given) / tree.spreads[:count]
+            of_kind = (theta[below:] - kind_start) / kind_spread
+            return np.concatenate([root * soft, own, of_kind])
+
+        def slopes(theta: Array, trouble: Claims = trouble) -> Array:
+            """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction
+            per kind gives every column."""
+            values = np.exp(theta[:count])
+            base = cases.miss(values, trouble)
+            miss = base / _NOISE
+            soft = np.abs(_CAP * np.sqrt(np.log1p((miss / _CAP) ** 2)))
+            # d soft / d miss, 1 where both vanish.
+            bend = np.divide(
+                np.abs(miss),
+                soft * (1 + (miss / _CAP) ** 2),
+                out=np.ones_like(miss),
+                where=soft > 0,
+            )
+            found = np.zeros((used.size + theta.size, theta.size))
+            line = np.arange(used.size)
+            for kind, i in index.items():
+                slope = (cases.miss(values, trouble, kind) - base) / _NUDGE / _NOISE
+                found[line, i] = root * bend * slope
+            own = np.arange(below)
+            found[used.size + own, own] = 1 / tree.spreads
+            held = own if given is None else own[count:]
+            found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
+            kinds = np.arange(len(KINDS))
+            found[used.size + below + kinds, below + kinds] = 1 / kind_spread
+            return found
+
+        theta = _descend(residuals, slopes, theta, low, high)
+        if not cases.any:
+            break
+    values = np.exp(theta[:count])
+    trouble = cases.nearer(values)
+    miss = cases.miss(values, trouble)
+    if prior is None:
+        troubled, told = np.zeros((2, len(measured_s)), dtype=np.bool_)
+        troubled[used], told[used] = trouble, cases.apart(values)
+        values = fit_hazards(x, assigned, values, troubled, told)
+    return Fitted(
+        values=values,
+        family_values=np.exp(theta[count:below]),
+        kind_values={kind.name: float(np.exp(theta[below + i])) for i, kind in enumerate(KINDS)},
+        residual=float(np.abs(np.expm1(miss)).mean()) if used.size else math.nan,
+    )
+
+
+def _bounds(assigned: Assigned) -> tuple[Array, Array]:
+    """[coefficients, families, kinds] logarithms between which each must lie, as physics has it."""
+    kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds, *range(len(KINDS)))]
+    low = np.asarray([math.log(kind.least) if kind.least else -np.inf for kind in kinds])
+    return low, np.log(np.asarray([kind.most for kind in kinds]))
+
+
+def _descend(
+    residuals: Callable[[Array], Array],
+    slopes: Callable[[Array], Array],
+    theta: Array,
+    low: Array,
+    high: Array,
+) -> Array:
+    """Where the sum of squared residuals is least between bounds, from `theta` downwards:
+    Levenberg-Marquardt with the damping of Madsen, Nielsen and Tingleff (Methods for Non-Linear
+    Least Squares Problems, DTU 2004, algorithm 3.16), steps cut off at the bounds and what lies
+    at one and points outwards left out. The prior has a term in every direction, so the normal
+    equations are well posed; on them a step takes a twentieth of scipy's bounded least_squares,
+    which decomposes the Jacobian (46 s a fit against 2, 2026-11-22)."""
+    theta = np.clip(theta, low, high)
+    missed = residuals(theta)
+    cost = float(missed @ missed)
+    damping, growth = 1e-3, 2.0
+    jacobian = slopes(theta)
+    normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+    for _ in range(_MOST_STEPS):
+        scale = damping * np.diag(normal)
+        held = ((theta <= low) & (downhill < 0)) | ((theta >= high) & (downhill > 0))
+        free = np.flatnonzero(~held)
+        step = np.zeros(theta.size)
+        step[free] = np.linalg.solve(
+            normal[np.ix_(free, free)] + np.diag(scale[free]), downhill[free]
+        )
+        step = np.clip(theta + step, low, high) - theta
+        tried = residuals(theta + step)
+        gain = cost - float(tried @ tried)
+        if gain > 0:
+            expected = float(2 * step @ downhill - step @ normal @ step)
+            damping *= max(1 / 3, 1 - (2 * gain / expected - 1) ** 3) if expected > 0 else 1.0
+            growth = 2.0
+            theta, missed, cost = theta + step, tried, cost - gain
+            if gain < _GAIN * cost:
+                break
+            jacobian = slopes(theta)
+            normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+        else:
+            damping, growth = damping * growth, growth * 2
+            if growth > 2.0**40:
+                break
+    return theta
+
+
+class _Cases:
+    """Runs with and without trouble of the network.
+
+    rows, index  the runs fitted on and which coefficients they take;  target  log of their times
+    """
+
+    def __init__(self, rows: Features, index: dict[str, NDArray[np.intp]], target: Array) -> None:
+        self.rows, self.index, self.target = rows, index, target
+        self.possible = may_stall(rows)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a run that trouble would slow down."""
+        return bool(self.possible.any())
+
+    def miss(self, values: Array, trouble: Claims, nudged: str = "") -> Array:
+        """[rows] log of predicted over measured, all coefficients of one kind a little larger."""
+        c = {kind: values[i] for kind, i in self.index.items()}
+        if nudged:
+            c[nudged] = c[nudged] * math.exp(_NUDGE)
+        return np.asarray(np.log(step_parts(self.rows, c, trouble).total_s) - self.target)
+
+    def nearer(self, values: Array) -> Claims:
+        """[rows] whether the case with trouble is the nearer."""
+        with_it, without = self._both(values)
+        return np.asarray(np.abs(with_it) < np.abs(without))
+
+    def apart(self, values: Array) -> Claims:
+        """[rows] whether the cases are so far apart that the time tells which it was."""
+        with_it, without = self._both(values)
+        return np.asarray(with_it - without > _APART)
+
+    def _both(self, values: Array) -> tuple[Array, Array]:
+        possible = self.possible
+        return self.miss(values, possible), self.miss(values, np.zeros_like(possible))

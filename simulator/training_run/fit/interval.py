@@ -1,0 +1,240 @@
+"""90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
+
+Bands are those of a regime (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
+4.5): runs of one software, device and size of machine, since what was not predicted of a cluster
+(its network, above all) grows with it. A size with few rows takes the band of all sizes. Where
+there are few rows of a software on a device, a run is as strange as those of a source that nobody
+saw, and takes the band of whole sources left out (`group_band`). The regimes of a peak are those
+of `memory_regimes_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+
+from profiles.document import read_document
+from simulator.training_run.framework.framework import load_framework, memory_of
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_owner import software_of
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
+from simulator.values.prediction import Interval
+
+INTERVALS_SCHEMA = "shardwright/run-intervals@1"
+INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
+# A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
+FEWEST = 15
+_EVERY, UNSEEN = "*", "unseen"
+# Share of the residuals beyond each end of a band.
+_TAIL = 0.05
+# How far the seconds may be off that nothing fitted tells of: levels beyond the network, host
+# memory, compression, local steps, layers in bf16, uneven experts and the recurrences of states:
+# half of them, assumed. The optimizer in host memory was within 13 % of what was measured
+# (host_offload.py), Mamba-2 layers within about 20 %; of the others nothing was.
+UNFITTED_UNCERTAINTY = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Measured over predicted: 5 % of left-out rows lie below `low`, 5 % above `high`."""
+
+    low: float
+    high: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalFile:
+    """profiles/data/calibration/run_intervals.toml: bands by regime."""
+
+    source: str
+    method: str
+    date: str
+    step: Mapping[str, Band] = field(default_factory=dict)
+    memory: Mapping[str, Band] = field(default_factory=dict)
+
+
+@functools.cache
+def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
+    """The bands that the project ships."""
+    return read_document(path, IntervalFile, schema=INTERVALS_SCHEMA)
+
+
+def regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes that a run belongs to, the narrowest first."""
+    nodes, software = run.num_nodes, _software(run)
+    size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
+    return (
+        f"{software}, {run.device}, {size}",
+        _pair(run),
+        f"{software}, {size}",
+        software,
+        run.device,
+        _EVERY,
+    )
+
+
+def _pair(run: TrainingRun) -> str:
+    return f"{_software(run)}, {run.device}"
+
+
+def _software(run: TrainingRun) -> str:
+    """The framework, or the one whose coefficients it takes where that has such layouts too."""
+    own, lender = load_framework(run.stack), load_framework(software_of(run))
+    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel}
+    return lender.name if lender.rules.runs(degrees, run.zero_stage) else own.name
+
+
+def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes of a run's step time, the narrowest first.
+
+    Where hosts wait for messages between stages, runs with and without stages between nodes are
+    regimes of their own: some of the former take many times as long (message_stalls.py).
+    """
+    names = regimes_of(run)
+    if not load_framework(run.stack).blocking_messages:
+        return names
+    with_stages = run.pp > 1 and run.num_nodes > 1
+    word = "stages between nodes" if with_stages else "no stages between nodes"
+    return (f"{names[0]}, {word}", *names)
+
+
+def step_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's step time takes."""
+    names = step_regimes_of(run) if _pair(run) in known else (UNSEEN, _EVERY)
+    return next(name for name in names if name in known)
+
+
+def step_interval(
+    run: TrainingRun, time_s: float, known: Mapping[str, Band] | None = None
+) -> Interval:
+    """The interval of a predicted step time, of the shipped bands, or of others where there are
+    any."""
+    if not known:
+        known = shipped_intervals().step
+    return _applied(known, (step_regime(run, known),), time_s)
+
+
+def widened(found: Interval, unfitted_s: float) -> Interval:
+    """The interval of a step, half of the seconds that no fitted run had wider on either side."""
+    off_s = UNFITTED_UNCERTAINTY * abs(unfitted_s)
+    low = max(found.low - off_s, min(found.low, 0.5 * found.value))
+    return Interval(value=found.value, low=low, high=found.high + off_s)
+
+
+def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes of a run's memory, the narrowest first: what was not predicted of a peak goes
+    with what the stack keeps (its name, the precision, adapters), with collectives that
+    hold tensors back (tensor parallelism and its reach) and with what is in flight.
+
+    Raises what memory_of raises.
+    """
+    stack = memory_of(run).name
+    low = run.precision in LOW_PRECISIONS
+    kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
+    reach = "in a node" if run.tp <= run.node_devices else "across nodes"
+    tensor = f"tp {reach}" if run.tp > 1 else "no tp"
+    depth = "pipeline" if run.pp > 1 else "no pipeline"
+    return (
+        f"{stack}, {kind}, {tensor}, {depth}",
+        f"{stack}, {kind}, {tensor}",
+        f"{stack}, {kind}",
+        stack,
+        _EVERY,
+    )
+
+
+def memory_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
+    """The regime whose band a run's peak takes."""
+    return next(name for name in memory_regimes_of(run) if name in known)
+
+
+def memory_interval(
+    run: TrainingRun, peak_bytes: float, known: Mapping[str, Band] | None = None
+) -> Interval:
+    """The interval of a predicted peak, of the shipped bands, or of others where there are any."""
+    if not known:
+        known = shipped_intervals().memory
+    return _applied(known, memory_regimes_of(run), peak_bytes)
+
+
+def memory_margin(run: TrainingRun, risk: float) -> float:
+    """The ratio of a run's peak to its prediction that is exceeded with probability `risk`.
+
+    Ratios are taken as log-normal, with the band's two ends as their 5 % and 95 % quantiles.
+    """
+    return math.exp(_ratios(run).inv_cdf(1.0 - risk))
+
+
+def out_of_memory_probability(run: TrainingRun, peak_bytes: float, capacity_bytes: float) -> float:
+    """The probability that a run of this predicted peak needs more than `capacity_bytes`."""
+    return 1.0 - _ratios(run).cdf(math.log(capacity_bytes / peak_bytes))
+
+
+def _ratios(run: TrainingRun) -> NormalDist:
+    """The logarithm of measured over predicted peaks of runs like this."""
+    return _ratios_in(memory_regimes_of(run))
+
+
+@functools.cache
+def _ratios_in(regimes: tuple[str, ...]) -> NormalDist:
+    known = shipped_intervals().memory
+    band = next(known[name] for name in regimes if name in known)
+    low, high = math.log(band.low), math.log(band.high)
+    return NormalDist((low + high) / 2, (high - low) / (2 * NormalDist().inv_cdf(1.0 - _TAIL)))
+
+
+def _applied(bands: Mapping[str, Band], names: Sequence[str], value: float) -> Interval:
+    band = next(bands[name] for name in names if name in bands)
+    return Interval(value=value, low=value * min(1.0, band.low), high=value * max(1.0, band.high))
+
+
+def band_of(ratios: Sequence[float]) -> Band:
+    """The band of measured over predicted ratios, each end with the finite-sample rank of split
+    conformal prediction (ceil(0.95 (n + 1)) of n; Lei et al., JASA 113(523), 2018, section 2)."""
+    ordered = sorted(ratios)
+    count = len(ordered)
+    rank = min(count, math.ceil(0.95 * (count + 1)))
+    return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
+
+
+def group_band(ratios: Mapping[str, Sequence[float]]) -> Band:
+    """The band of measured over predicted ratios in groups of their own kind, for a member of a new
+    group: the quantiles of a distribution in which each group weighs the same, however many ratios
+    it has, and the new group's own weight, 1 / (groups + 1), lies half beyond either end ("pooling
+    CDFs", Dunn, Wasserman and Ramdas, JASA 118(544), 2023, section 3.1).
+
+    >>> group_band({"a": [1.0] * 90, "b": [2.0]})
+    Band(low=1.0, high=2.0, rows=91)
+    """
+    weighed = sorted((ratio, 1 / len(found)) for found in ratios.values() for ratio in found)
+    return Band(
+        low=_from_outside(weighed, len(ratios)),
+        high=_from_outside(weighed[::-1], len(ratios)),
+        rows=len(weighed),
+    )
+
+
+def _from_outside(weighed: Sequence[tuple[float, float]], groups: int) -> float:
+    """The first ratio with which more than the tail has been passed."""
+    tail = max(0.0, _TAIL * (groups + 1) - 0.5)
+    passed = 0.0
+    for ratio, weight in weighed:
+        passed += weight
+        if passed > tail * (1 + 1e-9) + 1e-12:
+            return ratio
+    return weighed[-1][0]
+
+
+def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
+    """The band of every regime with enough rows, and of all."""
+    return {
+        name: band_of(found)
+        for name, found in sorted(ratios.items())
+        if len(found) >= FEWEST or name in (_EVERY, UNSEEN)
+    }

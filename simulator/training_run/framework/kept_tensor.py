@@ -1,0 +1,145 @@
+"""`KeptTensor`: what a framework keeps in memory, and the moments of a step that may peak."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from profiles.errors import InputError, UnknownNameError
+from simulator.training_run.framework.tensor_width import WIDTHS
+
+PARTS = (
+    "",
+    "input",
+    "norm",
+    "attention",
+    "attention-again",
+    "core",
+    "mlp",
+    "mlp-again",
+    "routing",
+    "experts",
+    "shared",
+)
+CONDITIONS = (
+    "gated",
+    "plain",
+    "latent",
+    "context-parallel",
+    "tensor-parallel",
+    "host-ahead",
+    "data-parallel",
+    "several-micro-batches",
+    "unsharded-states",
+    "sharded-parameters",
+    "fp8",
+    "no-fp8",
+    "eager",
+    "compiled",
+    "alternate",
+    "trained-weights",
+    "dense-layers-here",
+    "expert-layers-here",
+    "later-rank",
+)
+"""Facts of a run, or of one of its pipeline ranks (framework/run_conditions.py)."""
+SPLITS = ("tp", "sequence", "none")
+PLACES = ("layer", "head", "embedding", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTensor:
+    """A tensor that stays in memory.
+
+    part    of a layer, which says what recomputation frees it: `input` is the layer's own input,
+            `core` the attention itself, `-again` what keeping every second matmul leaves out
+    width   elements per token, or of a whole weight (framework/tensor_width.py)
+    bytes   per element;  count  tensors of this kind
+    split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`
+    only    conditions that must all hold
+    most    of the width `parameters`: at most so many elements (a bucket's size); 0 for no limit
+
+    Raises UnknownNameError for a name that is none of these, InputError for a negative size.
+    """
+
+    name: str
+    width: str
+    bytes: float = 2.0
+    count: float = 1.0
+    part: str = ""
+    split: str = "tp"
+    only: tuple[str, ...] = ()
+    most: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name("part", self.part, PARTS, self.name)
+        check_name("split", self.split, SPLITS, self.name)
+        check_name("width", self.width, WIDTHS, self.name)
+        for condition in self.only:
+            check_name("condition", condition, CONDITIONS, self.name)
+        if self.most and self.width != "parameters":
+            raise InputError(f"{self.name}: `most` limits the width parameters, not {self.width}")
+        if self.most < 0.0:
+            raise InputError(f"{self.name}: most {self.most:g} must be 0 (no limit) or more")
+        if self.bytes < 0.0 or self.count < 0.0:
+            raise InputError(
+                f"{self.name}: bytes {self.bytes:g} and count {self.count:g} must be 0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LingeringTensor:
+    """Freed tensors whose blocks the allocator may not hand out again yet.
+
+    A tensor that a collective on another stream reads is free for the host at once, for the device
+    only when that stream has passed it (torch, Tensor.record_stream). A host that runs ahead so
+    takes new blocks for each, until the device's queue of launches is full. Such blocks count as
+    reserved, not as allocated (c10/cuda/CUDACachingAllocator.cpp, `free`), and an allocator in need
+    waits for them.
+
+    width, bytes, split, only   as a KeptTensor's
+    each   per layer and micro-batch in flight;  most  at most so many on a rank
+    """
+
+    name: str
+    width: str
+    each: float
+    most: float
+    bytes: float = 2.0
+    split: str = "none"
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.each < 0.0 or self.most < 0.0:
+            raise InputError(
+                f"{self.name}: each {self.each:g} and most {self.most:g} must be 0 or more"
+            )
+        self.one()
+
+    def one(self) -> KeptTensor:
+        """One of them; raises what KeptTensor raises."""
+        return KeptTensor(
+            name=self.name, width=self.width, bytes=self.bytes, split=self.split, only=self.only
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A moment of a step that may be the peak: what is there besides the kept activations.
+
+    where   `layer` (backward of a layer), `head` (rank of the loss), `embedding` (rank of the
+            tokens) or `step` (the optimizer runs and no activation is kept)
+    """
+
+    name: str
+    where: str
+    tensors: tuple[KeptTensor, ...]
+
+    def __post_init__(self) -> None:
+        check_name("place", self.where, PLACES, self.name)
+
+
+def check_name(what: str, value: str, names: Collection[str], where: str) -> None:
+    """Raises UnknownNameError unless `value` is one of `names`."""
+    if value not in names:
+        raise UnknownNameError(what, value, names, where=where)

@@ -1,0 +1,37 @@
+"""Conditions on which a stack keeps a tensor: facts of a run; those of one pipeline rank are in
+stage_share.py."""
+
+from __future__ import annotations
+
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.host_lead import shipped_host_lead
+from simulator.training_run.run.training_run import TrainingRun
+
+LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
+# A scale for every 32 or 16 elements, not one per tensor.
+BLOCK_SCALED = ("mxfp8", "nvfp4")
+
+
+def run_conditions(run: TrainingRun) -> frozenset[str]:
+    """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
+    `host-ahead` says what most runs of such a layout do (framework/host_lead.py)."""
+    low = run.precision in LOW_PRECISIONS
+    held = {
+        "gated": run.model.gated,
+        "plain": not run.model.gated,
+        "latent": run.model.latent is not None,
+        "context-parallel": run.cp > 1,
+        "tensor-parallel": run.tp > 1,
+        "host-ahead": shipped_host_lead().share_of(run) > 0.5,
+        "data-parallel": run.dp * run.cp > 1,
+        "several-micro-batches": run.num_microbatches > 1,
+        "unsharded-states": run.zero_stage == 0,
+        "sharded-parameters": run.zero_stage >= 3,
+        "fp8": low,
+        "no-fp8": not low,
+        "eager": bool(load_framework(run.stack).compiled_name),
+        "compiled": not load_framework(run.stack).compiled_name,
+        "alternate": run.recompute == "alternate",
+        "trained-weights": not run.lora,
+    }
+    return frozenset(name for name, holds in held.items() if holds)

@@ -1,0 +1,94 @@
+"""The messages of a run as features: of a layer, between stages, and once per step."""
+
+from __future__ import annotations
+
+from simulator.collectives import NOTHING
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.messages.far_seconds import FarCut, far_cut
+from simulator.training_run.messages.rank_group import (
+    context_group,
+    expert_group,
+    stage_stride,
+    tensor_group,
+)
+from simulator.training_run.messages.run_links import Links, moved, sent, steps
+from simulator.training_run.messages.step_messages import data_messages, worker_messages
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.layer_work import element_bytes
+
+
+def cuts_cross_nodes(run: TrainingRun) -> bool:
+    """Whether a send between stages leaves its node."""
+    if run.axis_order == AXIS_ORDERS[0]:
+        return run.num_devices // run.pp >= run.node_devices or run.num_devices > run.node_devices
+    return run.node_devices % (stage_stride(run) * run.pp) != 0
+
+
+def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
+    """The features of a run that messages make, by their names in `Features`."""
+    h, width = run.model.hidden_size, element_bytes(run)
+    boundary = run.tokens * h * width
+    tensor = NOTHING
+    if run.tp > 1:
+        # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
+        # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
+        # reduce do not speed up.
+        operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
+        for operation in operations:
+            each = moved(operation, boundary, tensor_group(run), links)
+            tensor += each * run.model.blocks_per_layer
+    expert = NOTHING
+    if run.expert_parallel > 1 and run.model.num_experts:
+        share = run.model.num_expert_layers / run.model.num_layers
+        # The fullest rank is sent more than the others, and all wait for it.
+        routed = run.tokens * run.model.expert_width * width * run.model.top_k
+        routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
+        expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
+    context = NOTHING
+    if run.cp > 1:
+        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp
+        context = moved("all_gather", kv * run.cp, context_group(run), links)
+    cut, far = NOTHING, FarCut()
+    crosses = run.pp > 1 and cuts_cross_nodes(run)
+    if run.pp > 1:
+        share = run.tp if run.sequence_parallel or stack.splits_sends else 1
+        cut = sent(boundary / share, links, crosses_nodes=crosses)
+        far = far_cut(run, boundary / share, run.far_levels)
+    gather, reduce = data_messages(run, stack, links)
+    sync = worker_messages(run, stack, links)
+    tensor_steps, reduce_steps, gather_steps = steps(tensor), steps(reduce), steps(gather)
+    return {
+        "socket_calls": 2.0 if run.tp > max(1, links.node_devices // 2) else 0.0,
+        "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
+        "tensor_inner": tensor.inner_s,
+        "tensor_outer": tensor.outer_s,
+        "tensor_inner_steps": tensor_steps[0],
+        "tensor_outer_steps": tensor_steps[1],
+        "tensor_far": tensor.far_s + tensor.far_latency_s,
+        "expert_inner": expert.inner_s + expert.inner_latency_s,
+        "expert_outer": expert.outer_s + expert.outer_latency_s,
+        "expert_far": expert.far_s + expert.far_latency_s,
+        "context_inner": context.inner_s + context.inner_latency_s,
+        "context_outer": context.outer_s + context.outer_latency_s,
+        "context_far": context.far_s + context.far_latency_s,
+        "cut_inner": cut.inner_s,
+        "cut_outer": cut.outer_s,
+        "cut_steps": float(run.pp > 1),
+        "cut_peers": float(run.tp * crosses),
+        "cut_far": far.bytes_s,
+        "cut_far_latency": far.latency_s,
+        "cut_crossings": float(far.crossings),
+        "gather_inner": gather.inner_s,
+        "gather_outer": gather.outer_s,
+        "gather_steps": sum(gather_steps),
+        "gather_far": gather.far_s + gather.far_latency_s,
+        "reduce_ranks": float(run.sharing_ranks - 1) if run.zero_stage < 3 else 0.0,
+        "reduce_inner": reduce.inner_s,
+        "reduce_outer": reduce.outer_s,
+        "reduce_steps": sum(reduce_steps),
+        "reduce_far": reduce.far_s + reduce.far_latency_s,
+        "sync_inner": sync.inner_s + sync.inner_latency_s,
+        "sync_outer": sync.outer_s + sync.outer_latency_s,
+        "sync_far": sync.far_s + sync.far_latency_s,
+    }

@@ -1,0 +1,156 @@
+"""The links of a run, level by level, and one collective over them where its ranks lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
+from profiles.hardware.catalogue.node_network import NodeNetwork
+from profiles.hardware.kernels.collective_curve import ScaledCurves, curves_on
+from simulator.collectives import (
+    NOTHING,
+    CollectiveTime,
+    Hop,
+    collective,
+    direct_share,
+    message_share,
+)
+from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.torus import torus_share
+from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.training_run import TrainingRun
+
+# Latencies are counted in steps of InfiniBand's (profiles/data/links/ib-ndr.toml): a link of twice
+# its latency takes two steps for one.
+STEP_S = 12e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What joins the devices of a run.
+
+    inner_*       of a device's link inside a node: bandwidth x efficiency, latency of a message,
+                  neighbours that share its cables (0 behind a switch), axes of a torus of them
+    curve         what was measured of collectives inside a node, or None
+    torus         chips per axis of a node that is a torus, () for none
+    outer         the network that leaves a node;  far  the levels beyond it
+    """
+
+    node_devices: int
+    inner_bytes_per_s: float
+    inner_latency_s: float
+    outer: NodeNetwork
+    far: tuple[FarLevel, ...] = ()
+    direct_peers: int = 0
+    torus_axes: int = 0
+    curve: ScaledCurves | None = None
+    torus: tuple[int, ...] = ()
+
+    @property
+    def outer_bytes_per_s(self) -> float:
+        """One device's share of what leaves its node, as collectives reach it."""
+        return self.outer.bytes_per_s_per_node * self.outer.efficiency / self.node_devices
+
+    @property
+    def outer_message_bytes_per_s(self) -> float:
+        """The same as one message alone reaches it."""
+        reached = self.outer.bytes_per_s_per_node * self.outer.message_efficiency
+        return reached / self.node_devices
+
+
+def links_of(run: TrainingRun) -> Links:
+    """The links of a run: measured curves or rate and efficiency inside a node, rate and efficiency
+    of the network between nodes."""
+    device = get_device(run.device)
+    inner = get_link(node_design(run.device).inner_link)
+    rate = run.inner_bytes_per_s or inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    measured = not (run.torus or run.inner_bytes_per_s)
+    return Links(
+        node_devices=run.node_devices,
+        inner_bytes_per_s=rate,
+        inner_latency_s=inner.latency_s.value,
+        outer=run.node_network,
+        far=run.far_levels,
+        direct_peers=inner.direct_peers if measured else 0,
+        torus_axes=inner.torus_axes if measured else 0,
+        curve=curves_on(device.name, inner.name, rate, inner.latency_s.value) if measured else None,
+        torus=run.torus,
+    )
+
+
+def hops_of(group: RankGroup, links: Links) -> tuple[Hop, ...]:
+    """The levels that a group spans, inner first. Every device of a part belongs to such a group
+    and all communicate at once: each has its even share of the cards."""
+    ranks = group.ranks
+    inside = group.within(links.node_devices)
+    hops = []
+    if inside > 1:
+        rate = links.inner_bytes_per_s * direct_share(inside, links.direct_peers)
+        hops.append(
+            Hop(
+                members=inside,
+                inside=1,
+                rate_bytes_per_s=rate * (torus_share(group, links.torus) if links.torus else 1.0),
+                message_bytes_per_s=links.inner_bytes_per_s
+                * message_share(links.direct_peers, links.torus_axes),
+                latency_s=links.inner_latency_s,
+                torus_axes=links.torus_axes,
+                curve=links.curve,
+                loaded=links.node_devices,
+            )
+        )
+    if ranks == inside:
+        return tuple(hops)
+    parts = [max(inside, group.within(level.part_devices)) for level in links.far]
+    above = [*parts, ranks]
+    hops.append(
+        Hop(
+            members=above[0] // inside,
+            inside=inside,
+            rate_bytes_per_s=links.outer_bytes_per_s * inside,
+            message_bytes_per_s=links.outer_message_bytes_per_s,
+            latency_s=links.outer.latency_s,
+            level=1,
+        )
+    )
+    for place, level in enumerate(links.far):
+        if parts[place] < ranks:
+            rate = level.bytes_per_s_per_device
+            hops.append(
+                Hop(
+                    members=above[place + 1] // parts[place],
+                    inside=parts[place],
+                    rate_bytes_per_s=rate * parts[place],
+                    message_bytes_per_s=rate,
+                    latency_s=level.latency_s,
+                    level=2 + place,
+                )
+            )
+    return tuple(hops)
+
+
+def moved(operation: str, size_bytes: float, group: RankGroup, links: Links) -> CollectiveTime:
+    """One collective of a group of a run; of an all-to-all `size_bytes` is what a rank sends."""
+    if group.ranks < 2:
+        return NOTHING
+    return collective(operation, size_bytes, hops_of(group, links))
+
+
+def sent(size_bytes: float, links: Links, *, crosses_nodes: bool) -> CollectiveTime:
+    """One message from a device to another, in its node or in the next one."""
+    apart = links.node_devices if crosses_nodes else 1
+    near = Links(
+        node_devices=links.node_devices if crosses_nodes else 2,
+        inner_bytes_per_s=links.inner_bytes_per_s,
+        inner_latency_s=links.inner_latency_s,
+        outer=links.outer,
+        direct_peers=links.direct_peers,
+        torus_axes=links.torus_axes,
+        curve=links.curve,
+    )
+    return collective("send", size_bytes, hops_of(RankGroup(((2, apart),)), near))
+
+
+def steps(found: CollectiveTime) -> tuple[float, float]:
+    """Latencies inside nodes and between them, in steps of `STEP_S`."""
+    return found.inner_latency_s / STEP_S, found.outer_latency_s / STEP_S

@@ -1,0 +1,119 @@
+"""What data parallelism sends: gradients and weights, compressed or not, and workers' averages."""
+
+from __future__ import annotations
+
+from simulator.collectives import NOTHING, CollectiveTime
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.messages.gradient_exchange import (
+    GradientMessage,
+    compressed,
+    expert_sides,
+    gradient_bytes,
+    outer_pass_bytes,
+    shared_sides,
+)
+from simulator.training_run.messages.rank_group import (
+    RankGroup,
+    data_group,
+    expert_replicas,
+    worker_group,
+)
+from simulator.training_run.messages.run_links import Links, moved
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.layer_work import element_bytes, vocabulary_share
+from simulator.training_run.work.rank_parameters import (
+    expert_ranks,
+    layer_parameters,
+    rank_parameters,
+)
+from simulator.training_run.work.stage_layers import stage_layers
+
+
+def data_messages(
+    run: TrainingRun, stack: Framework, links: Links
+) -> tuple[CollectiveTime, CollectiveTime]:
+    """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step.
+
+    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and
+    3 shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3
+    for the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage
+    3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
+    Its ZeRO 1 sums whole gradients and hands out what each rank updated.
+    """
+    group = data_group(run)
+    if group.ranks < 2 or run.lora:
+        return NOTHING, NOTHING
+    weight = element_bytes(run) if run.precision == "fp32" else stack.sent_weight_bytes
+    gradient = gradient_bytes(run, stack.summed_gradient_bytes)
+    gathers, reduces = _per_micro_batch(run, stack)
+    once = NOTHING
+    if gathers or reduces:
+        layer = layer_parameters(run)
+        gather = moved("all_gather", layer * weight, group, links)
+        reduce = moved("reduce_scatter", layer * gradient, group, links)
+        once = gather * gathers + reduce * reduces
+    if reduces:
+        return once, NOTHING
+    shared, experts = rank_parameters(run, stack)
+    reduce = NOTHING
+    replicas = expert_replicas(run)
+    if run.compression:
+        for message, ranks in _compressed(run, stack):
+            reduce += moved(message.operation, message.size_bytes, ranks, links)
+    for count, ranks in ((shared, group), (experts, replicas)):
+        weights = count * weight
+        if not run.compression:
+            sharded = run.zero_stage >= (2 if stack.own_executor else 1)
+            operation = "reduce_scatter" if sharded else "all_reduce"
+            reduce += moved(operation, count * gradient, ranks, links)
+        if run.zero_stage >= 1 and not gathers:
+            reduce += moved("all_gather", weights, ranks, links)
+    return once, reduce
+
+
+def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
+    """How often a layer is gathered, and its gradients reduced, per micro-batch."""
+    if not stack.own_executor:
+        return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)
+    if run.pp > 1:
+        return (1.0 if run.zero_stage == 3 else 0.0), 0.0
+    return {2: (1.0, 1.0), 3: (2.0, 1.0)}.get(run.zero_stage, (0.0, 0.0))
+
+
+def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:
+    """The compressed gradients' messages: of what all replicas have alike, and of experts."""
+    shared, experts = rank_parameters(run, stack)
+    full, _ = stage_layers(run)
+    tables = vocabulary_share(run, stack) + run.model.hidden_size
+    found = []
+    for count, sides, ranks in (
+        (shared, full * shared_sides(run) + tables, data_group(run)),
+        (experts, full * expert_sides(run, expert_ranks(run)), expert_replicas(run)),
+    ):
+        if count and ranks.ranks > 1:
+            found.append((compressed(run, count, sides, ranks.ranks), ranks))
+    return found
+
+
+def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> CollectiveTime:
+    """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
+    worker averages its share with the other workers' and the worker gathers them."""
+    if run.local_workers < 2 or run.lora:
+        return NOTHING
+    size = 4.0 * sum(rank_parameters(run, stack))
+    across, inside = worker_group(run), data_group(run)
+    share = size / run.sharing_ranks
+    found = moved("all_reduce", share, across, links)
+    if run.zero_stage < 3:
+        found += moved("all_gather", size, inside, links)
+    return found * (1.0 / run.local_steps)
+
+
+def extra_pass_bytes(run: TrainingRun, stack: Framework) -> float:
+    """Bytes that compression and the outer optimizer of local steps stream, per step."""
+    if run.local_workers < 2 and not run.compression:
+        return 0.0
+    moved = outer_pass_bytes(run, sum(rank_parameters(run, stack)))
+    if run.compression and run.zero_stage < 3 and not run.lora:
+        moved += sum(message.pass_bytes for message, _ in _compressed(run, stack))
+    return moved

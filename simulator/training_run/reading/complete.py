@@ -1,0 +1,300 @@
+"""`complete_run`: a published run with every question answered, the assumed answers named.
+
+What a source does not say is answered by general rules, never by the row, the table or the name
+(well-known models' public figures aside), and each such answer stands in `TrainingRun.defaults`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.node_network import NodeNetwork
+from profiles.published.known_models import known_model
+from profiles.published.recipes import fill_from_recipe
+from profiles.published.run import PublishedRun
+from simulator.training_run.framework.framework import framework_of, load_framework
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.reading.complete_layout import Layout, complete_layout, node_devices_of
+from simulator.training_run.reading.complete_model import complete_model
+from simulator.training_run.reading.complete_options import with_run_options
+from simulator.training_run.reading.complete_words import (
+    PRECISIONS,
+    precision_of,
+    recompute_of,
+    schedule_of,
+    vpp_of,
+)
+from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.unsupported import UnsupportedRunError
+
+__all__ = ["UnsupportedRunError", "complete_run", "device_of"]
+
+# GPUs of the years in which Megatron-LM was still what megatron-2021 describes.
+_OLD_DEVICES = ("v100", "a100")
+_USUAL_SEQ_LEN = 2048
+
+
+def complete_run(run: PublishedRun) -> TrainingRun:
+    """The run as a prediction needs it.
+
+    Raises UnsupportedRunError with the reason where the source says too little (no device, no
+    number of devices, no global batch, no model that can be told), contradicts itself, or describes
+    what is not modelled.
+    """
+    if run.faults:
+        raise UnsupportedRunError(run.id, "; ".join(run.faults))
+    said: list[str] = []
+    device = device_of(run)
+    stack = _stack(run, device, said)
+    known = known_model(run.model)
+    if known is not None:
+        run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
+    seq_len = _seq_len(run, said)
+    global_batch = _global_batch(run, seq_len, said)
+    layout = complete_layout(
+        run, device=device, stack=stack, global_batch=global_batch, seq_len=seq_len, said=said
+    )
+    model = complete_model(run, seq_len=seq_len, tp=layout.tp, pp=layout.pp, stack=stack, said=said)
+    lora = run.family == "lora"
+    zero_stage = _zero_stage(run, stack, layout.pp, said)
+    vpp = vpp_of(run, layout.pp, model.num_layers, stack, said)
+    node_devices = node_devices_of(run, device, layout.num_devices, said)
+    completed = TrainingRun(
+        id=run.id,
+        model=model,
+        device=device.name,
+        num_devices=layout.num_devices,
+        node_devices=node_devices,
+        network=_network(run, device, node_devices),
+        dp=layout.dp,
+        tp=layout.tp,
+        pp=layout.pp,
+        vpp=vpp,
+        cp=layout.cp,
+        expert_parallel=_expert_parallel(run, layout, model.num_experts, said),
+        sequence_parallel=_sequence_parallel(run, layout.tp, stack, said),
+        zero_stage=zero_stage,
+        recompute=recompute_of(run, stack, said),
+        micro_batch=_micro_batch(run, layout, vpp, device, zero_stage, stack, global_batch, said),
+        global_batch=global_batch,
+        seq_len=seq_len,
+        precision=_precision(run, device, stack, said),
+        schedule=schedule_of(run, layout.pp, vpp, said),
+        stack=stack,
+        lora=lora,
+    )
+    completed = with_run_options(run, completed, said)
+    _check(run, completed, device)
+    return _with_defaults(completed, said)
+
+
+def _network(run: PublishedRun, device: Device, node_devices: int) -> NodeNetwork:
+    try:
+        return network_of(run.inter_node_link, device.name, node_devices)
+    except (InputError, UnknownNameError) as error:
+        raise UnsupportedRunError(run.id, f"inter_node_link: {error}") from error
+
+
+def device_of(run: PublishedRun) -> Device:
+    """The run's device in the catalogue, by name or alias, else without the memory size at its end
+    (`NVIDIA B200-180GB` is a b200). Raises UnsupportedRunError."""
+    if not run.device or run.device.lower() in ("nan", "none", "unknown"):
+        raise UnsupportedRunError(run.id, "no device is given")
+    name = run.device.strip().lower().replace("_", "-").replace(" ", "-")
+    tried = [name, name.removeprefix("nvidia-").removeprefix("google-").removeprefix("amd-")]
+    tried += [short for n in tried if (short := _without_memory(n)) != n]
+    for candidate in tried:
+        try:
+            return get_device(candidate)
+        except UnknownNameError:
+            continue
+    try:
+        return get_device(run.device)
+    except UnknownNameError as error:
+        raise UnsupportedRunError(run.id, str(error)) from error
+
+
+def _without_memory(name: str) -> str:
+    head, _, last = name.rpartition("-")
+    return head if last.endswith("gb") and last[:-2].isdigit() else name
+
+
+def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
+    stack = framework_of(run.framework) if run.framework else ""
+    old = device.name.startswith(_OLD_DEVICES)
+    if stack == "megatron-core" and old and not re.search(r"\d", run.framework):
+        # One name for ten years of code: without a version the device dates it.
+        stack = ""
+    if stack == "megatron-deepspeed" and not old and "megatron" not in run.framework.lower():
+        # DeepSpeed by itself shards models of others, with the kernels of their day.
+        said.append(f"stack torch-fsdp for {run.framework!r} on {device.name}")
+        return "torch-fsdp"
+    if stack:
+        return _compiled(run, stack, said)
+    on_gpus = "megatron-2021" if old else "megatron-core"
+    if old and run.zero_stage and not run.framework:
+        # ZeRO in that generation means DeepSpeed.
+        on_gpus = "megatron-deepspeed"
+    stack = "maxtext" if device.type == "tpu" else on_gpus
+    said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
+    return stack
+
+
+def _compiled(run: PublishedRun, stack: str, said: list[str]) -> str:
+    """The stack, or the compiled one where a precision below 16 bits leans on the compiler."""
+    compiled = load_framework(stack).compiled_name
+    if not compiled or PRECISIONS.get(run.precision.strip().lower()) not in LOW_PRECISIONS:
+        return stack
+    said.append(f"torch.compile, which fuses the casts of {run.precision}")
+    return compiled
+
+
+def _seq_len(run: PublishedRun, said: list[str]) -> int:
+    if run.seq_len is not None:
+        return run.seq_len
+    known = known_model(run.model)
+    if known is not None and known.seq_len:
+        said.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
+        return known.seq_len
+    said.append(f"sequence length {_USUAL_SEQ_LEN}")
+    return _USUAL_SEQ_LEN
+
+
+def _global_batch(run: PublishedRun, seq_len: int, said: list[str]) -> int:
+    if run.global_batch is not None:
+        return run.global_batch
+    known = known_model(run.model)
+    if known is None or not known.global_batch:
+        raise UnsupportedRunError(run.id, "no global batch is given")
+    # Recipes hold the tokens of a step, not its sequences, when the sequence length changes.
+    batch = max(1, round(known.global_batch * known.seq_len / seq_len))
+    said.append(f"global batch {batch} ({known.name}, {known.source})")
+    return batch
+
+
+def _zero_stage(run: PublishedRun, stack: str, pp: int, said: list[str]) -> int:
+    stage = run.zero_stage
+    if stage is None:
+        stage = load_framework(stack).usual_zero_stage
+        said.append(f"ZeRO stage {stage}")
+    if pp > 1 and stage > 1 and load_framework(stack).gathered_in_pipelines:
+        said.append(f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work")
+        return 1
+    return stage
+
+
+def _expert_parallel(run: PublishedRun, layout: Layout, experts: int, said: list[str]) -> int:
+    if not experts:
+        return 1
+    if run.ep is None:
+        if layout.dp * layout.tp > 1:
+            said.append("experts not spread over ranks (ep 1)")
+        return 1
+    ranks = layout.dp * layout.tp * layout.cp
+    ep = math.gcd(run.ep, ranks, experts)
+    if ep != run.ep:
+        said.append(
+            f"ep {ep}: {run.ep} as printed does not divide the {ranks} ranks of a stage and "
+            f"{experts} experts"
+        )
+    return ep
+
+
+def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) -> bool:
+    """Silent: on where Megatron's successors shard by default, off in stacks from before
+    Korthikanti et al. (arXiv 2205.05198, May 2022) and where there is nothing to shard."""
+    if tp == 1:
+        return False
+    if run.sequence_parallel is not None:
+        return run.sequence_parallel
+    on = load_framework(stack).usual_sequence_parallel
+    said.append(f"sequence parallelism {'on' if on else 'off'}")
+    return on
+
+
+def _micro_batch(
+    run: PublishedRun,
+    layout: Layout,
+    vpp: int,
+    device: Device,
+    zero_stage: int,
+    stack: str,
+    global_batch: int,
+    said: list[str],
+) -> int:
+    per_rank = max(1, global_batch // layout.dp)
+    if run.micro_batch is not None:
+        if run.micro_batch > per_rank:
+            said.append(
+                f"micro-batch {per_rank}: {run.micro_batch} as printed is more than the "
+                f"{per_rank} sequences that each of dp={layout.dp} ranks has"
+            )
+        return min(run.micro_batch, per_rank)
+    whole = layout.pp == 1 and (device.type == "tpu" or zero_stage == 3)
+    micro_batch = per_rank if whole else 1
+    if layout.pp > 1 and load_framework(stack).microbatch_per_stage:
+        micro_batch = max(1, per_rank // (layout.pp * vpp))
+    said.append(f"micro-batch {micro_batch}")
+    return micro_batch
+
+
+def _precision(run: PublishedRun, device: Device, stack: str, said: list[str]) -> str:
+    precision = precision_of(run, device.name, stack, said)
+    try:
+        device.peak(precision)
+    except InputError as error:
+        raise UnsupportedRunError(run.id, str(error)) from error
+    return precision
+
+
+def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
+    """Raises UnsupportedRunError for what cannot be run at all."""
+    heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
+    if heads % done.tp:
+        raise UnsupportedRunError(run.id, f"tp={done.tp} does not divide {heads} attention heads")
+    if heads % kv_heads:
+        raise UnsupportedRunError(
+            run.id, f"{kv_heads} heads of keys and values do not divide {heads} of queries"
+        )
+    if run.dp is run.tp is run.pp is None and device.type != "tpu" and done.zero_stage < 3:
+        # Without a layout the rules above say plain data parallelism: only for what it can hold.
+        bytes_per_parameter = 2 if done.lora else 6
+        need = bytes_per_parameter * done.model.parameters
+        if need > device.memory_bytes.value:
+            raise UnsupportedRunError(
+                run.id,
+                f"no layout is given, and data parallelism alone cannot be it: weights"
+                f"{'' if done.lora else ' and gradients'} of {need / 2**30:.0f} GiB on a device of "
+                f"{device.memory_bytes.value / 2**30:.0f} GiB",
+            )
+    if (
+        done.global_batch % (done.dp * done.micro_batch)
+        and math.ceil(done.global_batch / (done.dp * done.micro_batch)) == 1
+    ):
+        raise UnsupportedRunError(
+            run.id,
+            f"a global batch of {done.global_batch} does not fill dp={done.dp} ranks of "
+            f"micro-batch {done.micro_batch}",
+        )
+
+
+def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
+    if done.model.num_layers < done.pp:
+        said.append(f"pp={done.pp} stages for {done.model.num_layers} layers: some hold none")
+    if done.num_nodes > 1:
+        network = done.node_network
+        if network.assumed:
+            said.append(f"{network.words} ({network.source})")
+    rest = done.global_batch % (done.dp * done.micro_batch)
+    if rest:
+        said.append(
+            f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
+            f"{done.dp * done.micro_batch} sequences"
+        )
+    return replace(done, defaults=tuple(said))

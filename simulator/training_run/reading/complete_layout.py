@@ -1,0 +1,141 @@
+"""`complete_layout`: the degrees of a published run, and the devices that its inner link joins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.catalog import node_design
+from profiles.hardware.catalogue.device import Device
+from profiles.published.run import PublishedRun
+from simulator.training_run.run.unsupported import UnsupportedRunError
+
+# Sequences of at least this many tokens are split over devices rather than the weights: from here
+# on recipes use context parallelism (MaxText and Megatron-Core long-context guides).
+_LONG_SEQUENCE = 32768
+_USUAL_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees whose product is `num_devices`."""
+
+    num_devices: int
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+
+
+def complete_layout(
+    run: PublishedRun,
+    *,
+    device: Device,
+    stack: str,
+    global_batch: int,
+    seq_len: int,
+    said: list[str],
+) -> Layout:
+    """The degrees, in which tp, pp and cp are believed before dp; raises UnsupportedRunError.
+
+    Silent degrees are 1 and dp is what is left, with two exceptions. Where dp is given and tp and
+    pp are not, the rest is model parallelism: tensor-parallel inside a node, then pipeline stages
+    (Narayanan et al., arXiv 2104.04473, section 5.4.1, "takeaway 1"). Where the compiler shards
+    (TPUs) and no degree is given, no more data-parallel ranks than sequences are taken, the rest is
+    tensor parallelism, or context parallelism for sequences of 32768 tokens and more.
+    """
+    tp, pp, cp = run.tp, run.pp, run.cp
+    devices = run.num_devices
+    if devices is None:
+        if run.dp is None:
+            raise UnsupportedRunError(run.id, "no number of devices is given")
+        devices = run.dp * (tp or 1) * (pp or 1) * (cp or 1)
+        said.append(f"{devices} devices, the product of the degrees")
+    if run.dp is not None and tp is None and pp is None and devices > run.dp * (cp or 1):
+        tp, pp = _model_parallel(run, devices, run.dp * (cp or 1), said)
+    elif tp is pp is run.dp is cp is None and device.type == "tpu":
+        tp, cp = _sharded(devices, global_batch, seq_len, said)
+    silent = [
+        f"{name} 1"
+        for name, value in (("tp", tp), ("pp", pp), ("cp", cp))
+        if value is None and devices > 1
+    ]
+    if silent:
+        said.append(", ".join(silent))
+    tp, pp, cp = tp or 1, pp or 1, cp or 1
+    dp, rest = divmod(devices, tp * pp * cp)
+    if rest or dp == 0:
+        raise UnsupportedRunError(
+            run.id, f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices"
+        )
+    if run.dp is None:
+        said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp}))")
+    elif run.dp != dp:
+        why = "which counts the ranks of cp" if run.dp == dp * cp else "as printed contradicts it"
+        said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp})); {run.dp} {why}")
+    if dp > global_batch:
+        raise UnsupportedRunError(
+            run.id,
+            f"dp={dp} ranks for {global_batch} sequences per step"
+            + ("; the source gives no layout" if run.tp is run.pp is run.dp is None else ""),
+        )
+    return Layout(num_devices=devices, dp=dp, tp=tp, pp=pp, cp=cp)
+
+
+def _model_parallel(
+    run: PublishedRun, devices: int, data_ranks: int, said: list[str]
+) -> tuple[int, int]:
+    size, rest = divmod(devices, data_ranks)
+    if rest:
+        raise UnsupportedRunError(run.id, f"dp={run.dp} does not divide {devices} devices")
+    tp = math.gcd(size, run.devices_per_node or _USUAL_NODE)
+    if run.num_heads is not None:
+        tp = math.gcd(tp, run.num_heads)
+    said.append(
+        f"tp {tp} and pp {size // tp} (of a model-parallel size of {size}, first inside a node)"
+    )
+    return tp, size // tp
+
+
+def _sharded(
+    devices: int, global_batch: int, seq_len: int, said: list[str]
+) -> tuple[int, int | None]:
+    split = devices // math.gcd(devices, global_batch)
+    if split == 1:
+        return 1, None
+    if seq_len >= _LONG_SEQUENCE:
+        said.append(f"cp {split}: {devices} devices share {global_batch} long sequences")
+        return 1, split
+    said.append(f"tp {split}: {devices} devices share {global_batch} sequences")
+    return split, None
+
+
+def node_devices_of(run: PublishedRun, device: Device, num_devices: int, said: list[str]) -> int:
+    """Devices that the inner link joins.
+
+    A row's devices per node, else the usual node. For racks and pods, where hosts share one inner
+    link, the most whole hosts that a rack holds and that divide the run evenly, as the catalogue's
+    clusters do; a TPU run whose link is a data-centre network has at least two slices.
+    """
+    design = node_design(device.name)
+    if device.type != "tpu" and not design.host_devices:
+        if run.devices_per_node is not None:
+            return run.devices_per_node
+        said.append(f"nodes of {design.devices} devices")
+        return design.devices
+    if device.type == "tpu":
+        slices = -(-num_devices // design.devices)
+        if "dcn" in run.inter_node_link.lower():
+            slices = max(2, slices)
+        while num_devices % slices:
+            slices += 1
+        size = num_devices // slices
+        said.append(f"{slices} slice{'s' if slices > 1 else ''} of {size} devices")
+        return size
+    host = design.host_devices
+    most = min(num_devices, max(design.devices, run.devices_per_node or 0))
+    even = [n for n in range(most - most % host, most // 2, -host) if n and num_devices % n == 0]
+    size = even[0] if even else most
+    if size != run.devices_per_node and num_devices > size:
+        said.append(f"{size} devices of each rack, so that all racks have as many")
+    return size

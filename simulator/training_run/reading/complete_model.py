@@ -1,0 +1,265 @@
+"""`complete_model`: the transformer of a published run, every missing figure taken by a rule.
+
+A row's own figures win; then those of a well-known model of that name (profiles/data/published/
+known_models.toml); then the rules below. Each figure that the row does not give is said in words.
+
+Rules and where they come from: heads of 128 (GPT-3, arXiv 2005.14165, table 2.1, and Llama 3, arXiv
+2407.21783, table 3); a feed-forward of 4 h, or of 8/3 h rounded up to 256 where gated (Shazeer,
+arXiv 2002.05202, section 3; LLaMA, arXiv 2302.13971, section 2.2); vocabularies of 50257 (GPT-2)
+and 32000 (LLaMA); what GPT keeps besides its matrices: biases, learned positions and one table of
+embeddings (GPT-2 and Megatron-LM's defaults; Narayanan et al., arXiv 2104.04473, eq. 2).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from profiles.errors import InputError
+from profiles.model.figures.transformer import Transformer
+from profiles.published.known_models import KnownModel, known_model
+from profiles.published.run import PublishedRun
+from simulator.training_run.reading.complete_options import with_model_options
+from simulator.training_run.run.unsupported import UnsupportedRunError
+
+_GPT_VOCABULARY = 50257
+_LLAMA_VOCABULARY = 32000
+_USUAL_HEAD = 128
+# Widths whose published heads are not those nearest to 128: BigScience's 200B trials, printed as
+# NHIDDEN=14400, NHEADS=96 (github.com/bigscience-workshop/bigscience 053adaf,
+# train/tr11-176B-ml/chronicles-prequel.md), read 2026-11-21.
+_HEADS_OF_WIDTH = {14400: 96}
+_SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bBtTmM])(?![a-zA-Z0-9])")
+_WITHOUT_MTP = re.compile(r"\b(w/o|without|no)[\s_-]?mtp\b", re.I)
+_GATED_NAME = re.compile(
+    r"llama|mistral|mixtral|qwen|gemma|deepseek|kimi|palm|phi|yi-|baichuan", re.I
+)
+
+
+def complete_model(
+    run: PublishedRun, *, seq_len: int, tp: int, pp: int, stack: str, said: list[str]
+) -> Transformer:
+    """The run's transformer; what was assumed is added to `said`.
+
+    seq_len, tp, pp, stack are the run's completed answers: positions are learned for as many tokens
+    as a sequence has, heads must divide among `tp` ranks and layers among `pp` stages.
+
+    Raises UnsupportedRunError where the row and the name say too little or contradict each other.
+    """
+    known = known_model(run.model)
+    if known is not None and known.unsupported:
+        raise UnsupportedRunError(run.id, f"{known.name}: {known.unsupported}")
+    try:
+        if known is not None and known.figures is not None:
+            model = _of_known(run, known, known.figures, seq_len, stack, said)
+        else:
+            model = _of_rules(run, seq_len, tp, pp, stack, said)
+        return with_model_options(run, model)
+    except UnsupportedRunError:
+        raise
+    except InputError as error:
+        raise UnsupportedRunError(run.id, str(error)) from error
+
+
+def parameters_in_name(name: str) -> float | None:
+    """The parameter count that a model's name prints, or None.
+
+    >>> parameters_in_name("GPT 181B")
+    181000000000.0
+    """
+    found = _SIZE.findall(name)
+    if not found:
+        return None
+    number, letter = found[-1]
+    return float(number) * {"m": 1e6, "b": 1e9, "t": 1e12}[letter.lower()]
+
+
+def _of_known(
+    run: PublishedRun,
+    known: KnownModel,
+    figures: Transformer,
+    seq_len: int,
+    stack: str,
+    said: list[str],
+) -> Transformer:
+    figures = _predicting(run, known, figures, stack, said)
+    given = {
+        "num_layers": run.num_layers,
+        "hidden_size": run.hidden_size,
+        "ffn_size": run.ffn_size,
+        "num_heads": run.num_heads,
+        "num_kv_heads": run.num_kv_heads,
+        "head_size": run.head_dim,
+        "vocab_size": run.vocab_size,
+        "gated": run.gated_mlp,
+        "tied_embeddings": run.tied_embeddings,
+        "num_experts": run.num_experts,
+        "top_k": run.top_k,
+        "expert_size": run.moe_ffn_size,
+        "num_shared_experts": run.num_shared_experts,
+        "first_dense_layers": run.first_dense_layers,
+    }
+    if figures.latent is not None:
+        # Latent attention has head sizes of its own; a row's one head size cannot replace them.
+        given["head_size"] = None
+    if figures.num_experts and not figures.first_dense_layers and not run.first_dense_layers:
+        # Configurations print the width of a dense layer even where no layer is dense.
+        given["ffn_size"] = None
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    model = replace(figures, **told)
+    if model.learned_positions:
+        model = replace(model, learned_positions=max(seq_len, 1))
+    silent = [
+        f"{name} {getattr(figures, name)}"
+        for name in given
+        if name not in told and getattr(figures, name) not in (0, False)
+    ]
+    if figures.latent is not None:
+        silent.append("latent attention")
+    if figures.state is not None:
+        silent.append(f"{figures.state_layers} layers with a state ({figures.state.rule})")
+    if figures.window_layers and run.sliding_window is None:
+        silent.append(f"windows of {figures.window} keys in {figures.window_layers} layers")
+    if figures.biases:
+        silent.append("biases")
+    if model.learned_positions:
+        silent.append(f"{model.learned_positions} learned positions")
+    if silent:
+        said.append(f"{', '.join(silent)} ({known.name}, {known.source})")
+    if known.note:
+        said.append(f"{known.name}: {known.note}")
+    return model
+
+
+def _predicting(
+    run: PublishedRun, known: KnownModel, figures: Transformer, stack: str, said: list[str]
+) -> Transformer:
+    """The figures with as many tokens predicted ahead as the run's framework does: Megatron-Bridge
+    takes the count of the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
+    unless the row's name says that there is none; others leave it out by default (MaxText,
+    configs/base.yml, mtp_num_layers: 0)."""
+    if not figures.predicted_ahead or run.mtp_layers is not None:
+        return figures
+    count = figures.predicted_ahead
+    if not stack.startswith("megatron-bridge") or _WITHOUT_MTP.search(run.model):
+        figures = replace(figures, predicted_ahead=0)
+    if not _WITHOUT_MTP.search(run.model):
+        words = "" if figures.predicted_ahead else "not "
+        said.append(f"multi-token prediction {words}trained ({known.name} has {count})")
+    return figures
+
+
+def _of_rules(
+    run: PublishedRun, seq_len: int, tp: int, pp: int, stack: str, said: list[str]
+) -> Transformer:
+    if run.hidden_size is None:
+        raise UnsupportedRunError(
+            run.id, f"no hidden size is given and {run.model!r} is not a known model"
+        )
+    hidden = run.hidden_size
+    gated = _gated(run, said)
+    # MaxText's own blocks have neither biases nor learned positions (MaxText configs/base.yml).
+    gpt = not gated and stack != "maxtext"
+    ffn = run.ffn_size
+    expert_size = run.moe_ffn_size or 0
+    all_experts = bool(run.num_experts) and not run.first_dense_layers
+    if all_experts:
+        ffn = 0
+    elif ffn is None:
+        ffn = 256 * -(-(8 * hidden // 3) // 256) if gated else 4 * hidden
+        said.append(f"feed-forward {ffn} ({'8/3 of' if gated else '4 times'} the hidden size)")
+    heads = run.num_heads or _heads(run, hidden, tp, said)
+    if run.head_dim is None and hidden % heads:
+        raise UnsupportedRunError(
+            run.id, f"{heads} heads do not divide the hidden size {hidden}; give head_dim"
+        )
+    vocabulary = run.vocab_size
+    if vocabulary is None:
+        vocabulary = _GPT_VOCABULARY if gpt else _LLAMA_VOCABULARY
+        said.append(f"vocabulary {vocabulary} ({'GPT-2' if gpt else 'LLaMA'}'s, before padding)")
+    tied = run.tied_embeddings
+    if tied is None:
+        tied = gpt
+        said.append("tied embeddings" if tied else "embeddings not tied")
+    if gpt:
+        said.append(f"biases and {seq_len} learned positions, as GPT's")
+    if run.num_experts and not (run.top_k and expert_size):
+        raise UnsupportedRunError(
+            run.id, f"{run.num_experts} experts, but no top_k or no width of an expert is given"
+        )
+    if run.num_kv_heads is None:
+        said.append(f"{heads} key-value heads (as many as heads)")
+    model = Transformer(
+        num_layers=run.num_layers or 1,
+        hidden_size=hidden,
+        ffn_size=ffn or 0,
+        num_heads=heads,
+        num_kv_heads=run.num_kv_heads or heads,
+        head_size=run.head_dim or hidden // heads,
+        vocab_size=vocabulary,
+        gated=gated,
+        tied_embeddings=tied,
+        num_experts=run.num_experts or 0,
+        top_k=run.top_k or 0,
+        expert_size=expert_size,
+        num_shared_experts=run.num_shared_experts or 0,
+        first_dense_layers=run.first_dense_layers or 0,
+        learned_positions=seq_len if gpt else 0,
+        biases=gpt,
+    )
+    return model if run.num_layers else _with_layers(run, model, pp, said)
+
+
+def _gated(run: PublishedRun, said: list[str]) -> bool:
+    if run.gated_mlp is not None:
+        return run.gated_mlp
+    if run.num_experts:
+        gated = True
+    elif run.ffn_size is not None and run.hidden_size is not None:
+        gated = run.ffn_size != 4 * run.hidden_size
+    else:
+        gated = bool(_GATED_NAME.search(run.model))
+    said.append("gated feed-forward" if gated else "feed-forward not gated")
+    return gated
+
+
+def _heads(run: PublishedRun, hidden: int, tp: int, said: list[str]) -> int:
+    """The heads published for this width, else as many as come nearest to 128 wide, divide the
+    hidden size and divide among tp."""
+    counts = [n for n in range(tp, hidden // 16 + 1, tp) if hidden % n == 0]
+    published = _HEADS_OF_WIDTH.get(hidden)
+    if published in counts:
+        said.append(f"{published} heads of {hidden // published} (published for this width)")
+        return published
+    if not counts:
+        raise UnsupportedRunError(
+            run.id, f"no number of heads divides both tp={tp} and the hidden size {hidden}"
+        )
+    heads = min(counts, key=lambda n: (abs(hidden // n - _USUAL_HEAD), n))
+    said.append(f"{heads} heads of {hidden // heads} (nearest to {_USUAL_HEAD} that tp divides)")
+    return heads
+
+
+def _with_layers(run: PublishedRun, model: Transformer, pp: int, said: list[str]) -> Transformer:
+    """The model with as many layers as its name's parameter count needs, a multiple of pp."""
+    wanted = parameters_in_name(run.model)
+    if wanted is None:
+        raise UnsupportedRunError(
+            run.id, f"no layers are given and {run.model!r} is neither known nor a parameter count"
+        )
+    layer = replace(model, num_layers=model.first_dense_layers + 2).parameters
+    layer -= replace(model, num_layers=model.first_dense_layers + 1).parameters
+    base = replace(model, num_layers=model.first_dense_layers + 1).parameters
+    layers = (wanted - base) / layer + model.first_dense_layers + 1
+    if layers < 1:
+        raise UnsupportedRunError(
+            run.id,
+            f"{run.model!r} names fewer parameters than its embeddings and one layer have",
+        )
+    count = max(1, round(layers / pp)) * pp
+    said.append(
+        f"{count} layers ({wanted / 1e9:g} billion parameters in the name need {layers:.1f}; "
+        f"a multiple of pp={pp})"
+    )
+    return replace(model, num_layers=count)

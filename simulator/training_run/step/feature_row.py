@@ -1,0 +1,136 @@
+"""The features of one run from the seconds of its layers."""
+
+from __future__ import annotations
+
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.run_conditions import BLOCK_SCALED
+from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
+from simulator.training_run.messages.message_row import message_row
+from simulator.training_run.messages.run_links import links_of
+from simulator.training_run.messages.step_messages import extra_pass_bytes
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.blocked_host import blocked_host
+from simulator.training_run.step.idle_share import idle_share
+from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
+from simulator.training_run.work.rank_parameters import (
+    layer_parameters,
+    rank_parameters,
+    updated_parameters,
+)
+from simulator.training_run.work.stage_layers import (
+    predicting_layers,
+    recomputed_shares,
+    stage_layers,
+)
+from simulator.training_run.work.work_seconds import WorkSeconds
+
+
+def feature_row(
+    run: TrainingRun,
+    stack: Framework,
+    works: tuple[LayerWork, ...],
+    seconds: tuple[WorkSeconds, ...],
+    *,
+    fits: bool,
+    timelines: bool = True,
+) -> dict[str, float]:
+    """The features of a run by name, but those of `wide_layers.py`.
+
+    works, seconds  of a dense layer, of one with experts, of the head
+    fits            the run is known to fit its devices
+    timelines       simulate schedules that have no closed form
+    """
+    model = run.model
+    expert_share = model.num_expert_layers / model.num_layers
+    bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
+
+    def mixed(dense: float, expert: float) -> float:
+        return dense * (1 - expert_share) + expert * expert_share
+
+    dense, expert, head = seconds
+    dense_work, expert_work, head_load = works
+    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
+    ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
+    full, last = stage_layers(run)
+    again = recomputed_shares(run, stack)
+    heads = 1.0 + model.predicted_ahead
+    blocks = 0.5 * model.blocks_per_layer
+    links = links_of(run)
+    row = {
+        "microbatches": float(run.num_microbatches),
+        "pp": float(run.pp),
+        "vpp": float(run.vpp),
+        "dp": float(run.dp),
+        "devices": float(run.num_devices),
+        "nodes": float(run.num_nodes),
+        "layers": full,
+        "last_layers": last,
+        "all_layers": float(model.num_layers + predicting_layers(run)),
+        "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
+        "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
+        "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
+        "peak_backward": mixed(getattr(dense, ideal), getattr(expert, ideal)),
+        "grouped_forward": expert_share * expert.grouped_forward_s,
+        "grouped_backward": expert_share * expert.grouped_backward_s,
+        "attention_forward": dense.attention_forward_s,
+        "attention_backward": dense.attention_backward_s,
+        "state_forward": dense.state_forward_s,
+        "state_backward": dense.state_backward_s,
+        "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
+        / bandwidth,
+        "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+        / bandwidth,
+        "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
+        / bandwidth,
+        "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
+        / bandwidth,
+        "score_forward": dense_work.score_bytes / bandwidth,
+        "kernels_forward": mixed(
+            blocks * stack.kernels_forward,
+            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1),
+        ),
+        "kernels_backward": mixed(
+            blocks * stack.kernels_backward,
+            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2),
+        ),
+        "recomputed_matmul": again[0],
+        "recomputed_attention": again[1],
+        "recomputed_pass": again[2],
+        "head_matmul": heads * (head.matmul_forward_s + getattr(head, backward)),
+        "head_peak": heads * (head.peak_forward_s + getattr(head, ideal)),
+        "head_pass": heads
+        * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
+        / bandwidth,
+    }
+    row |= message_row(run, stack, links)
+    updated = updated_parameters(run, stack)
+    row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    if run.optimizer_offload and not run.lora:
+        row["optimizer_s"] = 0.0
+        row["host_step_s"] = optimizer_host_s(run, stack, updated)
+    else:
+        row["host_step_s"] = 0.0
+    row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
+    row["overlaps_host"] = float(stack.overlaps_host)
+    row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
+    layer_gradients = 0.0 if run.lora else layer_parameters(run)
+    row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
+    table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
+    row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
+    row["idle_share"] = idle_share(run, row) if timelines else 0.0
+    held = sum(rank_parameters(run, stack))
+    row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
+    return row
+
+
+def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, products: int) -> float:
+    """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
+    both of an expert's matmuls are launched for every local expert (`Framework.expert_kernels`),
+    `products` times each; those with a scale per block cast and reorder two operands."""
+    each = stack.expert_kernels
+    if run.precision in BLOCK_SCALED:
+        each += 2 * stack.block_scale_kernels
+    return 2 * dense + 2 * products * each * run.model.num_experts / max(1, run.expert_parallel)

@@ -1,0 +1,226 @@
+"""The physical quantities of described runs that a step time is made of, as arrays over the runs.
+
+Nothing here is fitted: seconds at the surfaces' and datasheets' speeds, bytes, kernels and counts.
+`step_time.py` puts them together with the coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.feature_row import feature_row
+from simulator.training_run.work.layer_work import (
+    LayerWork,
+    head_work,
+    layer_work,
+)
+from simulator.training_run.work.wide_layers import precisions, wide_layers_row
+from simulator.training_run.work.work_seconds import work_seconds
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """[runs] each; per layer and micro-batch where not said otherwise.
+
+    layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
+    matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
+                          datasheet's peak
+    state_*               seconds of the recurrence of states, with its bytes
+    cast_*                bytes of casts to fewer bits, likewise
+    pass_*, score_*       bytes over the device's bandwidth, in seconds
+    kernels_*             launched by the host
+    socket_calls          tensor-parallel collectives between processes of both sockets, forward
+    tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
+    recomputed_*          share of the forward's matmuls, attention and passes that the backward
+                          does again
+    head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
+                          at the datasheet's peak, head_accumulation of adding the gradients of
+                          their weights to the sums
+    tensor_*              collectives of tensor parallelism; forward ones, backward as many;
+    expert_*              all-to-alls of experts, forward (backward as many)
+    context_*             of context parallelism, forward (backward twice)
+    cut_*                 one send between stages, one direction; cut_peers are the tensor-parallel
+                          ranks that send side by side to another node
+    gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
+    reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
+                          ring steps of one such exchange
+    sync_*                exchanging weights between the workers of local steps, per step
+    *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
+    *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
+                          cut_far_latency of a send, cut_crossings cuts between its parts
+    wide_*                of a layer, what bf16 takes beyond the run's lower precision;
+                          wide_first, wide_last so many layers of the first and the last stage
+    host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
+                          there, down and up; overlaps_host  1 where both go on beside computing
+    overlaps_experts      1 where the experts' all-to-alls do
+    extra_pass_s          streaming what compression and outer optimizers move, per step
+    optimizer_s           streaming the optimizer's bytes at the device's bandwidth
+    accumulation_s        adding a layer's gradients to their sums, per micro-batch
+    idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
+                          stage's time per micro-batch (0 for others, which have a closed form)
+    blocking              1 where the host waits for every message between stages (Framework)
+    tensor_waits          ranks of tensor parallelism's collectives, forward, of such a stack
+    tensor_nodes          nodes that a group of tensor parallelism spans
+    reduce_buckets        buckets of gradients that such a stack exchanges one by one, once per step
+    over_memory           1 where such a stack's run with stages needs more than the device has: if
+                          it runs at all, it is by giving memory back and taking it again
+    """
+
+    microbatches: Array
+    pp: Array
+    vpp: Array
+    dp: Array
+    devices: Array
+    nodes: Array
+    layers: Array
+    last_layers: Array
+    all_layers: Array
+    matmul_forward: Array
+    matmul_backward: Array
+    peak_forward: Array
+    peak_backward: Array
+    grouped_forward: Array
+    grouped_backward: Array
+    attention_forward: Array
+    attention_backward: Array
+    state_forward: Array
+    state_backward: Array
+    pass_forward: Array
+    pass_backward: Array
+    cast_forward: Array
+    cast_backward: Array
+    score_forward: Array
+    kernels_forward: Array
+    kernels_backward: Array
+    socket_calls: Array
+    tensor_rings: Array
+    recomputed_matmul: Array
+    recomputed_attention: Array
+    recomputed_pass: Array
+    head_matmul: Array
+    head_peak: Array
+    head_pass: Array
+    head_accumulation: Array
+    tensor_inner: Array
+    tensor_outer: Array
+    tensor_inner_steps: Array
+    tensor_outer_steps: Array
+    expert_inner: Array
+    expert_outer: Array
+    context_inner: Array
+    context_outer: Array
+    cut_inner: Array
+    cut_outer: Array
+    cut_steps: Array
+    cut_peers: Array
+    gather_inner: Array
+    gather_outer: Array
+    gather_steps: Array
+    reduce_inner: Array
+    reduce_outer: Array
+    reduce_steps: Array
+    reduce_ranks: Array
+    optimizer_s: Array
+    accumulation_s: Array
+    idle_share: Array
+    blocking: Array
+    tensor_waits: Array
+    tensor_nodes: Array
+    reduce_buckets: Array
+    over_memory: Array
+    tensor_far: Array
+    expert_far: Array
+    context_far: Array
+    gather_far: Array
+    reduce_far: Array
+    cut_far: Array
+    cut_far_latency: Array
+    cut_crossings: Array
+    sync_inner: Array
+    sync_outer: Array
+    sync_far: Array
+    extra_pass_s: Array
+    wide_forward: Array
+    wide_backward: Array
+    wide_grouped_forward: Array
+    wide_grouped_backward: Array
+    wide_first: Array
+    wide_last: Array
+    host_step_s: Array
+    host_layer_s: Array
+    overlaps_host: Array
+    overlaps_experts: Array
+
+    def rows(self, index: NDArray[np.intp]) -> Features:
+        """The features of some of the runs; arrays of one number are of all runs alike."""
+        return Features(**{f.name: of_rows(getattr(self, f.name), index) for f in fields(Features)})
+
+
+def of_rows(values: Array, index: NDArray[np.intp] | slice) -> Array:
+    """The values of some of the runs; one number is that of all."""
+    return values if values.size == 1 else values[index]
+
+
+def features(
+    runs: Sequence[TrainingRun], *, all_fit: bool = False, timelines: bool = True
+) -> Features:
+    """The features of runs, in their order.
+
+    all_fit    skip the memory check: the runs are known to fit, or are refused elsewhere
+    timelines  simulate schedules that have no closed form; False leaves `idle_share` at 0
+    """
+    stacks = [load_framework(run.stack) for run in runs]
+    works: list[tuple[str, LayerWork]] = []
+    places: dict[tuple[object, ...], int] = {}
+    computed = [(r, s) for run, s in zip(runs, stacks, strict=True) for r in precisions(run)]
+    for run, stack in computed:
+        # Runs that differ in their mesh alone compute the same.
+        key = _work_key(run)
+        if key in places:
+            continue
+        places[key] = len(works)
+        works.append((run.device, layer_work(run, stack, experts=False)))
+        fullest = run.expert_imbalance
+        has_experts = run.model.num_experts > 0
+        expert = layer_work(run, stack, experts=has_experts, imbalance=fullest)
+        works.append((run.device, expert))
+        works.append((run.device, head_work(run, stack)))
+    seconds = work_seconds(works)
+    table = []
+    for run, stack in zip(runs, stacks, strict=True):
+        at = places[_work_key(run)]
+        mine = tuple(work for _, work in works[at : at + 3])
+        row = feature_row(
+            run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit, timelines=timelines
+        )
+        wide = places[_work_key(precisions(run)[-1])]
+        row |= wide_layers_row(run, seconds[at : at + 2], seconds[wide : wide + 2])
+        table.append(row)
+    names = [f.name for f in fields(Features)]
+    return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
+
+
+def _work_key(run: TrainingRun) -> tuple[object, ...]:
+    """All that `layer_work` and `head_work` read of a run."""
+    return (
+        run.device,
+        run.stack,
+        run.model,
+        run.precision,
+        run.tp,
+        run.cp,
+        run.expert_parallel,
+        run.sequence_parallel,
+        run.micro_batch,
+        run.seq_len,
+        run.expert_imbalance,
+        run.lora,
+    )

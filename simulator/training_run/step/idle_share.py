@@ -1,0 +1,176 @@
+"""How long a described run's pipeline idles, from its schedule's own timeline.
+
+Passes are in the proportions of the kernels' surfaces, before any coefficient: only their ratios
+count here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedules.bubble import longest_rank_s
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import ScheduleKind, build_schedule, schedule_kind
+from simulator.schedules.timeline import simulate
+from simulator.training_run.run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+Claims = NDArray[np.bool_]
+
+# A share of 0 would mean that a closed form serves (step_terms.py).
+_NEXT_TO_NONE = 1e-12
+# Longer steps only repeat their middle: so many micro-batches per stage are run through, two where
+# the timeline would be of more actions than this (a second or two), none beyond.
+_ROUNDS = (4, 2)
+_MOST_ACTIONS = 150_000
+
+
+def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
+    """Idle time over the busiest stage's time per micro-batch; 0 where a closed form serves.
+
+    run, row  the run, and its features so far (features.py)
+
+    Zero-bubble schedules: weight passes are the products for the weights, about half of the
+    backward's matmuls. Interleaved: embedding and head make the first and last chunk unlike the
+    others, which the closed form does not know. Pipelines too long for a timeline take the closed
+    form of 1F1B, which is above a zero-bubble schedule's.
+    """
+    kind = schedule_kind(run.schedule)
+    if run.pp < 2 or kind.closed_form:
+        return 0.0
+    forward, backward = pass_seconds(row)
+    send = row["cut_inner"] + row["cut_outer"]
+    if kind.stages_per_rank:
+        return _fixed_chunks_share(run, kind, row, forward, backward, send)
+    return _interleaved_share(run, row, forward, backward, send) if run.vpp > 1 else 0.0
+
+
+def _fixed_chunks_share(
+    run: TrainingRun,
+    kind: ScheduleKind,
+    row: dict[str, float],
+    forward: float,
+    backward: float,
+    send: float,
+) -> float:
+    weight = 0.5 * row["matmul_backward"]
+    chunks = kind.stages_per_rank
+    stages = run.pp * chunks
+    layers = [row["layers"] / chunks] * stages
+    head = 0.0
+    if chunks == 1:
+        # The last rank has the logits and the loss. In a V they share a rank with the embedding,
+        # and its chunks are taken as even.
+        layers[-1] = row["last_layers"]
+        head = row["head_matmul"] + row["head_pass"]
+    thirds = [0.0] * (stages - 1) + [head / 3]
+    # Copies of every stage run a part of the micro-batches each.
+    stages, layers, thirds = kind.copies * stages, kind.copies * layers, kind.copies * thirds
+    durations = Durations(
+        forward_s=tuple(forward * n + h for n, h in zip(layers, thirds, strict=True)),
+        backward_s=tuple(backward * n + 2 * h for n, h in zip(layers, thirds, strict=True)),
+        backward_input_s=tuple(
+            (backward - weight) * n + h for n, h in zip(layers, thirds, strict=True)
+        ),
+        backward_weight_s=tuple(weight * n + h for n, h in zip(layers, thirds, strict=True)),
+        send_forward_s=(send,) * stages,
+        send_backward_s=(send,) * stages,
+    )
+    count = _micro_batches(run, 3 * stages)
+    if kind.even:
+        count = count // 2 * 2
+    if count == 0 or kind.why_not(run.pp, count):
+        return 0.0  # what the schedule does not exist for idles as 1f1b
+    schedule = build_schedule(
+        run.schedule,
+        num_ranks=run.pp,
+        num_microbatches=count,
+        stages_per_rank=chunks,
+        durations=durations,
+    )
+    timeline = simulate(schedule, durations)
+    layer = forward + backward
+    busy = max(row["layers"] * layer, layers[-1] * layer + head)
+    # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
+    return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
+
+
+def _interleaved_share(
+    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
+) -> float:
+    stages = run.pp * run.vpp
+    count = _micro_batches(run, 2 * stages)
+    if count == 0 or count % run.pp:
+        return 0.0
+    layers = [row["all_layers"] / stages] * stages
+    if row["last_layers"] < row["layers"]:
+        layers = [row["layers"] / run.vpp] * stages
+        layers[0] = layers[-1] = max(0.0, row["layers"] / run.vpp - 1)
+    head = row["head_matmul"] + row["head_pass"]
+    heads = [0.0] * (stages - 1) + [head]
+    durations = Durations(
+        forward_s=tuple(forward * n + h / 3 for n, h in zip(layers, heads, strict=True)),
+        backward_s=tuple(backward * n + 2 * h / 3 for n, h in zip(layers, heads, strict=True)),
+        send_forward_s=(0.0, *[send] * (stages - 1)),
+        send_backward_s=(0.0, *[send] * (stages - 1)),
+    )
+    schedule = build_schedule(
+        run.schedule, num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
+    )
+    end = max(simulate(schedule, durations).end_s)
+    layer = forward + backward
+    busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
+    return max(0.0, end / busy - count)
+
+
+def _micro_batches(run: TrainingRun, actions_each: int) -> int:
+    """How many micro-batches of so many actions the timeline runs through; 0 for none at all."""
+    for rounds in _ROUNDS:
+        count = min(run.num_microbatches, rounds * run.pp)
+        if count * actions_each <= _MOST_ACTIONS:
+            return count
+    return 0
+
+
+def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A layer's forward and backward, from features by name: floats of one run, or arrays."""
+    forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
+    forward = forward + row["pass_forward"] + row["score_forward"]
+    backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
+    backward = backward + row["pass_backward"] + 1.5 * row["score_forward"]
+    return forward, backward + row["recomputed_matmul"] * forward
+
+
+def least_idle_share(row: Mapping[str, Array], *, closed: Claims, interleaved: Claims) -> Array:
+    """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
+
+    row          features by name;  closed  runs of which a closed form serves
+    interleaved  runs of interleaved schedules; those of neither kind are zero-bubble schedules,
+                 which may idle next to nothing
+
+    Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
+    the ranks before it (its last action is a backward of its first chunk); so does every order of
+    1F1B. The two longest candidates are the last rank, which has the head, and the one before it.
+    """
+    pp, vpp = row["pp"], row["vpp"]
+    forward, backward = pass_seconds(row)
+    layer, send = forward + backward, row["cut_inner"] + row["cut_outer"]
+    head = row["head_matmul"] + row["head_pass"]
+    busiest = np.maximum(row["layers"] * layer, row["last_layers"] * layer + head)
+    fewer = np.where(row["last_layers"] < row["layers"], 1.0, 0.0)
+    chunk = np.where(fewer > 0, row["layers"] / vpp, row["all_layers"] / (pp * vpp))
+    count = np.minimum(row["microbatches"], 4 * pp)
+
+    def end(waits: Array, busy: Array) -> Array:
+        outside = layer * np.maximum(0.0, waits * chunk - fewer * (waits > 0))
+        return np.asarray(outside + 2 * waits * send + count * busy)
+
+    last = end(pp - 1, layer * (vpp * chunk - fewer) + head)
+    before = end(np.maximum(0.0, pp - 2), layer * (vpp * chunk - fewer * (pp == 2)))
+    share = np.maximum(last, before) / busiest - count
+    least = np.where(interleaved, np.maximum(share, _NEXT_TO_NONE), _NEXT_TO_NONE)
+    return np.where(closed, 0.0, least)

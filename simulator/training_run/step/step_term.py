@@ -1,0 +1,93 @@
+"""`Term`: one cost of a step, in the words, symbols and seconds of one formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training_run.step.features import Features
+
+Array = NDArray[np.float64]
+Coefficients = Mapping[str, Array]
+
+# Coefficients whose names end so are in microseconds and milliseconds.
+US, MS = 1e-6, 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Per:
+    """What a term's seconds are counted by, in one micro-batch of a stage.
+
+    first, last  how many the first and the last stage have; the stages between them have as many
+                 as the first, or, where `ends_only`, none
+    """
+
+    first: Callable[[Features], Array]
+    last: Callable[[Features], Array]
+    ends_only: bool = False
+
+
+# The time of LAYER terms adds up to `Earlier.layer`, which messages and transfers may hide under;
+# BESIDE terms are what shows of those.
+LAYER = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
+BESIDE = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
+CHUNK = Per(first=lambda x: x.vpp, last=lambda x: x.vpp)
+LOGITS = Per(first=lambda x: np.where(x.pp > 1, 0.0, 1.0), last=lambda x: np.ones(1))
+WIDE_LAYER = Per(first=lambda x: x.wide_first, last=lambda x: x.wide_last, ends_only=True)
+PER_MICROBATCH = (LAYER, BESIDE, CHUNK, LOGITS, WIDE_LAYER)
+
+
+@dataclass(slots=True, kw_only=True)
+class Earlier:
+    """What a term may read of those before it, [runs] seconds.
+
+    trouble      whether the run's messages stall (message_stalls.py)
+    of           of each term of a layer so far, by its name
+    layer        their sum: a layer and micro-batch, forward and backward
+    busiest      the busiest stage's time per micro-batch; stages  that of all stages together
+    step         the step so far
+    The last three are for terms that count once per step.
+    """
+
+    trouble: NDArray[np.bool_]
+    layer: Array
+    of: dict[str, Array] = field(default_factory=dict)
+    busiest: Array = field(default_factory=lambda: np.zeros(1))
+    stages: Array = field(default_factory=lambda: np.zeros(1))
+    step: Array = field(default_factory=lambda: np.zeros(1))
+
+
+Formula = Callable[[Features, Coefficients, Earlier], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One cost.
+
+    name     as printed;  part  the field of StepParts that it belongs to
+    seconds  its formula, run on arrays for predictions and on symbols for explanations
+             (formula_symbol.py). It must not fall where `Features.idle_share` rises: searches
+             bound the step by the least idle share that is possible
+    per      what it is counted by in each micro-batch; None: once per step
+    words    the formula where the symbols alone would not be understood
+    """
+
+    name: str
+    part: str
+    seconds: Formula
+    per: Per | None = field(default=None, kw_only=True)
+    words: str = field(default="", kw_only=True)
+
+
+def moved(inner: Array, outer: Array, far: Array, c: Coefficients) -> Array:
+    """Seconds of a message: inside nodes, over the network and over what lies beyond it are at work
+    at once, the slowest binds (simulator/collectives.py)."""
+    return np.maximum(np.maximum(inner * c["inner"], outer * c["outer"]), far)
+
+
+def passes(x: Features) -> Array:
+    """Passes over a layer: forward, backward, and forward again where it is recomputed."""
+    return 2.0 + x.recomputed_matmul

@@ -1,0 +1,179 @@
+"""`TERMS`: every cost of a training step. The step time of one run or of a hundred thousand, the
+bounds of layout searches and the explanation of a prediction are all made by walking this table.
+
+A new cost is one `Term` more, built from `Features`, coefficients and the terms before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.formula_symbol import named
+from simulator.soft_maximum import larger
+from simulator.training_run.step.features import Features
+from simulator.training_run.step.layer_terms import LAYER_TERMS
+from simulator.training_run.step.message_stalls import (
+    stalled_buckets,
+    stalled_messages,
+    waiting_buckets,
+)
+from simulator.training_run.step.step_term import (
+    CHUNK,
+    LOGITS,
+    MS,
+    US,
+    WIDE_LAYER,
+    Array,
+    Coefficients,
+    Earlier,
+    Term,
+    moved,
+)
+
+
+def _logits(x: Features, c: Coefficients, e: Earlier) -> Array:
+    matmuls = larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
+    return matmuls + c["passes"] * x.head_pass + c["optimizer"] * x.head_accumulation
+
+
+def _wide_layer(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """What a layer in bf16 takes beyond one at the run's precision: its matmuls take longer, and
+    nothing is cast to fewer bits."""
+    again = 1.0 + x.recomputed_matmul
+    dense = x.wide_forward * again + x.wide_backward
+    grouped = x.wide_grouped_forward * again + x.wide_grouped_backward
+    casts = c["casts"] * (x.cast_forward * again + x.cast_backward)
+    return c["matmul"] * (dense + c["grouped"] * grouped) - casts
+
+
+def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """1F1B: (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided
+    by the chunks per rank where interleaved. Zero-bubble schedules idle as their own timeline
+    says; they may start from 1F1B, so they idle no longer, whatever the head weighs."""
+    others = named("other stages", e.stages - e.busiest)
+    timeline = np.minimum(x.idle_share * e.busiest, others)
+    idle = np.where(x.idle_share > 0, timeline, others / x.vpp)
+    return np.where(x.pp > 1, idle, 0.0)
+
+
+def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """Of every micro-batch and chunk the exposed share, and all of the ramp's, both directions."""
+    latency = US * (x.cut_steps * c["cut_step_us"] + x.cut_peers * c["cut_peer_us"])
+    send = named("send", x.cut_inner * c["inner"] + x.cut_outer * c["outer"] + latency)
+    sends = 2.0 * send * (x.microbatches * x.vpp * c["cut_exposed"] + x.pp - 1.0)
+    return np.where(x.pp > 1, sends, 0.0)
+
+
+def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """1F1B: the stages on both sides of a crossing wait for each other in a cycle of two
+    micro-batches and two sends, so that each micro-batch takes one send longer; where every cut is
+    a crossing, 2 n / (n + 1) sends for n of them. Filling and draining pass each crossing once, and
+    the micro-batches that the last part has in flight then wait for none. Interleaved chunks, which
+    pass from the last stage to the first over the same line too, hide half a chunk's time; beyond
+    that 1/2 + 1/p sends per chunk of p stages show. Both are read off the timeline, and
+    tests/simulator/test_far_seconds.py holds them beside it, within 10 % (interleaved: 20 %).
+    Besides, a line that is slower than the stages falls behind them, and no send hides better than
+    one between nodes.
+    """
+    if not np.any(x.cut_crossings > 0):
+        return np.zeros(1)
+    several = x.vpp > 1
+    one = x.cut_far * np.where(several, 2.0, 1.0)
+    way = named("send", one + x.cut_far_latency)
+    crossings = x.cut_crossings
+    every = 2.0 * crossings / (crossings + 1.0)
+    cycle = np.where(crossings >= x.pp - 1.0, np.maximum(every, 1.0), 1.0)
+    after = x.pp / (crossings + 1.0)
+    plain = cycle * np.maximum(x.microbatches - after, 0.0) * way + 2.0 * way * crossings
+    chunks = x.microbatches * x.vpp
+    hidden = e.busiest / (2.0 * x.vpp)
+    mixed = np.maximum(
+        chunks * (0.5 + 1.0 / np.maximum(x.pp, 1.0)) * np.maximum(way - hidden, 0.0),
+        2.0 * way * crossings * (2.0 * x.vpp - 1.0),
+    )
+    shown = np.maximum(2.0 * way * c["cut_exposed"] * chunks, np.where(several, mixed, plain))
+    behind = x.microbatches * (x.vpp * one - e.busiest)
+    found = np.where(crossings > 0, np.maximum(shown, behind), 0.0)
+    return np.where(x.pp > 1, found, 0.0)
+
+
+def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
+    messages = moved(x.reduce_inner, x.reduce_outer, x.reduce_far, c)
+    return (messages + US * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
+
+
+def _not_hidden(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """What a slow level adds because gradients find nothing more to hide under: they are whole in
+    the last micro-batch only, so that what a level takes beyond the nodes' network hides under one
+    micro-batch's layers at most."""
+    if not np.any(x.reduce_far > 0):
+        return np.zeros(1)
+    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * c["outer"])
+    slower = np.maximum(x.reduce_far - near, 0.0)
+    return np.maximum((1.0 - c["reduce_exposed"]) * slower - x.layers * e.layer, 0.0)
+
+
+TERMS: tuple[Term, ...] = (
+    *LAYER_TERMS,
+    Term("logits and loss", "compute_s", _logits, per=LOGITS),
+    Term(
+        "host work per micro-batch", "compute_s", lambda x, c, e: MS * c["microbatch_ms"], per=CHUNK
+    ),
+    Term("first and last layers in bf16", "compute_s", _wide_layer, per=WIDE_LAYER),
+    Term("idle stages", "bubble_s", _idle),
+    Term("sends between stages", "cut_s", _sends),
+    Term(
+        "sends between far parts of the machine",
+        "cut_s",
+        _far_sends,
+        words="the largest of: one send per micro-batch, and two per crossing to fill and drain "
+        "(interleaved: what half a chunk's time does not hide); cut_exposed x 2 sends per "
+        "micro-batch; the time by which the line falls behind the stages",
+    ),
+    Term(
+        "messages that stall",
+        "stall_s",
+        lambda x, c, e: MS * c["stall_ms"] * stalled_messages(x, e.trouble),
+    ),
+    Term("exchange of gradients and weights", "reduce_s", _exchange),
+    Term("exchange over a slow level that nothing hides", "reduce_s", _not_hidden),
+    Term(
+        "ring steps of that exchange",
+        "reduce_s",
+        lambda x, c, e: US * c["reduce_rank_us"] * x.reduce_ranks,
+    ),
+    Term(
+        "buckets of gradients that wait for the host",
+        "reduce_s",
+        lambda x, c, e: MS * c["wait_bucket_ms"] * waiting_buckets(x, e.trouble),
+    ),
+    Term(
+        "buckets of gradients that stall",
+        "reduce_s",
+        lambda x, c, e: MS * c["stall_bucket_ms"] * stalled_buckets(x, e.trouble),
+    ),
+    Term(
+        "averaging the workers of local steps",
+        "reduce_s",
+        lambda x, c, e: moved(x.sync_inner, x.sync_outer, x.sync_far, c),
+    ),
+    Term("optimizer", "optimizer_s", lambda x, c, e: c["optimizer"] * x.optimizer_s),
+    Term(
+        "compressing gradients, outer optimizer of local steps",
+        "optimizer_s",
+        lambda x, c, e: c["optimizer"] * x.extra_pass_s,
+    ),
+    Term(
+        "optimizer in host memory",
+        "host_s",
+        lambda x, c, e: x.host_step_s,
+        words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
+        "three where the framework overlaps them, else their sum",
+    ),
+    Term("each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"]),
+    Term(
+        "the slowest of the nodes",
+        "overhead_s",
+        lambda x, c, e: c["spread"] * np.log2(x.nodes) * e.step,
+    ),
+)

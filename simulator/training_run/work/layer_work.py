@@ -1,0 +1,312 @@
+"""What one device computes in a micro-batch of a described run: matmuls, attention and passes.
+
+The forward matmuls of a layer on one of tp ranks are those of Megatron-LM (Shoeybi et al., arXiv
+1909.08053, section 3): queries, keys and values together, the output projection, and the
+feed-forward's two (three weights where gated). Each has two in the backward, for its input and for
+its weights. Experts: every rank holds num_experts / ep of them and runs each on its share of the
+tokens that ep ranks send to it, balanced (a load imbalance multiplies the tokens of the fullest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.quantised_bytes import quantised_bytes
+from simulator.training_run.work.state_work import SCAN_BACKWARD, state_work
+
+# Data types that the matmuls of a layer run in; attention and head stay in 16 bits
+# (Transformer Engine's recipes leave both in bf16).
+_MATMUL_TYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+    "mxfp8": "float8_e4m3fn",
+    "nvfp4": "float4_e2m1fn_x2",
+}
+_WIDE_TYPES = {"fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """`count` products [m, k] x [k, n] in data type `dtype`."""
+
+    m: float
+    n: float
+    k: float
+    dtype: str
+    count: float = 1.0
+
+    def gradients(self, *, weights: bool = True) -> Iterator[Matmul]:
+        """The two products of its backward; the input's alone where the weights are frozen."""
+        yield Matmul(m=self.m, n=self.k, k=self.n, dtype=self.dtype, count=self.count)
+        if weights:
+            yield Matmul(m=self.k, n=self.n, k=self.m, dtype=self.dtype, count=self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One call of a fused attention kernel; `count` of them (rings of context parallelism).
+
+    newest   False for FlashAttention-2, which uses nothing newer than Ampere's instructions
+    window   keys that a query meets at most, 0 for all
+    """
+
+    batch: float
+    seq: float
+    heads: float
+    kv_heads: float
+    head_size: int
+    dtype: str
+    count: float = 1.0
+    newest: bool = True
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """One layer, or the head, on one device and micro-batch.
+
+    matmuls       forward; attention  calls of the fused core
+    grouped       forward matmuls of experts, which run as a group; frozen_experts  their weights
+                  have no gradient
+    score_matmuls  products of unfused attention, each with two in the backward
+    state_matmuls  products of a state's recurrence, each with two in the backward
+    state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
+    scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
+    forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
+    forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (quantised_bytes.py)
+    score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
+    """
+
+    matmuls: tuple[Matmul, ...]
+    grouped: tuple[Matmul, ...] = ()
+    frozen_experts: bool = False
+    attention: tuple[Attention, ...] = ()
+    score_matmuls: tuple[Matmul, ...] = ()
+    forward_pass_bytes: float = 0.0
+    backward_pass_bytes: float = 0.0
+    forward_cast_bytes: float = 0.0
+    backward_cast_bytes: float = 0.0
+    score_bytes: float = 0.0
+    state_matmuls: tuple[Matmul, ...] = ()
+    state_pass_bytes: float = 0.0
+    scan_forward_flop: float = 0.0
+    scan_backward_flop: float = 0.0
+
+    def backward_matmuls(self, *, weights: bool = True) -> tuple[Matmul, ...]:
+        """The gradients of `matmuls`; those of the inputs alone where the weights are frozen."""
+        return tuple(g for x in self.matmuls for g in x.gradients(weights=weights))
+
+    def backward_grouped(self) -> tuple[Matmul, ...]:
+        """The gradients of `grouped`."""
+        weights = not self.frozen_experts
+        return tuple(g for x in self.grouped for g in x.gradients(weights=weights))
+
+
+def matmul_type(run: TrainingRun) -> str:
+    """torch's name of the data type of a run's layer matmuls."""
+    return _fp32_type(run) if run.precision == "fp32" else _MATMUL_TYPES[run.precision]
+
+
+def wide_type(run: TrainingRun) -> str:
+    """The 16-bit type beside it (fp32's own for fp32 runs)."""
+    if run.precision == "fp32":
+        return _fp32_type(run)
+    return _WIDE_TYPES.get(run.precision, "bfloat16")
+
+
+def _fp32_type(run: TrainingRun) -> str:
+    """The TF32 units where there are any (`complete_words` says so among the defaults)."""
+    return "tf32" if "tf32" in get_device(run.device).peak_flop_per_s else "float32"
+
+
+def element_bytes(run: TrainingRun) -> float:
+    """Of activations, in memory and in messages: 16 bits but for runs in fp32."""
+    return 4.0 if run.precision == "fp32" else 2.0
+
+
+def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
+    """The vocabulary as the stack stores it (Megatron-LM pads to 128 x tp)."""
+    return padded(run.model, stack.vocabulary_multiple, run.tp)
+
+
+def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
+    """The rows of a table, or logits of a token, that a rank holds."""
+    whole = padded_vocabulary(run, stack)
+    return whole / run.tp if stack.splits_vocabulary else float(whole)
+
+
+def layer_work(
+    run: TrainingRun, stack: Framework, *, experts: bool, imbalance: float = 1.0
+) -> LayerWork:
+    """One transformer layer; `experts` chooses the feed-forward, imbalance >= 1 loads the fullest
+    expert rank."""
+    model, tokens, dtype = run.model, run.tokens, matmul_type(run)
+    width = element_bytes(run)
+    h = model.hidden_size
+    matmuls = [*_projections(model, tokens, run.tp, dtype)]
+    inner = 0.0
+    grouped: list[Matmul] = []
+    if experts:
+        # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
+        routed = tokens / run.tp * model.top_k * imbalance
+        ranks = max(1, run.expert_parallel)
+        local = model.num_experts / ranks
+        # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
+        per_expert = max(1.0, routed * ranks / model.num_experts)
+        taken = model.expert_width
+        grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
+        inner += routed * model.expert_size
+        matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
+        if model.expert_input:
+            # Into the experts' width and back, on a tp-th of the tokens each.
+            matmuls.append(Matmul(m=tokens / run.tp, n=taken, k=h, dtype=dtype))
+            matmuls.append(Matmul(m=tokens / run.tp, n=h, k=taken, dtype=dtype))
+        if model.num_shared_experts:
+            size = model.expert_size * model.num_shared_experts
+            matmuls += _feed_forward(model, tokens, h, size, run.tp, dtype, 1.0)
+            inner += tokens * size / run.tp
+    elif model.dense_density > 0:
+        share = model.dense_density
+        matmuls += _feed_forward(model, tokens, h, model.ffn_size, run.tp, dtype, share)
+        inner += share * tokens * model.ffn_size / run.tp
+    # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
+    rows = tokens / run.tp if run.sequence_parallel else tokens
+    norms = stack.norm_passes * 0.5 * model.blocks_per_layer
+    passes = width * (norms * rows * h + stack.activation_passes * inner)
+    if experts:
+        # Sorting tokens by expert and back: read and write, twice.
+        passes += width * 4 * tokens / run.tp * model.top_k * model.expert_width
+    attention, scores, score_bytes = _attention(run, stack)
+    states: tuple[Matmul, ...] = ()
+    moved = scan = 0.0
+    if model.state is not None:
+        share = model.state_share
+        state = state_work(model, tokens, run.seq_len, run.tp)
+        moved = share * (width * tokens * state.pass_width + state.state_bytes)
+        scan = share * state.scan_flop
+        states = tuple(
+            Matmul(m=x.m, n=x.n, k=x.k, dtype=wide_type(run), count=share * x.count)
+            for x in state.products
+        )
+    casts = quantised_bytes(run.precision, (*matmuls, *grouped))
+    return LayerWork(
+        matmuls=tuple(matmuls),
+        grouped=tuple(grouped),
+        frozen_experts=run.lora,
+        attention=attention,
+        score_matmuls=scores,
+        forward_pass_bytes=passes,
+        backward_pass_bytes=passes * stack.backward_passes,
+        forward_cast_bytes=casts[0],
+        backward_cast_bytes=casts[1],
+        score_bytes=score_bytes,
+        state_matmuls=states,
+        state_pass_bytes=moved,
+        scan_forward_flop=scan,
+        scan_backward_flop=SCAN_BACKWARD * scan,
+    )
+
+
+def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
+    """The logits and their loss."""
+    vocabulary = vocabulary_share(run, stack)
+    logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
+    moved = stack.loss_bytes * run.tokens * vocabulary
+    return LayerWork(
+        matmuls=(logits,), forward_pass_bytes=0.5 * moved, backward_pass_bytes=0.5 * moved
+    )
+
+
+def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iterator[Matmul]:
+    """Of the average layer's attention and state."""
+    h, heads = model.hidden_size, model.num_heads
+    if model.state is not None:
+        state, share = model.state, model.state_share
+        size = state.input_size / tp
+        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
+        if state.rule == "scan":
+            made = state.step_rank + 2 * state.state_size
+            inner = state.inner_size / tp
+            yield Matmul(m=tokens, n=made, k=inner, dtype=dtype, count=share)
+            yield Matmul(m=tokens, n=inner, k=state.step_rank, dtype=dtype, count=share)
+        yield Matmul(m=tokens, n=h, k=state.inner_size / tp, dtype=dtype, count=share)
+    share = model.attention_share
+    if not share:
+        return
+    if model.latent is None:
+        kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
+        size = model.head_size * (heads + 2 * kv) / tp
+        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
+        yield Matmul(m=tokens, n=h, k=model.head_size * heads / tp, dtype=dtype, count=share)
+        return
+    x = model.latent
+    if x.query_rank:
+        yield Matmul(m=tokens, n=x.query_rank, k=h, dtype=dtype, count=share)
+    key = x.nope_size + x.rope_size
+    queries = heads * key / tp
+    yield Matmul(m=tokens, n=queries, k=x.query_rank or h, dtype=dtype, count=share)
+    yield Matmul(m=tokens, n=x.key_value_rank + x.rope_size, k=h, dtype=dtype, count=share)
+    size = heads * (x.nope_size + x.value_size) / tp
+    yield Matmul(m=tokens, n=size, k=x.key_value_rank, dtype=dtype, count=share)
+    yield Matmul(m=tokens, n=h, k=heads * x.value_size / tp, dtype=dtype, count=share)
+
+
+def _feed_forward(
+    model: Transformer, tokens: float, h: int, inner: float, tp: int, dtype: str, count: float
+) -> list[Matmul]:
+    ways = 2 if model.gated else 1
+    return [
+        Matmul(m=tokens, n=ways * inner / tp, k=h, dtype=dtype, count=count),
+        Matmul(m=tokens, n=h, k=inner / tp, dtype=dtype, count=count),
+    ]
+
+
+def _attention(
+    run: TrainingRun, stack: Framework
+) -> tuple[tuple[Attention, ...], tuple[Matmul, ...], float]:
+    model, dtype = run.model, wide_type(run)
+    heads = model.num_heads / run.tp
+    size = model.head_size
+    if model.latent is not None:
+        # Scores have the width of keys, what they weigh that of values: the mean of both has as
+        # many operations.
+        x = model.latent
+        size = round((x.nope_size + x.rope_size + x.value_size) / 2)
+    if stack.attention != "unfused":
+        windowed = model.window_layers if model.window < run.seq_len else 0
+        calls = tuple(
+            Attention(
+                batch=run.micro_batch,
+                seq=run.seq_len,
+                heads=heads,
+                kv_heads=max(1.0, model.num_kv_heads / run.tp),
+                head_size=size,
+                dtype=dtype,
+                # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
+                count=layers / model.num_layers / run.cp,
+                newest=stack.attention == "fused",
+                window=window,
+            )
+            for layers, window in (
+                (model.attention_count - windowed, 0),
+                (windowed, model.window),
+            )
+            if layers
+        )
+        return calls, (), 0.0
+    # Unfused scores are computed whole and masked, window or not.
+    count = run.micro_batch * heads / run.cp * model.attention_share
+    scores = Matmul(m=run.seq_len, n=run.seq_len, k=size, dtype=dtype, count=count)
+    values = Matmul(m=run.seq_len, n=size, k=run.seq_len, dtype=dtype, count=count)
+    # Scores: written, read and written by mask and softmax, read and written with a byte of mask
+    # by dropout, read again (arXiv 2205.05198, section 4.1: 5 a s^2 b bytes of them are kept).
+    moved = count * run.seq_len**2 * (2 * 4 + 2 * 2 + 1)
+    return (), (scores, values), moved

@@ -1,0 +1,60 @@
+"""The parameters that one rank holds, exchanges and updates."""
+
+from __future__ import annotations
+
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.layer_work import vocabulary_share
+from simulator.training_run.work.stage_layers import stage_layers
+
+
+def layer_parameters(run: TrainingRun) -> float:
+    """Weights of an average layer on one tp (and expert) rank."""
+    return _shared_parameters(run) + _expert_parameters(run)
+
+
+def _shared_parameters(run: TrainingRun) -> float:
+    """Of an average layer on one tp rank, what every data-parallel rank has alike."""
+    model = run.model
+    layer = (model.mixer_parameters + model.small_parameters) / run.tp
+    expert_share = model.num_expert_layers / model.num_layers
+    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / run.tp
+    shared = model.shared_expert_parameters / run.tp
+    return layer + expert_share * (shared + model.router_parameters)
+
+
+def _expert_parameters(run: TrainingRun) -> float:
+    """Of an average layer, the experts that one rank holds."""
+    model = run.model
+    expert_share = model.num_expert_layers / model.num_layers
+    return expert_share * model.num_experts * model.expert_parameters / expert_ranks(run)
+
+
+def expert_ranks(run: TrainingRun) -> int:
+    """Ranks over which experts are spread; without expert parallelism tensor parallelism splits
+    each."""
+    return run.expert_parallel if run.expert_parallel > 1 else run.tp
+
+
+def _expert_replicas(run: TrainingRun) -> int:
+    """Ranks that hold the same experts and share their states."""
+    return max(1, run.sharing_ranks * run.tp // expert_ranks(run))
+
+
+def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
+    """Weights of the pipeline rank that holds most, its layers and one vocabulary table: those that
+    all data-parallel ranks have alike, and experts."""
+    full, _ = stage_layers(run)
+    table = vocabulary_share(run, stack) * run.model.hidden_size
+    tables = 1 if run.pp > 1 or run.model.tied_embeddings else 2
+    return full * _shared_parameters(run) + tables * table, full * _expert_parameters(run)
+
+
+def updated_parameters(run: TrainingRun, stack: Framework) -> float:
+    """Weights whose optimizer states a rank holds."""
+    if run.lora:
+        return 0.0
+    shared, experts = rank_parameters(run, stack)
+    if run.zero_stage < 1:
+        return shared + experts
+    return shared / run.sharing_ranks + experts / _expert_replicas(run)

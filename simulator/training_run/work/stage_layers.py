@@ -1,0 +1,43 @@
+"""How layers lie on stages, and what share of them the backward runs again."""
+
+from __future__ import annotations
+
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import stage_split
+from simulator.values.recompute_kind import recompute_kind
+
+
+def predicting_layers(run: TrainingRun) -> int:
+    """Layers that predict further tokens."""
+    return run.model.predicted_ahead * run.model.predicting_layers
+
+
+def stage_layers(run: TrainingRun) -> tuple[float, float]:
+    """Layers of the fullest rank beside the one with the head, and of that one; those that predict
+    further tokens are among them. The same twice where there is one rank."""
+    held = [0] * run.pp
+    head = 0
+    # Copies run a part of the micro-batches each: per micro-batch one of them counts.
+    for share in stage_split(run)[: run.pp * max(1, run.vpp)]:
+        held[share.rank] += share.num_layers
+        if share.has_head:
+            head = share.rank
+    others = held[:head] + held[head + 1 :]
+    return float(max(others, default=held[head])), float(held[head])
+
+
+def recomputed_share(run: TrainingRun) -> float:
+    """Share of the fullest stage's layers that full recomputation runs again."""
+    if not run.recompute_layers:
+        return 1.0
+    full, _ = stage_layers(run)
+    return min(1.0, run.recompute_layers * run.vpp / full)
+
+
+def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float, float]:
+    """Shares of the forward's matmuls, attention core and passes that are done again."""
+    again = recompute_kind(run.recompute).again(run.model)
+    share = recomputed_share(run) if run.recompute == "full" else 1.0
+    core = again.unfused_core if stack.attention == "unfused" else again.core
+    return share * again.matmul, share * core, share * again.passes

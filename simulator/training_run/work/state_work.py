@@ -1,0 +1,107 @@
+"""What the recurrence of a state layer computes and moves, on one device and micro-batch.
+
+Symbols: T tokens, H heads of size P on this rank, state N, G groups, chunks of Q tokens.
+
+`ssd` (Mamba-2, arXiv 2405.21060, section 6 and listing 1), per chunk, causality not used:
+    C B^T              G x [Q, N] x [N, Q]
+    its mask times X   H x [Q, Q] x [Q, P]
+    states             H x [N, Q] x [Q, P]
+    out of states      H x [Q, N] x [N, P]
+`delta` (gated delta rule, arXiv 2412.06464, section 3.3; the UT transform of arXiv 2406.06484,
+section 3.2): K K^T and Q K^T per head, both of the masked products with values and keys (W, U and
+the outputs), and three products with the state. The triangular inverse is left out (Q^2 / 3 each).
+`scan` (Mamba, arXiv 2312.00752, section 3.3.2): no matmuls; 9 flop per channel, state and token on
+vector units (discretisation, product, sum, output), which `scan_flop` gives.
+
+Each product is one batched call that reads its operands from memory and writes its result there,
+as the Triton kernels of mamba_ssm do but for the mask's product; that, tiles of 64 to 128 and no
+use of causality make it an upper bound by count and a lower bound by kernel quality (assumed: no
+public measurement of these kernels by shape is in our tables).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.model.figures.transformer import Transformer
+
+# Flop per channel, state and token of the selective scan (arXiv 2312.00752, appendix D).
+_SCAN_FLOP = 9.0
+# The backward of a scan runs the forward again, then both recurrences (section 3.3.2 there).
+SCAN_BACKWARD = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateProduct:
+    """`count` products [m, k] x [k, n] of one chunk each."""
+
+    m: float
+    n: float
+    k: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateWork:
+    """products   of the recurrence, forward; each has two in the backward
+    scan_flop    of a scan on vector units, forward
+    pass_width   elements per token that elementwise work reads and writes, forward: convolution
+                 with its activation, decays, gate and norm
+    state_bytes  of the chunks' states, written and read in fp32, forward
+    """
+
+    products: tuple[StateProduct, ...]
+    scan_flop: float
+    pass_width: float
+    state_bytes: float
+
+
+def state_work(model: Transformer, tokens: float, seq_len: int, tp: int) -> StateWork:
+    """One layer's recurrence on one of tp ranks, each of which has a share of heads and groups.
+
+    Raises AssertionError for a model without a state (the caller's mistake).
+    """
+    x = model.state
+    assert x is not None
+    heads, size, state = x.heads / tp, x.head_size, x.state_size
+    groups = max(1.0, x.groups / tp)
+    shared = 2 * groups * state
+    inner = heads * size
+    # Convolution: read and written; the recurrence's own operands are with its products; then the
+    # output and its gate are read and the result is written (mamba_ssm, ops/triton: conv1d,
+    # ssd_chunk_state, layernorm_gated).
+    width = 2 * (inner + (0 if x.rule == "scan" else shared)) + 3 * inner
+    if x.rule == "scan":
+        return StateWork(
+            products=(),
+            scan_flop=_SCAN_FLOP * tokens * inner * state,
+            pass_width=width + 4 * inner,
+            state_bytes=0.0,
+        )
+    chunk = min(x.chunk, seq_len)
+    chunks = tokens / chunk
+    states = 4.0 * chunks * inner * state
+
+    def product(m: float, n: float, k: float, each: float) -> StateProduct:
+        return StateProduct(m=m, n=n, k=k, count=each * chunks)
+
+    mixed = product(chunk, size, chunk, heads)
+    into = product(state, size, chunk, heads)
+    out = product(chunk, size, state, heads)
+    if x.rule == "ssd":
+        scores = product(chunk, chunk, state, groups)
+        return StateWork(
+            products=(scores, mixed, into, out),
+            scan_flop=0.0,
+            pass_width=width,
+            # Written by chunks, read and written once more by the pass over chunks.
+            state_bytes=3.0 * states,
+        )
+    scores = product(chunk, chunk, state, groups)
+    keys = product(chunk, state, chunk, heads)
+    return StateWork(
+        products=(scores, scores, keys, mixed, mixed, into, out, out),
+        scan_flop=0.0,
+        pass_width=width,
+        state_bytes=2.0 * states,
+    )

@@ -1,0 +1,174 @@
+"""Seconds of many layers' matmuls and attention at once, from the kernels' surfaces."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.relatives import matmul_rate_of
+from profiles.hardware.kernels.attention_surface import (
+    FLASH_2_DEVICE,
+    FLASH_2_GAIN,
+    NEWER_THAN_FLASH_2,
+)
+from simulator.kernel_speed import attention_s, matmul_s
+from simulator.training_run.work.layer_work import LayerWork, Matmul
+
+Array = NDArray[np.float64]
+
+# Tensor cores want rows of a multiple of 16 bytes (cuBLAS documentation, "Tensor Core Usage"). The
+# batched products of unfused scores, whose rows are slices of a head's width, fall back to fp32
+# multiply-adds where that is not so: BLOOM's prequel (chronicles-prequel.md) gives 118 s a step
+# with 96 heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
+_ALIGNED_BYTES = 16
+_NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
+# First of two columns of sums, forward and backward, of the attention core.
+_SCORES = 5
+# The same of a state's recurrence, batched as scores are.
+_STATES = 10
+_BATCHED = (_SCORES, _SCORES + 1, _STATES, _STATES + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSeconds:
+    """Seconds of a LayerWork on its device at the surfaces' speed, before any coefficient.
+
+    matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
+    grouped_*     matmuls of experts
+    state_*       the recurrence of a state, with what moves around it at the full bandwidth
+    peak_*        `matmul_*` at the datasheet's peak
+    frozen_backward_s   the backward matmuls where the weights are frozen
+    """
+
+    matmul_forward_s: float
+    matmul_backward_s: float
+    frozen_backward_s: float
+    attention_forward_s: float
+    attention_backward_s: float
+    grouped_forward_s: float
+    grouped_backward_s: float
+    peak_forward_s: float
+    peak_backward_s: float
+    frozen_peak_backward_s: float
+    state_forward_s: float = 0.0
+    state_backward_s: float = 0.0
+
+
+def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
+    """The seconds of each (device name, work); equal shapes are priced together."""
+    sums = np.zeros((len(works), 12))
+    products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    calls: dict[tuple[str, str, int, bool, int], list[tuple[float, ...]]] = defaultdict(list)
+
+    def add(device: str, matmul: Matmul, row: int, slot: int) -> None:
+        sizes = (matmul.m, matmul.n, matmul.k)
+        if min(sizes) > 0:  # a model all of experts has no dense feed-forward
+            shape = (*(max(1.0, size) for size in sizes), matmul.count, row, slot)
+            products[device, matmul.dtype].append(shape)
+
+    for row, (device, work) in enumerate(works):
+        for matmul in work.matmuls:
+            add(device, matmul, row, 0)
+        for matmul in work.backward_matmuls():
+            add(device, matmul, row, 1)
+        for matmul in work.backward_matmuls(weights=False):
+            add(device, matmul, row, 2)
+        for matmul in work.grouped:
+            add(device, matmul, row, 3)
+        for matmul in work.backward_grouped():
+            add(device, matmul, row, 4)
+        for matmul in work.score_matmuls:
+            add(device, matmul, row, _SCORES)
+            for gradient in matmul.gradients():
+                add(device, gradient, row, _SCORES + 1)
+        for x in work.attention:
+            calls[device, x.dtype, x.head_size, x.newest, x.window].append(
+                (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
+            )
+        for matmul in work.state_matmuls:
+            add(device, matmul, row, _STATES)
+            for gradient in matmul.gradients():
+                add(device, gradient, row, _STATES + 1)
+        if work.state_pass_bytes:
+            bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
+            vector = _vector_flop_per_s(device)
+            moved = work.state_pass_bytes / bandwidth
+            # The backward reads the gradients beside what the forward read.
+            sums[row, _STATES] += moved + work.scan_forward_flop / vector
+            sums[row, _STATES + 1] += 2.0 * moved + work.scan_backward_flop / vector
+    for (device, dtype), shapes in products.items():
+        m, n, k, count, rows, slots = np.asarray(shapes).T
+        # Scores are one batched call: all products fill the device together, so that they run at
+        # the speed of one with as many rows as all have.
+        batched = np.isin(slots, _BATCHED)
+        batch = np.where(batched, count, 1.0)
+        each = matmul_s(device, dtype, batch * m, n, k) * (count / batch)
+        each = np.where(
+            batched & _without_tensor_cores(dtype, m, n, k),
+            np.maximum(each, 2 * m * n * k * count / _vector_flop_per_s(device)),
+            each,
+        )
+        np.add.at(sums, (rows.astype(int), slots.astype(int)), each)
+        main = slots < 3
+        ideal = 2 * m * n * k * count / _peak_flop_per_s(device, dtype)
+        np.add.at(sums, (rows[main].astype(int), 7 + slots[main].astype(int)), ideal[main])
+    for (device, dtype, head_size, newest, window), asked in calls.items():
+        batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
+        factor = 1.0
+        if not newest and device.startswith(NEWER_THAN_FLASH_2):
+            device, factor = FLASH_2_DEVICE, 1.0 / FLASH_2_GAIN
+        forward, backward = attention_s(
+            device, dtype, head_size, batch, seq, heads, kv_heads, window=window
+        )
+        forward, backward = factor * forward, factor * backward
+        np.add.at(sums, (rows.astype(int), _SCORES), forward * count)
+        np.add.at(sums, (rows.astype(int), _SCORES + 1), backward * count)
+    return [
+        WorkSeconds(
+            matmul_forward_s=row[0],
+            matmul_backward_s=row[1],
+            frozen_backward_s=row[2],
+            grouped_forward_s=row[3],
+            grouped_backward_s=row[4],
+            attention_forward_s=row[_SCORES],
+            attention_backward_s=row[_SCORES + 1],
+            peak_forward_s=row[7],
+            peak_backward_s=row[8],
+            frozen_peak_backward_s=row[9],
+            state_forward_s=row[_STATES],
+            state_backward_s=row[_STATES + 1],
+        )
+        for row in sums.tolist()
+    ]
+
+
+def _without_tensor_cores(dtype: str, *sizes: Array) -> NDArray[np.bool_]:
+    """Whether a row of any operand is no multiple of 16 bytes."""
+    elements = _ALIGNED_BYTES // _NARROW_TYPES.get(dtype, 2)
+    return np.asarray(np.any([size % elements != 0 for size in sizes], axis=0), dtype=np.bool_)
+
+
+def _vector_flop_per_s(device: str) -> float:
+    """The datasheet's fp32 rate without tensor cores; unbounded where none is stated."""
+    peaks = get_device(device).peak_flop_per_s
+    return float(peaks["float32"].value) if "float32" in peaks else math.inf
+
+
+def _peak_flop_per_s(device: str, dtype: str) -> float:
+    """The datasheet's rate, of a device without kernels of its own by the share of it that its
+    long matmuls reach; a 16-bit one stands for a type that is not there."""
+    return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
+
+
+def _datasheet_flop_per_s(device: str, dtype: str) -> float:
+    peaks = get_device(device).peak_flop_per_s
+    for name in (dtype, "bfloat16", "float16"):
+        if name in peaks:
+            return float(peaks[name].value)
+    return float(max(peak.value for peak in peaks.values()))

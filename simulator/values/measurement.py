@@ -1,0 +1,109 @@
+"""The measurement: what a run of a plan really took, as `run.json` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from profiles.hardware.catalogue.device import ReferencePoint
+from simulator.values.prediction import Event
+
+MEASUREMENT_SCHEMA = "shardwright/run@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSample:
+    """One optimizer step.
+
+    wall_s          slowest rank, between two barriers
+    delay_fraction  share of the step that a rank waited for a CPU core (run-queue delay), worst
+                    rank; 0 on accelerators
+    disturbed       True where delay_fraction is above the limit in the measurement: left out of
+                    every median
+    """
+
+    wall_s: float
+    cpu_s: float
+    delay_fraction: float
+    disturbed: bool
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSample:
+    """Median seconds per micro-batch of a virtual stage, wall and thread CPU time.
+
+    backward_*  of a whole backward, or of I and W together where it ran in halves
+    weight_*    the W in it; 0 where it ran whole
+    """
+
+    stage: int
+    rank: int
+    forward_wall_s: float
+    forward_cpu_s: float
+    backward_wall_s: float
+    backward_cpu_s: float
+    count: int
+    weight_wall_s: float = 0.0
+    weight_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSample:
+    """Per rank: peak memory, and seconds per step spent on what (medians)."""
+
+    rank: int
+    peak_memory_bytes: float
+    peak_memory_kind: str
+    optimizer_s: float
+    data_parallel_s: float
+    communication_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientCheck:
+    """Comparison with the unsplit model on the same batch.
+
+    worst_relative_error  max over parameters of ||g - g_ref|| / ||g_ref||
+    """
+
+    passed: bool
+    tolerance: float
+    loss: float
+    reference_loss: float
+    worst_relative_error: float
+    worst_parameter: str
+    parameters_checked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A run of a plan.
+
+    step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan that ran
+    events        the timeline of the median step (dp rank 0, tp rank 0)
+    steps_without_finite_loss  whose loss was nan or infinite: their times hold, their training does
+                  not
+    versions      torch, python, backend
+    references_before, references_during, references_after   how fast the machine was right before,
+                  between and after the steps, all devices at once; none on accelerators
+    """
+
+    plan_hash: str
+    backend: str
+    world_size: int
+    step_wall_s: float
+    step_cpu_s: float
+    steps: tuple[StepSample, ...]
+    stages: tuple[StageSample, ...]
+    ranks: tuple[RankSample, ...]
+    events: tuple[Event, ...]
+    delay_limit: float
+    gradient_check: GradientCheck | None = None
+    steps_without_finite_loss: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    date: str = ""
+    references_before: tuple[ReferencePoint, ...] = ()
+    references_during: tuple[ReferencePoint, ...] = ()
+    references_after: tuple[ReferencePoint, ...] = ()

@@ -1,0 +1,139 @@
+"""The plan file: what `plan` answers, and what `predict`, `run` and `compare` read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.document import read_document, read_mapping, write_document
+from profiles.errors import DocumentError
+from simulator.values.decision import check_decision, plan_decision
+from simulator.values.plan import PLAN_SCHEMA, Plan
+from simulator.values.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A runner-up: the best plan of another cell, and why it is not first."""
+
+    plan: Plan
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    mfu: float
+    peak_memory_bytes: float
+    usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
+    why_not_first: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation:
+    """A change under which a plan exists, checked by solving it."""
+
+    change: str
+    flag: str
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasibility:
+    """Why nothing fits: the plan that comes nearest, its tight stage and term, what would help."""
+
+    nearest: str
+    stage: int
+    term: str
+    needed_bytes: float
+    capacity_bytes: float
+    relaxations: tuple[Relaxation, ...]
+
+    @property
+    def bytes_over(self) -> float:
+        """What the device lacks."""
+        return self.needed_bytes - self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """The whole answer of a search.
+
+    status       `optimal`, `feasible` or `infeasible`
+    bound        no plan of the searched space is predicted faster than this many seconds
+    gap          (step_time_s - bound) / step_time_s
+    usd_per_million_samples  in the place of tokens where a sample is no sequence of tokens
+    assumptions  what was assumed because no flag said it, each with the flag that changes it
+    solver       what proved it: `dp`, `ilp` or `dp+ilp`
+    machine      what the machine that runs it must show (Cluster.machine); empty where unknown
+    """
+
+    status: str
+    bound: float | None = None
+    gap: float | None = None
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    mfu: float | None = None
+    peak_memory_bytes: float | None = None
+    usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
+    search_time_s: float
+    cells_considered: int
+    cells_pruned: int = 0
+    cells_refined: int = 0
+    solver: str = ""
+    plan: Plan | None = None
+    prediction: Prediction | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    infeasibility: Infeasibility | None = None
+    assumptions: tuple[str, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_plan_file(path: str | Path) -> PlanFile:
+    """The plan file at `path`.
+
+    Raises DocumentError, naming the key, where its decision was changed after it was made.
+    """
+    data = read_mapping(path)
+    provenance = data.get("provenance")
+    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    if answer.plan is not None:
+        decided = provenance.get("decided") if isinstance(provenance, Mapping) else None
+        check_decision(str(path), decided, plan_decision(answer.plan))
+        _check_ranks(str(path), answer.plan, answer.prediction)
+    return answer
+
+
+def read_plan(path: str | Path) -> Plan:
+    """The plan in a plan file; raises DocumentError where the file holds an infeasible answer."""
+    answer = read_plan_file(path)
+    if answer.plan is None:
+        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
+    return answer.plan
+
+
+def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[str, Any]) -> None:
+    """Writes the answer, with what was decided beside it."""
+    decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}
+    write_document(path, answer, schema=PLAN_SCHEMA, provenance={**provenance, **decided})
+
+
+def _check_ranks(where: str, plan: Plan, prediction: Prediction | None) -> None:
+    """Degrees and prediction agree, also in files that do not say what was decided."""
+    if plan.tp > 1 and not plan.tensor_parallel:
+        raise DocumentError(
+            f"{where}: plan.tp is {plan.tp}, but the plan holds no rule for which layers are split "
+            "(plan.tensor_parallel); plan again with --tp"
+        )
+    if prediction is None or not prediction.ranks:
+        return
+    predicted = [memory.rank for memory in prediction.ranks]
+    expected = [plan.rank(pp_rank) for pp_rank in range(plan.pp)]
+    if predicted != expected:
+        raise DocumentError(
+            f"{where}: plan.tp {plan.tp} x plan.dp {plan.dp} x plan.pp {plan.pp} put the stages on "
+            f"ranks {expected}, the prediction has them on {predicted}; plan again with the "
+            "degrees as flags"
+        )

@@ -1,0 +1,210 @@
+"""The prediction: what a plan would cost, with an interval and a source for every number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.hardware.catalogue.device import ReferencePoint
+
+COMPONENTS = (
+    "compute",
+    "recompute",
+    "launch",
+    "runtime",
+    "tensor_parallel_communication",
+    "pipeline_communication",
+    "data_parallel_communication",
+    "bubble",
+    "optimizer",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A number with the ends of its 90 % interval; low <= value <= high."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise InputError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+
+    def scaled(self, factor: float) -> Interval:
+        """The interval of factor (not negative) times the number."""
+        return Interval(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A share of the step of the critical rank; the shares add up to the step time exactly."""
+
+    name: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTag:
+    """How much of the step rests on what: `method` is measured, interpolated or assumed."""
+
+    name: str
+    method: str
+    source: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that ran: on which rank and stream, from when to when (seconds from step start).
+
+    name    an action in torch's notation (`2F0`), `optimizer`, or the operation of a collective
+    stream  `compute`, `send`, `collective`
+    """
+
+    rank: int
+    stream: str
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample:
+    """Bytes alive on a rank from this time on."""
+
+    time_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Peak memory of a rank and what is alive at it; the parts add up to peak_bytes exactly.
+
+    static_bytes is parameters + gradients + optimizer; the timeline starts from it.
+    """
+
+    rank: int
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    transient_bytes: float
+    communication_bytes: float
+    capacity_bytes: float
+    peak_time_s: float
+    timeline: tuple[MemorySample, ...] = ()
+
+    @property
+    def static_bytes(self) -> float:
+        """What the rank holds during the whole step."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def peak_bytes(self) -> float:
+        """At the moment with the most: the parts' sum."""
+        return (
+            self.static_bytes
+            + self.activations_bytes
+            + self.transient_bytes
+            + self.communication_bytes
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the usable memory."""
+        return self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutTensor:
+    """A tensor that crosses a cut, by the entries of the blocks that make and use it; bytes per
+    micro-batch."""
+
+    made_by: str
+    used_by: tuple[str, ...]
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrediction:
+    """Predicted times of one virtual stage per micro-batch, and of its rank per step.
+
+    runtime_s  part of forward and backward that is no work of the stage's own: the pipeline
+               runtime between actions, waiting for a core that message threads hold
+    receives   what crosses the cut before the stage; None where the blocks are a plain chain
+    """
+
+    stage: int
+    rank: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    data_parallel_s: float
+    runtime_s: float = 0.0
+    receives: tuple[CutTensor, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a plan would do.
+
+    step_time_s   of one optimizer step; components  its parts, adding up to step_time_s.value
+    mfu           model flop of the step (recomputation not counted) / (step time x the sum of
+                  the devices' dense peaks in the workload's precision)
+    ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
+    limit         one sentence: what binds (a rank's compute, memory, a link)
+    tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
+    events        one replica's timeline, dp rank 0 and tp rank 0
+    references    how fast the machine was whose measurements this rests on, where it said so
+    """
+
+    step_time_s: Interval
+    components: tuple[Component, ...]
+    mfu: Interval
+    tokens_per_s: Interval | None = None
+    samples_per_s: Interval | None = None
+    peak_memory_bytes: Interval
+    usd_per_million_tokens: Interval | None = None
+    usd_per_million_samples: Interval | None = None
+    kwh_per_million_tokens: Interval | None = None
+    kwh_per_million_samples: Interval | None = None
+    bubble_fraction: float
+    stages: tuple[StagePrediction, ...]
+    ranks: tuple[RankMemory, ...]
+    events: tuple[Event, ...]
+    sources: tuple[SourceTag, ...]
+    limit: str
+    fits: bool
+    references: tuple[ReferencePoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        total = sum(part.time_s for part in self.components)
+        if abs(total - self.step_time_s.value) > 1e-9 * max(self.step_time_s.value, 1e-12):
+            raise InputError(
+                f"the breakdown adds up to {total!r} s, the step is {self.step_time_s.value!r} s"
+            )
+
+    @property
+    def counted_in(self) -> str:
+        """What rates and costs are per: `tokens` or `samples`."""
+        return "samples" if self.tokens_per_s is None else "tokens"
+
+    @property
+    def per_s(self) -> Interval:
+        """Tokens or samples per second."""
+        found = self.tokens_per_s or self.samples_per_s
+        if found is None:
+            raise InputError("the prediction has neither tokens_per_s nor samples_per_s")
+        return found
+
+    @property
+    def usd_per_million(self) -> Interval | None:
+        """US dollars per million tokens or samples, None without a price."""
+        return self.usd_per_million_tokens or self.usd_per_million_samples
+
+    @property
+    def kwh_per_million(self) -> Interval | None:
+        """Energy per million tokens or samples."""
+        return self.kwh_per_million_tokens or self.kwh_per_million_samples

@@ -1,0 +1,91 @@
+"""What of a layer is computed again in its backward instead of kept: one entry per kind.
+
+A kind frees parts of what a layer keeps (`KeptTensor.part`) and runs shares of its forward again.
+A new kind is one entry of `RECOMPUTE_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from profiles.errors import UnknownNameError
+from profiles.model.figures.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Shares of a layer's forward that run again: of its matmuls, of its attention core (fused, and
+    with scores in memory, whose softmax is what is freed) and of its elementwise passes."""
+
+    matmul: float = 0.0
+    core: float = 0.0
+    unfused_core: float = 0.0
+    passes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeKind:
+    """One kind.
+
+    frees   parts of a layer that are not kept;  again  what runs again, by model
+    """
+
+    frees: tuple[str, ...]
+    again: Callable[[Transformer], Again]
+
+
+_INNER = ("mlp", "mlp-again", "routing", "experts", "shared")
+_ATTENTION = ("attention", "attention-again", "core")
+
+
+def _always(again: Again) -> Callable[[Transformer], Again]:
+    return lambda model: again
+
+
+def _attention_module(model: Transformer) -> Again:
+    """The four matmuls around the attention core, the core, and the rotation between: an eighth
+    of an eager layer's passes at Llama's widths."""
+    mixer = model.mixer_parameters
+    return Again(
+        matmul=mixer / (mixer + model.dense_parameters), core=1.0, unfused_core=1.0, passes=0.25
+    )
+
+
+def _every_second_matmul(model: Transformer) -> Again:
+    """Keys, output and up projection of all seven matmuls of a layer (of six without a gate, whose
+    last one's output nothing asks for)."""
+    query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
+    again = key + query + (model.ffn_size if model.gated else 0)
+    every = 2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size
+    return Again(matmul=again / every, passes=1.0)
+
+
+RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
+    "none": RecomputeKind(frees=(), again=_always(Again())),
+    # Korthikanti et al., arXiv 2205.05198, section 5; nothing where a fused core keeps no scores.
+    "selective": RecomputeKind(frees=("core",), again=_always(Again(unfused_core=1.0))),
+    # The attention module as a whole (our executor).
+    "attention": RecomputeKind(frees=_ATTENTION, again=_attention_module),
+    # NeMo's "mlp": the feed-forward, its experts with it.
+    "mlp": RecomputeKind(frees=_INNER, again=_always(Again(matmul=0.5, passes=0.5))),
+    # MaxText's, which keeps the outputs of matmuls.
+    "minimal": RecomputeKind(frees=("core", "norm"), again=_always(Again(passes=1.0))),
+    # torchtitan's, which keeps every second matmul's.
+    "alternate": RecomputeKind(
+        frees=("norm", "attention-again", "mlp-again", "routing", "shared"),
+        again=_every_second_matmul,
+    ),
+    "full": RecomputeKind(
+        frees=("norm", *_ATTENTION, *_INNER),
+        again=_always(Again(matmul=1.0, core=1.0, unfused_core=1.0, passes=1.0)),
+    ),
+}
+"""Every kind that a run may have (`TrainingRun.recompute`)."""
+
+
+def recompute_kind(name: str) -> RecomputeKind:
+    """The kind of a name; raises UnknownNameError."""
+    if name not in RECOMPUTE_KINDS:
+        raise UnknownNameError("recompute kind", name, RECOMPUTE_KINDS)
+    return RECOMPUTE_KINDS[name]

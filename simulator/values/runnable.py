@@ -1,0 +1,65 @@
+"""Which combinations the executor runs: every one of them has its gradients checked by a test."""
+
+from __future__ import annotations
+
+from simulator.schedules.schedule import schedule_kind, schedule_names
+from simulator.values.plan import Plan
+
+
+def runnable_schedules() -> tuple[str, ...]:
+    """Schedules that the executor runs: of one copy of the model, and known before the step."""
+    kinds = map(schedule_kind, schedule_names())
+    return tuple(kind.name for kind in kinds if kind.copies == 1 and not kind.follows_durations)
+
+
+def free_schedules() -> tuple[str, ...]:
+    """Schedules that a search over blocks chooses from by itself; others are planned where a user
+    names them."""
+    return tuple(n for n in runnable_schedules() if not schedule_kind(n).splits_backward)
+
+
+def why_not_runnable(
+    *,
+    pp: int,
+    dp: int,
+    tp: int,
+    vpp: int,
+    zero_stage: int,
+    schedule: str,
+    precision: str,
+    num_microbatches: int | None = None,
+) -> str:
+    """Why the executor refuses the combination, or "".
+
+    The planner asks before it proposes a plan, the executor before it runs one.
+    """
+    if schedule not in runnable_schedules():
+        return f"the executor does not run the schedule {schedule!r}"
+    if pp == 1 and schedule != "none":
+        return f"the schedule {schedule!r} needs pp of 2 or more"
+    if pp > 1 and schedule == "none":
+        return "pp of 2 or more needs a schedule"
+    kind = schedule_kind(schedule)
+    if not kind.takes_stages(vpp):
+        return f"vpp={vpp} does not go with the schedule {schedule!r}"
+    if num_microbatches is not None and kind.why_not(pp, num_microbatches):
+        return kind.why_not(pp, num_microbatches)
+    if zero_stage and dp == 1:
+        return f"zero_stage={zero_stage} shards over dp, which is 1"
+    if precision == "fp16":
+        return "fp16 needs loss scaling, which the executor does not do; use bf16"
+    return ""
+
+
+def why_not_runnable_plan(plan: Plan) -> str:
+    """Why the executor refuses a whole plan, or ""."""
+    return why_not_runnable(
+        pp=plan.pp,
+        dp=plan.dp,
+        tp=plan.tp,
+        vpp=plan.vpp,
+        zero_stage=plan.zero_stage,
+        schedule=plan.schedule,
+        precision=plan.workload.precision,
+        num_microbatches=plan.num_microbatches,
+    )

@@ -1,0 +1,120 @@
+"""The rooms: folders import those before them only, none holds more than 25 files, no file is
+longer than 400 lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_imports import PACKAGES, ROOT, imported_names, modules
+
+MOST_FILES, MOST_LINES = 25, 400
+# Of each package the folders in their order; a folder may import itself and those before it.
+ORDER = {
+    "profiles": (
+        "profiles",
+        "profiles/hardware",
+        "profiles/hardware/catalogue",
+        "profiles/hardware/kernels",
+        "profiles/model",
+        "profiles/model/building",
+        "profiles/model/fake_tensors",
+        "profiles/model/tracing",
+        "profiles/model/op_graphs",
+        "profiles/model/figures",
+        "profiles/published",
+        "profiles/hardware/probe",
+    ),
+    "simulator": (
+        "simulator/values",
+        "simulator",
+        "simulator/schedules",
+        "simulator/training_run",
+        "simulator/training_run/run",
+        "simulator/training_run/framework",
+        "simulator/training_run/work",
+        "simulator/training_run/messages",
+        "simulator/training_run/nanotron",
+        "simulator/training_run/memory",
+        "simulator/training_run/step",
+        "simulator/training_run/reading",
+        "simulator/training_run/fit",
+        "simulator/training_run/explain",
+        "simulator/traced",
+        "simulator/mixed",
+    ),
+    "planner": (
+        "planner",
+        "planner/chain",
+        "planner/costs",
+        "planner/cells",
+        "planner/branching",
+        "planner/search",
+        "planner/heterogeneous",
+        "planner/layout",
+        "planner/op_sharding",
+        "planner/many",
+    ),
+    "executor": ("executor", "executor/sharding"),
+    "shardwright": (
+        "shardwright/asking",
+        "shardwright/findings",
+        "shardwright/reports",
+        "shardwright/validate",
+        "shardwright/commands",
+        "shardwright/flags",
+        "shardwright",
+    ),
+}
+
+
+def folder_of(module: str) -> str:
+    """The folder of a dotted name of ours; "" for others. A package's own name is no room: what it
+    gives away stands elsewhere."""
+    path = Path(module.replace(".", "/"))
+    if (ROOT / path).with_suffix(".py").is_file():
+        return str(path.parent)
+    return str(path) if len(path.parts) > 1 and (ROOT / path).is_dir() else ""
+
+
+def order_faults(path: str, source: str) -> list[str]:
+    """What a module imports from folders behind its own."""
+    own = str(Path(path).parent)
+    order = ORDER[own.split("/")[0]]
+    targets = {folder_of(name) for name in imported_names(source)} & set(order)
+    behind = order[order.index(own) + 1 :]
+    return [f"{path} imports from {target}" for target in sorted(targets & set(behind))]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_folder_has_a_place(package):
+    found = {str(path.parent.relative_to(ROOT)) for path in modules()}
+    assert {name for name in found if name.split("/")[0] == package} == set(ORDER[package])
+
+
+def test_folders_import_those_before_them():
+    faults = []
+    for path in modules():
+        faults += order_faults(str(path.relative_to(ROOT)), path.read_text())
+    assert faults == []
+
+
+def test_the_check_sees_a_fault():
+    assert order_faults("planner/chain/x.py", "from planner.search.search import search") == [
+        "planner/chain/x.py imports from planner/search"
+    ]
+    assert order_faults("planner/search/x.py", "from planner.chain.problem import Array") == []
+
+
+def test_rooms_and_files_are_small():
+    sizes: dict[str, int] = {}
+    long = []
+    for path in modules():
+        folder = str(path.parent.relative_to(ROOT))
+        sizes[folder] = sizes.get(folder, 0) + 1
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MOST_LINES:
+            long.append(f"{path.relative_to(ROOT)}: {lines}")
+    assert [f"{name}: {count}" for name, count in sizes.items() if count > MOST_FILES] == []
+    assert long == []
