@@ -11,6 +11,11 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
+# Of a layout's run, what its search decided and what it was asked for.
+_DECIDED = (
+    *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
+    *("micro_batch", "global_batch", "seq_len", "schedule", "recompute", "precision"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +173,8 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
     if run.activation_offload:
         said.append(f"{run.activation_offload:.0%} of activations on the host")
     return said
+
+
+def layout_decision(run: TrainingRun) -> dict[str, str]:
+    """What a framework's layout decides, by its place in the file."""
+    return {f"chosen.run.{name}": str(getattr(run, name, "")) for name in _DECIDED}

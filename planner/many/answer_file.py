@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.sweep import Answer
 from profiles.document import decode, read_document, read_mapping
 from profiles.errors import DocumentError
-from simulator.values.decision import layout_decision, plan_decision
+from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import PlanFile
 

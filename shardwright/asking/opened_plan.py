@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.answer_file import read_layout
 from profiles.document import read_mapping, write_document
 from profiles.errors import DocumentError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer
 from shardwright.asking.places import local_profile
-from simulator.values.decision import check_decision, layout_decision
+from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA, Plan

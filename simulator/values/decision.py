@@ -10,15 +10,10 @@ from collections.abc import Mapping
 
 from profiles.document import content_hash
 from profiles.errors import DocumentError
-from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan import Plan
 
 _PLAN = ("tp", "pp", "dp", "vpp", "zero_stage", "micro_batch", "schedule")
 _WORKLOAD = ("global_batch", "sequence_length", "precision", "optimizer")
-_RUN = (
-    *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
-    *("micro_batch", "global_batch", "seq_len", "schedule", "recompute", "precision"),
-)
 _FLAGS = {
     "zero_stage": "--zero",
     "expert_parallel": "--ep",
@@ -34,11 +29,6 @@ def plan_decision(plan: Plan) -> dict[str, str]:
     for name in _WORKLOAD:
         found[f"plan.workload.{name}"] = str(getattr(plan.workload, name))
     return found | {"plan.stages": content_hash(plan.stages)}
-
-
-def layout_decision(run: TrainingRun) -> dict[str, str]:
-    """What a framework's layout decides, by its place in the file."""
-    return {f"chosen.run.{name}": str(getattr(run, name, "")) for name in _RUN}
 
 
 def check_decision(where: str, decided: object, now: Mapping[str, str]) -> None:

@@ -27,9 +27,9 @@ ORDER = {
         "profiles/hardware/probe",
     ),
     "simulator": (
+        "simulator/schedules",
         "simulator/values",
         "simulator",
-        "simulator/schedules",
         "simulator/training_run",
         "simulator/training_run/run",
         "simulator/training_run/framework",
