@@ -26,7 +26,7 @@ _ZOO = "tests.profiles.plain_models"
 def test_split_models_have_the_gradients_of_the_whole(
     processes: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    cases = [(n, split_plan(f"{_ZOO}:{n}", processes, processes // 2)) for n in names]
+    cases = [(n, split_plan(f"{_ZOO}:{n}", processes, processes // 2, None)) for n in names]
     results = run_job(cases, processes, tmp_path)
     assert [result["name"] for result in results] == list(names)
     for result in results:
@@ -46,7 +46,7 @@ def test_with_every_other_way_to_split(tmp_path: Path) -> None:
     ]
     cases = []
     for name in ("llama_with_norms", "gpt"):
-        rules = split_plan(f"{_ZOO}:{name}", 2, 1).tensor_parallel
+        rules = split_plan(f"{_ZOO}:{name}", 2, 1, None).tensor_parallel
         tied = (("words.weight", "head.weight"),) if name == "gpt" else ()
         for setting in settings:
             plan = make_plan(f"{_ZOO}:{name}", entries, tp=2, **setting)

@@ -92,13 +92,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 _LIKE_BART = ("mbart", "pegasus", "marian", "m2m")
 
 
-def split_plan(model: str, devices: int, pp: int) -> Plan:
+def split_plan(model: str, devices: int, pp: int, length: int | None = 16) -> Plan:
+    """The plan with tp 2; `length` is None for a factory, which makes its own inputs."""
     traced = shardwright.trace(
-        model, sequence_length=16, precision="fp32", tp_degrees=(1, 2), target="cpu"
+        model, sequence_length=length, precision="fp32", tp_degrees=(1, 2), target="cpu"
     )
     assert traced.tp_degrees == (1, 2), traced.why_not_tensor_parallel
     cluster = shardwright.cluster(f"1x{devices}xa100-sxm-40gb")
-    work = Workload(global_batch=4, sequence_length=16, precision="fp32")
+    work = Workload(global_batch=4, sequence_length=traced.sequence_length, precision="fp32")
     space = Space(tp=(2,), pp=(pp,), micro_batch=(1,))
     answer = api.plan(traced, cluster, work, space=space)
     assert answer.plan is not None
