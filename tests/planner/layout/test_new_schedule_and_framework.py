@@ -93,7 +93,10 @@ def test_a_schedule_is_one_function(late: str) -> None:
         stack=load_stack(),
         clock=lambda: 0.0,
     )
-    assert (answer.status, answer.plan and answer.plan.schedule) == ("optimal", late)
+    # Timelines of any order are searched, not proven.
+    assert answer.plan is not None
+    assert answer.plan.schedule == late
+    assert answer.bound <= answer.step_time_s
 
 
 MINE = """
