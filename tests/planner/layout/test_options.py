@@ -150,7 +150,9 @@ def test_sites_with_a_fast_line_are_one_machine():
     """At the network's own rate and latency a third level changes nothing."""
     flat = solved(question(on="8x8xh100-sxm", batch=128)).chosen
     racks = solved(replace(question(batch=128), cluster=fat_tree(8))).chosen
-    assert racks.prediction.step_time_s.value == flat.prediction.step_time_s.value
+    assert racks.prediction.step_time_s.value == pytest.approx(
+        flat.prediction.step_time_s.value, rel=1e-4
+    )
 
 
 def test_local_steps_beat_a_slow_line():
