@@ -84,10 +84,10 @@ def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
 def test_four_devices_are_too_few_and_the_answer_says_what_fits() -> None:
     done = shardwright(*PLAN_70B, "--on", "4xh100-sxm")
     assert done.returncode == 3
-    assert "No plan fits." in done.stdout
-    assert "Binds:" in done.stdout
+    assert "No layout fits" in done.stdout
+    assert "Nearest:" in done.stdout
     assert "--on" in done.stdout
-    assert "no plan of llama-3.1-70b fits on 4xh100-sxm" in done.stderr
+    assert "no layout of llama-3.1-70b fits on 4xh100-sxm" in done.stderr
 
 
 def test_comparing_files(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_comparing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "llama-3.1-8b", "--on", "8xh100", "--global-batch", "0"], "global batch must be"),
+        (["plan", "llama-3.1-8b", "--on", "8xh100", "--global-batch", "0"], "--global-batch must be"),
         (["plan", "llama-3.1-8b", "--on", "8xh10", "--global-batch", "8"], "Did you mean 'h100'"),
         (["plan", "llama-3.1-8b", "--on", "9xh100", "--global-batch", "8"], "node holds 8"),
         (["plan", "lama", "--on", "8xh100", "--global-batch", "8"], "config.json"),

@@ -188,8 +188,8 @@ def test_the_data_files_are_made_from_a_table(
         made.append((coefficients.read_bytes(), intervals.read_bytes()))
     assert made[0] == made[1]
     said = capsys.readouterr().out
-    assert "in-sample: mean" in said
-    assert "5-fold: mean" in said
+    assert "in-sample mean" in said
+    assert "5-fold mean" in said
     file = read_document(coefficients, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
     assert file.runs == len(few)
     assert {f"{kind.name}.*" for kind in KINDS} <= set(file.values)

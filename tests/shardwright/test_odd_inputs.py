@@ -30,7 +30,7 @@ def refused(*arguments: str) -> str:
     ("flags", "message"),
     [
         (("--global-batch", "9" * 21, *STACK), "--global-batch may be 2,147,483,647 at most"),
-        (("--global-batch", "9" * 21), "each may be 2,147,483,647 at most"),
+        (("--global-batch", "9" * 21), "may be 2,147,483,647 at most"),
         (
             ("--global-batch", "64", *STACK, "--local-workers", "7"),
             "nothing steps alone unless --local-steps is above 1",
