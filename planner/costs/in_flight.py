@@ -27,10 +27,3 @@ def in_flight(cell: Cell) -> tuple[int, ...]:
         for count, stage in zip(stages, cell.stages_of(rank), strict=True):
             found[stage] = count
     return tuple(found)
-
-
-def _turns(count: Counts, num_ranks: int, stages_per_rank: int) -> Counts:
-    """[len(count), v]: of so many actions how many fall on each stage, `num_ranks` at a time."""
-    rounds, rest = np.divmod(count, num_ranks * stages_per_rank)
-    offset = np.arange(stages_per_rank) * num_ranks
-    return rounds[:, None] * num_ranks + np.clip(rest[:, None] - offset, 0, num_ranks)

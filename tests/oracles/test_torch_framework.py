@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from shardwright.commands.asked import figures_of
 
 from planner.layout.layout_ground import base_run
 from planner.search.space import Space
 from shardwright import api
+from shardwright.asking.named_model import described_of
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
@@ -55,7 +55,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
     assert traced is not None
     base = base_run(
         MODEL,
-        figures_of(MODEL),
+        described_of(MODEL, None).figures,
         cluster,
         rules=load_framework("torch").rules,
         global_batch=BATCH,

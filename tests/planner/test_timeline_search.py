@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulator.held_activations import Kept
-from simulator.held_activations import most_held as simulated_most_held
 
 from planner.cells.timeline_search import TimelineSearch, timeline_step_s
-from planner.costs.split_moments import most_held, split_moments
+from planner.costs.split_moments import split_moments
 from profiles.errors import InputError
 from simulator.schedules.schedule import build_schedule
+from tests.oracles.held_activations import most_held
 from tests.oracles.random_chains import V_SCHEDULES, draw_chain, split_fits
 
 
@@ -73,11 +72,7 @@ def test_moments_hold_what_the_simulator_counts(schedule, ranks):
     made = build_schedule(
         schedule, num_ranks=ranks, num_microbatches=micro, stages_per_rank=per_rank
     )
-    held = most_held(schedule, ranks, micro, per_rank)
-    # In units of a micro-batch on a stage: before its I, and until its W.
-    before = Kept.units(made.num_stages, kept_for_weights=0.0)
-    assert held.sum(axis=0).tolist() == list(simulated_most_held(made, before))
-    for rank, most in enumerate(simulated_most_held(made)):
+    for rank, most in enumerate(most_held(made)):
         known = split_moments(schedule, ranks, micro, per_rank, rank)
         assert known.done.max() <= micro
         assert (known.whole + known.half).sum(axis=1).max() == most

@@ -114,7 +114,10 @@ def test_comparing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "llama-3.1-8b", "--on", "8xh100", "--global-batch", "0"], "--global-batch must be"),
+        (
+            ["plan", "llama-3.1-8b", "--on", "8xh100", "--global-batch", "0"],
+            "--global-batch must be",
+        ),
         (["plan", "llama-3.1-8b", "--on", "8xh10", "--global-batch", "8"], "Did you mean 'h100'"),
         (["plan", "llama-3.1-8b", "--on", "9xh100", "--global-batch", "8"], "node holds 8"),
         (["plan", "lama", "--on", "8xh100", "--global-batch", "8"], "config.json"),

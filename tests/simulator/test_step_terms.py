@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner.layout.rules import load_layout_rules
 
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.prices import LayoutPrices
@@ -20,6 +19,7 @@ from simulator.formula_symbol import Symbol
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.explain.explain_step import StepLine, step_lines
 from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step import step_terms
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import Features, features
@@ -181,7 +181,7 @@ def test_names_and_parts_are_known() -> None:
 def llama_prices():
     base = replace(LLAMA_RUN, num_devices=16, dp=16, stack="megatron-core", global_batch=32)
     ground = LayoutGround(
-        model=base.model, rules=load_layout_rules("megatron-core"), num_devices=16,
+        model=base.model, rules=load_framework("megatron-core").rules, num_devices=16,
         node_devices=8, global_batch=32, seq_len=4096,
     )  # fmt: skip
     space = LayoutSpace(tp=(1, 2), pp=(1, 4))
@@ -199,7 +199,7 @@ def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
         lambda x, c, earlier: 100.0 * x.optimizer_s / 50.0,
         per=per,
     )
-    run = replace(GPT_RUN, outer_link="8x200Gb/s HDR IB per node")
+    run = GPT_RUN
     before = step_parts(features([run]), of_each(plain()))
     bounds, exact = prices.step_times(layouts), prices.exact(layouts)
     monkeypatch.setattr(step_terms, "TERMS", (*TERMS, pause))

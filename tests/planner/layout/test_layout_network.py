@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planner.layout.rules import load_layout_rules
 
 from planner.layout.layout_ground import base_run
 from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.network_text import network_of
 from tests.simulator.described_runs import LLAMA_8B
 
@@ -25,7 +25,7 @@ def test_plan_and_predict_see_one_network(name: str) -> None:
         "llama",
         LLAMA_8B,
         cluster,
-        rules=load_layout_rules("megatron-core"),
+        rules=load_framework("megatron-core").rules,
         global_batch=64,
         seq_len=4096,
         precision="bf16",
