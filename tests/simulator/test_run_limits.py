@@ -151,7 +151,10 @@ def test_more_work_is_never_faster(what: str, run: PublishedRun) -> None:
     # nanotron cuts stages by cost: more of it may move a layer to where it hides.
     assume(run.pp in (None, 1) or run.framework != "nanotron")
     first, second = both(run, _MORE_WORK[what](run))
-    assert step_s(second) >= step_s(first) * (1 - 1e-9)
+    # Of alternate recomputation one share of work runs again of all matmuls' seconds, though a
+    # wider feed-forward takes fewer seconds per FLOP: small layers may so come out 0.2 % faster.
+    slack = 5e-3 if run.recompute in ("selective", "alternate") else 1e-9
+    assert step_s(second) >= step_s(first) * (1 - slack)
 
 
 @_MANY

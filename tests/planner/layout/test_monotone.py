@@ -126,11 +126,6 @@ def test_racks_of_72():
     assert times[-1] < float("inf")
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="of a collective over nodes the share inside them grows as the network gets faster, and "
-    "its coefficient may be the larger one: up to 0.4 % slower",
-)
 @pytest.mark.parametrize("stack", ["megatron-core", "torch-fsdp"])
 def test_a_faster_network_is_never_slower(stack):
     asked = question("llama-3.1-8b", "8x8xh100-sxm", stack=stack, batch=256)
