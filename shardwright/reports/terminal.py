@@ -36,6 +36,14 @@ from simulator.values.prediction import Interval, Prediction
 WIDTH = 100
 
 
+class _Console(Console):
+    """Rich ends with status 1 where a reader has closed the pipe; how the process ends is decided
+    in one place (planner/many/leave.py)."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console of at most 100 columns; no codes at all when piped or under NO_COLOR.
 
@@ -44,7 +52,7 @@ def console(*, stderr: bool = False) -> Console:
     plain = bool(os.environ.get("NO_COLOR"))
     stream = sys.stderr if stderr else sys.stdout
     width = min(WIDTH, Console(stderr=stderr).width) if stream.isatty() else WIDTH
-    return Console(
+    return _Console(
         stderr=stderr, width=width, highlight=False, color_system=None if plain else "auto"
     )
 
