@@ -10,6 +10,8 @@ from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from shardwright.asking.axes import Axes
+from shardwright.asking.named_model import import_from_here, sample_of
+from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
     from planner.layout.run_option import AskedOptions
@@ -78,3 +80,20 @@ def _fp16_only(device: Device) -> bool:
     if "bfloat16" not in rates or "float16" not in rates:
         return False
     return rates["bfloat16"].value < rates["float16"].value / 2
+
+
+def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
+    """What a step trains on, and what was assumed of it."""
+    import_from_here(request.model)
+    sample = sample_of(request.model, request.seq)
+    precision, told = request.precision, tuple[str, ...]()
+    if not precision:
+        precision, told = default_precision(request.cluster)
+    work = Workload(
+        global_batch=request.global_batch,
+        sequence_length=sample.sequence_length,
+        counted_in=sample.counted_in,
+        precision=precision,
+        optimizer=request.optimizer,
+    )
+    return work, (*sample.assumptions, *told)

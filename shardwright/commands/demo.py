@@ -13,7 +13,7 @@ from profiles.document import write_text
 from profiles.errors import ToleranceError
 from shardwright import api
 from shardwright.commands.output import Bar, show
-from shardwright.commands.plan import provenance
+from shardwright.commands.provenance import provenance
 from shardwright.findings.comparison import compare_run
 from shardwright.reports import terminal
 from simulator.values.plan_file import write_plan_file

@@ -9,21 +9,20 @@ from typing import Any
 from planner.many.answer_cache import AnswerCache
 from profiles.document import to_json
 from profiles.errors import InfeasibleError, InputError, TraceError
-from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
 from shardwright.asking.executor_layouts import why_block_by_block
-from shardwright.asking.named_model import described_of, import_from_here, sample_of
+from shardwright.asking.named_model import described_of
 from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of
 from shardwright.commands.output import Heartbeat, SearchProgress, note, show
+from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
 from simulator.values.plan_file import PlanFile, write_plan_file
-from simulator.values.workload import Workload
 
 
 def plan(request: PlanRequest, output: AnswerOutput) -> None:
@@ -71,23 +70,6 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
                 "framework (--stack) or leave it out"
             )
     request.axes.space()
-
-
-def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
-    """What a step trains on, and what was assumed of it."""
-    import_from_here(request.model)
-    sample = sample_of(request.model, request.seq)
-    precision, told = request.precision, tuple[str, ...]()
-    if not precision:
-        precision, told = default_precision(request.cluster)
-    work = Workload(
-        global_batch=request.global_batch,
-        sequence_length=sample.sequence_length,
-        counted_in=sample.counted_in,
-        precision=precision,
-        optimizer=request.optimizer,
-    )
-    return work, (*sample.assumptions, *told)
 
 
 def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
@@ -139,14 +121,3 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
         raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
-
-
-def provenance(cluster: Cluster | None = None) -> dict[str, Any]:
-    """How a file came about: version and command."""
-    from shardwright import __version__
-
-    made: dict[str, Any] = {
-        "version": __version__,
-        "command": " ".join(["shardwright", *sys.argv[1:]]),
-    }
-    return made if cluster is None else {**made, "cluster_devices": cluster.num_devices}

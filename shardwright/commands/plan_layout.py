@@ -31,7 +31,7 @@ from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.questions import price_for
 from shardwright.commands.output import SearchProgress, note, show
-from shardwright.commands.plan import provenance
+from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,

@@ -15,11 +15,11 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.asking.plan_request import AnswerOutput, PlanRequest
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.commands.output import Heartbeat, note, show
-from shardwright.commands.plan import provenance, workload_of
+from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report

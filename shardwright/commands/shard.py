@@ -14,7 +14,7 @@ from shardwright import api
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import local_profile
 from shardwright.commands.output import Heartbeat, note, show
-from shardwright.commands.plan import provenance
+from shardwright.commands.provenance import provenance
 from shardwright.reports.sharding import sharding_report
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 

@@ -1,0 +1,19 @@
+"""`provenance`: how a file that a command wrote came about."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from profiles.hardware.catalogue.cluster import Cluster
+
+
+def provenance(cluster: Cluster | None = None) -> dict[str, Any]:
+    """How a file came about: version and command."""
+    from shardwright import __version__
+
+    made: dict[str, Any] = {
+        "version": __version__,
+        "command": " ".join(["shardwright", *sys.argv[1:]]),
+    }
+    return made if cluster is None else {**made, "cluster_devices": cluster.num_devices}
