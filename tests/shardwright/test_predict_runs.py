@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
@@ -177,6 +177,20 @@ counts = st.sampled_from((None, 1, 2, 3, 4, 7, 8, 16, 64))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# One layer on two ranks of a V: the rank without the head has none, and nothing to idle between.
+@example(
+    dp=None,
+    tp=None,
+    pp=2,
+    vpp=None,
+    ep=None,
+    batches=(None, 1),
+    heads=(None, None),
+    layers=1,
+    experts=None,
+    device="a100",
+    words=("", "zbv", ""),
+)
 @given(
     dp=counts,
     tp=counts,

@@ -85,6 +85,10 @@ def _fixed_chunks_share(
         count = count // 2 * 2
     if count == 0 or kind.why_not(run.pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
+    layer = forward + backward
+    busy = max(row["layers"] * layer, layers[-1] * layer + head)
+    if busy <= 0.0:
+        return 0.0  # fewer layers than ranks: the others have nothing to idle between
     schedule = build_schedule(
         run.schedule,
         num_ranks=run.pp,
@@ -93,8 +97,6 @@ def _fixed_chunks_share(
         durations=durations,
     )
     timeline = simulate(schedule, durations)
-    layer = forward + backward
-    busy = max(row["layers"] * layer, layers[-1] * layer + head)
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
     return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
