@@ -16,7 +16,9 @@ from planner.chain.partition import partition
 from planner.chain.problem import Load
 from tests.oracles.random_chains import draw_chain
 
-pywraplp = pytest.importorskip("ortools.linear_solver.pywraplp")
+pywraplp = pytest.importorskip(
+    "ortools.linear_solver.pywraplp", reason="this ortools has no wrapper of HiGHS"
+)
 
 CLOSED = 100
 _GAP = 1e-9

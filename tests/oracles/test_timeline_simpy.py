@@ -10,7 +10,7 @@ from simulator.schedules.schedule import Action, ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, simulate
 from tests.oracles.schedule_csv import schedule_from_csv
 
-simpy = pytest.importorskip("simpy")
+simpy = pytest.importorskip("simpy", reason="the oracle is a simpy model: .[dev] installs it")
 
 
 def by_simpy(schedule, durations):

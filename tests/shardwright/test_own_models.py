@@ -168,7 +168,7 @@ def test_a_module_with_inputs_is_traced_and_planned() -> None:
         (lambda w: public.predict(3, 3, ON), "a Plan is wanted"),
     ],
 )
-def test_wrong_types_get_our_errors(call, message) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_types_get_our_errors(call, message) -> None:  # type: ignore[no-untyped-def] # calls of any kind
     with pytest.raises(InputError, match=message):
         call(Workload(global_batch=8, sequence_length=32))
 

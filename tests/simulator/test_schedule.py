@@ -17,7 +17,9 @@ from simulator.schedules.schedule import (
 from tests.oracles.schedule_csv import schedule_from_csv, to_csv
 from tests.simulator.torch_stage import TorchStage
 
-torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+torch_schedules = pytest.importorskip(
+    "torch.distributed.pipelining.schedules", reason="this torch has no pipeline schedules"
+)
 
 
 class RecordingStage(TorchStage):

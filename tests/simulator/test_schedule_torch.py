@@ -8,7 +8,9 @@ from profiles.errors import InputError
 from simulator.schedules.schedule import build_schedule
 from tests.simulator.torch_stage import TorchStage
 
-torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+torch_schedules = pytest.importorskip(
+    "torch.distributed.pipelining.schedules", reason="this torch has no pipeline schedules"
+)
 
 # Ours, torch's, stages per rank.
 SAME = [
