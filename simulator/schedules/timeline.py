@@ -8,7 +8,7 @@ pass over arrays, about 3 million actions a second (measured on one core of an E
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations as Durations
@@ -33,6 +33,14 @@ class Timeline:
     def makespan_s(self) -> float:
         """Seconds from the first action's start to the last one's end."""
         return max(self.end_s)
+
+    def stretched(self, factor: float) -> Timeline:
+        """The same actions with every time multiplied by a factor."""
+        return replace(
+            self,
+            start_s=tuple(time_s * factor for time_s in self.start_s),
+            end_s=tuple(time_s * factor for time_s in self.end_s),
+        )
 
     def rank_end_s(self, rank: int) -> float:
         """When a rank ends its last action."""

@@ -19,7 +19,6 @@ from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.plan_memory import plan_memory
-from simulator.traced.predicted_events import predicted_events
 from simulator.traced.stack import Stack, load_stack
 from simulator.traced.stage_cost import StageCost, stage_cost
 from simulator.traced.step_tail import Tail, tail_of
@@ -34,6 +33,7 @@ from simulator.values.prediction import (
     SourceTag,
     StagePrediction,
 )
+from simulator.values.timeline_events import timeline_events
 
 # Half-width of the 90 % interval of the peak: what a caching allocator rounds and keeps is not
 # modelled (torch's CUDACachingAllocator rounds to 512 B and splits blocks; assumed).
@@ -120,7 +120,13 @@ def predict(
         bubble_fraction=bubble,
         stages=_stage_predictions(plan, graph, costs, tails),
         ranks=ranks,
-        events=predicted_events(plan, timeline, sends, tails),
+        events=timeline_events(
+            plan,
+            timeline,
+            send_s=[0.0 if send is None else send.time_s for send in sends],
+            exchange_s=[tail.data_parallel_s for tail in tails],
+            optimizer_s=[tail.optimizer_s for tail in tails],
+        ),
         sources=_sources(plan, blocks, sends, tails),
         limit=_limit(components, ranks, critical),
         fits=all(rank.fits for rank in ranks),

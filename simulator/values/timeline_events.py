@@ -6,18 +6,22 @@ from collections.abc import Sequence
 
 from simulator.schedules.schedule import ActionKind
 from simulator.schedules.timeline import Timeline
-from simulator.traced.comm_cost import CommCost
-from simulator.traced.step_tail import Tail
 from simulator.values.plan import Plan
 from simulator.values.prediction import Event
 
 
-def predicted_events(
-    plan: Plan, timeline: Timeline, sends: Sequence[CommCost | None], tails: Sequence[Tail]
+def timeline_events(
+    plan: Plan,
+    timeline: Timeline,
+    *,
+    send_s: Sequence[float],
+    exchange_s: Sequence[float],
+    optimizer_s: Sequence[float],
 ) -> tuple[Event, ...]:
     """One replica's timeline: dp rank 0 and tp rank 0 of every pipeline rank.
 
-    sends  cost of crossing the cut before each stage, None where nothing crosses
+    send_s                   seconds to cross the cut before each stage, 0 where nothing crosses
+    exchange_s, optimizer_s  seconds of every pipeline rank after its last action
     """
     events = []
     for i, action in enumerate(timeline.actions):
@@ -30,17 +34,17 @@ def predicted_events(
             continue
         forward = action.kind is ActionKind.FORWARD
         cut = action.stage + 1 if forward else action.stage
-        send = sends[cut] if 0 < cut < len(sends) else None
-        if send is not None and send.time_s > 0:
+        crossing_s = send_s[cut] if 0 < cut < len(send_s) else 0.0
+        if crossing_s > 0:
             name = f"{action.stage}SEND_{'F' if forward else 'B'}{action.microbatch}"
             events.append(
-                Event(rank=rank, stream="send", name=name, start_s=end, end_s=end + send.time_s)
+                Event(rank=rank, stream="send", name=name, start_s=end, end_s=end + crossing_s)
             )
-    for pp_rank, tail in enumerate(tails):
+    for pp_rank, (exchange, optimizer) in enumerate(zip(exchange_s, optimizer_s, strict=True)):
         begin = timeline.rank_end_s(pp_rank)
         rank = plan.rank(pp_rank)
-        middle = begin + tail.data_parallel_s
-        if tail.data_parallel_s > 0:
+        middle = begin + exchange
+        if exchange > 0:
             events.append(
                 Event(
                     rank=rank,
@@ -56,7 +60,7 @@ def predicted_events(
                 stream="compute",
                 name="optimizer",
                 start_s=middle,
-                end_s=middle + tail.optimizer_s,
+                end_s=middle + optimizer,
             )
         )
     return tuple(events)

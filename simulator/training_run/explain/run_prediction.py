@@ -20,7 +20,6 @@ from simulator.training_run.step.step_time import step_parts
 from simulator.values.plan import Plan
 from simulator.values.prediction import (
     Component,
-    Event,
     Interval,
     MemorySample,
     Prediction,
@@ -28,6 +27,7 @@ from simulator.values.prediction import (
     SourceTag,
     StagePrediction,
 )
+from simulator.values.timeline_events import timeline_events
 
 # The parts of a described step as the components of a plan's prediction.
 _COMPONENT_OF = {
@@ -77,8 +77,9 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     tail_s = reduce_s + seconds["optimizer_s"]
     end_s = max(timeline.rank_end_s(rank) for rank in range(plan.pp))
     stretch = (totals.step_time_s.value - tail_s) / end_s
+    timeline = timeline.stretched(stretch)
     memory = footprint(run, runs_program=False)
-    ranks = _ranks(run, plan, memory, timeline, stretch)
+    ranks = _ranks(run, plan, memory, timeline)
     components = _components(known, seconds)
     tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     largest = max(components, key=lambda part: part.time_s)
@@ -103,7 +104,13 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
             for number, stage in enumerate(stages)
         ),
         ranks=ranks,
-        events=_events(plan, timeline, stages, stretch, reduce_s, seconds["optimizer_s"]),
+        events=timeline_events(
+            plan,
+            timeline,
+            send_s=[stage.send_s * stretch for stage in stages],
+            exchange_s=[reduce_s] * plan.pp,
+            optimizer_s=[seconds["optimizer_s"]] * plan.pp,
+        ),
         sources=_sources(run, seconds),
         limit=f"{largest.name.replace('_', ' ')} "
         f"({largest.time_s / totals.step_time_s.value:.0%} of the step); memory of rank "
@@ -211,14 +218,12 @@ def _components(x: Features, seconds: dict[str, float]) -> tuple[Component, ...]
 
 
 def _ranks(
-    run: TrainingRun, plan: Plan, memory: Footprint, timeline: Timeline, stretch: float
+    run: TrainingRun, plan: Plan, memory: Footprint, timeline: Timeline
 ) -> tuple[RankMemory, ...]:
-    return tuple(
-        _rank_memory(run, plan, rank, _held(timeline, rank.rank, stretch)) for rank in memory.ranks
-    )
+    return tuple(_rank_memory(run, plan, rank, _held(timeline, rank.rank)) for rank in memory.ranks)
 
 
-def _held(timeline: Timeline, pp_rank: int, stretch: float) -> tuple[tuple[float, float], ...]:
+def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
     """(time, share of the most) of the activations that a rank keeps: a forward adds its chunk's
     when it starts, the backward, of a split one W, gives it back when it ends."""
     held, course = 0, [(0.0, 0.0)]
@@ -228,7 +233,7 @@ def _held(timeline: Timeline, pp_rank: int, stretch: float) -> tuple[tuple[float
         starts = action.kind is ActionKind.FORWARD
         held += 1 if starts else -1
         when = (timeline.start_s if starts else timeline.end_s)[index]
-        course.append((when * stretch, float(held)))
+        course.append((when, float(held)))
     most = max(level for _, level in course) or 1.0
     return tuple((time_s, level / most) for time_s, level in course)
 
@@ -254,56 +259,6 @@ def _rank_memory(
         peak_time_s=max(samples, key=lambda sample: sample.memory_bytes).time_s,
         timeline=samples,
     )
-
-
-def _events(
-    plan: Plan,
-    timeline: Timeline,
-    stages: tuple[_Stage, ...],
-    stretch: float,
-    reduce_s: float,
-    optimizer_s: float,
-) -> tuple[Event, ...]:
-    """One replica's timeline: dp rank 0 and tp rank 0 of every pipeline rank."""
-    events = []
-    for index, action in enumerate(timeline.actions):
-        rank = plan.rank(timeline.ranks[index])
-        start, end = timeline.start_s[index] * stretch, timeline.end_s[index] * stretch
-        name = timeline.names[index]
-        events.append(Event(rank=rank, stream="compute", name=name, start_s=start, end_s=end))
-        if action.kind is ActionKind.BACKWARD_WEIGHT:
-            continue
-        forward = action.kind is ActionKind.FORWARD
-        cut = action.stage + 1 if forward else action.stage
-        send_s = stages[cut].send_s * stretch if 0 < cut < len(stages) else 0.0
-        if send_s > 0:
-            sent = f"{action.stage}SEND_{'F' if forward else 'B'}{action.microbatch}"
-            events.append(
-                Event(rank=rank, stream="send", name=sent, start_s=end, end_s=end + send_s)
-            )
-    for number in range(plan.pp):
-        rank, begin = plan.rank(number), timeline.rank_end_s(number) * stretch
-        middle = begin + reduce_s
-        if reduce_s > 0:
-            events.append(
-                Event(
-                    rank=rank,
-                    stream="collective",
-                    name="data_parallel",
-                    start_s=begin,
-                    end_s=middle,
-                )
-            )
-        events.append(
-            Event(
-                rank=rank,
-                stream="compute",
-                name="optimizer",
-                start_s=middle,
-                end_s=middle + optimizer_s,
-            )
-        )
-    return tuple(events)
 
 
 def _sources(run: TrainingRun, seconds: dict[str, float]) -> tuple[SourceTag, ...]:
