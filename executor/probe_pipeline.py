@@ -60,7 +60,6 @@ def profile_model(
     cluster: Cluster,
     micro_batches: Sequence[int],
     *,
-    date: str = "",
     threads_per_device: int = 1,
     num_steps: int = 12,
     progress: Progress = no_progress,
@@ -80,7 +79,7 @@ def profile_model(
             num_steps=num_steps,
             progress=progress,
         )
-        return with_blocks(cluster, found.blocks, references=found.references, date=date)
+        return with_blocks(cluster, found.blocks, references=found.references)
     points = measure_graphs(
         spec,
         [traced.at(size, 1) for size in sorted(set(micro_batches))],
@@ -88,7 +87,7 @@ def profile_model(
         threads_per_device=threads_per_device,
         progress=progress,
     )
-    return with_blocks(cluster, points, date=date)
+    return with_blocks(cluster, points)
 
 
 def measure_in_pipeline(

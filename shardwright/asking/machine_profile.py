@@ -91,7 +91,6 @@ def profile_machine(
                 traced,
                 cluster,
                 (micro_batch,),
-                date=today,
                 threads_per_device=_threads(cluster),
                 progress=report,
             )

@@ -6,14 +6,18 @@ tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from profiles.document import encode
+from profiles.errors import InputError
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 KIB, MIB = 2**10, 2**20
+ROW = 1024  # elements of a normalised row, a usual hidden size
 
 # (name, op of MemoryPoint, tensors of n fp32 elements that are read or written)
 ELEMENTWISE = (("add", 3), ("mul", 3), ("gelu", 2))
@@ -58,6 +62,46 @@ class Case:
             return self.family
         ranks = f" on {self.group_size}" if self.family == "link" else ""
         return f"{self.op}{ranks} {self.size_bytes / KIB:.0f} KiB"
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of a matmul or an attention call, by name."""
+        sizes: dict[str, int] = encode(self.matmul or self.attention or {})
+        return sizes
+
+    @property
+    def work_flop(self) -> float:
+        """Of the forward; an attention's as if it were not causal, 0 for what moves bytes alone."""
+        if self.matmul is not None:
+            return 2.0 * math.prod(self.shape.values())
+        if self.attention is not None:
+            x = self.attention
+            return 4.0 * x.batch * x.heads * x.q_len * x.kv_len * x.head_dim
+        return 0.0
+
+    @property
+    def num_tensors(self) -> int:
+        """Tensors that a memory op reads and writes; raises InputError for another op."""
+        counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
+        if self.op not in counts:
+            raise InputError(f"memory op {self.op!r} is not one of {', '.join(sorted(counts))}")
+        return counts[self.op]
+
+    @property
+    def num_elements(self) -> int:
+        """Of each tensor of a memory op: whole rows, or one shorter row for a small size."""
+        count = max(1, self.size_bytes // (4 * self.num_tensors))
+        return count - count % ROW if count >= ROW else count
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a memory op really moves: its size rounded to whole rows."""
+        return self.num_tensors * 4 * self.num_elements
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of a link's full buffer: the size in whole fp32 elements per rank of the group."""
+        return 4 * self.group_size * max(1, self.size_bytes // (4 * self.group_size))
 
 
 def probe_cases(

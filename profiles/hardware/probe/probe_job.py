@@ -48,7 +48,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         if case.family == "link":
             if rank < case.group_size:
                 samples = sample_link(case, groups[case.group_size], effort, device)
-        elif not (emulated and case.dtype == "bfloat16" and _flop(case) > _EMULATED_FLOP):
+        elif not (emulated and case.dtype == "bfloat16" and case.work_flop > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
@@ -67,15 +67,6 @@ def _sample_op(case: Case, effort: Effort, device: torch.device) -> list[Sample]
 
 def _cuda() -> bool:
     return torch.cuda.is_available()
-
-
-def _flop(case: Case) -> float:
-    if case.matmul is not None:
-        return 2.0 * case.matmul.batch * case.matmul.m * case.matmul.n * case.matmul.k
-    if case.attention is not None:
-        shape = case.attention
-        return 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
-    return 0.0
 
 
 def _is_emulated(dtype: str, device: torch.device) -> bool:

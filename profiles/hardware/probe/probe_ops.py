@@ -14,11 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from profiles.errors import InputError
-from profiles.hardware.probe.probe_cases import ADAMW_TENSORS, MEMORY_OPS, Case
+from profiles.hardware.probe.probe_cases import ROW, Case
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
-
-_ROW = 1024  # elements of a normalised row, a usual hidden size
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
 # at most: AMD EPYC 9684X, amd.com). 256 small parameters are more than a ResNet-50 has (161).
@@ -42,12 +39,7 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
         return lambda: there.copy_(here)
     if case.op == "adamw":
         return _adamw(case, device)
-    return _memory_op(case.op, case.size_bytes, device)
-
-
-def moved_bytes(case: Case) -> int:
-    """Bytes that the memory op of `case` really moves: its size rounded to whole rows."""
-    return _tensor_count(case.op) * 4 * _num_elements(case.op, case.size_bytes)
+    return _memory_op(case, device)
 
 
 def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
@@ -83,12 +75,12 @@ def _attention(
     return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
 
-def _memory_op(name: str, size_bytes: int, device: torch.device) -> Callable[[], object]:
-    count = _num_elements(name, size_bytes)
+def _memory_op(case: Case, device: torch.device) -> Callable[[], object]:
+    count = case.num_elements
     x = torch.randn(count, device=device)
-    y = torch.randn(count, device=device) if _tensor_count(name) == 3 else x
-    rows = x.view(-1, min(_ROW, count))
-    if name == "embedding":
+    y = torch.randn(count, device=device) if case.num_tensors == 3 else x
+    rows = x.view(-1, min(ROW, count))
+    if case.op == "embedding":
         index = torch.randperm(rows.shape[0], device=device)
         return lambda: F.embedding(index, rows)
     calls: dict[str, Callable[[], object]] = {
@@ -99,7 +91,7 @@ def _memory_op(name: str, size_bytes: int, device: torch.device) -> Callable[[],
         "softmax": lambda: torch.softmax(rows, -1),
         "clone": lambda: x.clone(),
     }
-    return calls[name]
+    return calls[case.op]
 
 
 def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
@@ -110,10 +102,9 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
     lie in memory when a model's are updated (`pieces_of`): a single small one would stay in the
     caches, where no optimizer finds it after a backward.
     """
-    count = _num_elements("adamw", case.size_bytes)
     parameters = []
     for _ in range(1 if device.type == "cuda" else pieces_of(case)):
-        parameter = torch.nn.Parameter(torch.randn(count, device=device))
+        parameter = torch.nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
     return torch.optim.AdamW(parameters, lr=1e-6).step
@@ -124,16 +115,3 @@ def pieces_of(case: Case) -> int:
     if case.op != "adamw" or torch.cuda.is_available():
         return 1
     return max(1, min(_MOST_PARAMETERS, math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))))
-
-
-def _tensor_count(name: str) -> int:
-    counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
-    if name not in counts:
-        raise InputError(f"memory op {name!r} is not one of {', '.join(sorted(counts))}")
-    return counts[name]
-
-
-def _num_elements(name: str, size_bytes: int) -> int:
-    """Elements of each tensor of the op: whole rows, or one shorter row for a small size."""
-    count = max(1, size_bytes // (4 * _tensor_count(name)))
-    return count - count % _ROW if count >= _ROW else count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
@@ -57,13 +57,10 @@ def cluster_from(
     source: str,
     date: str,
     backend: str,
-    moved_bytes: Callable[[Case], int],
-    buffer_bytes: Callable[[Case], int],
 ) -> Cluster:
     """A one-node cluster named `local` that holds every measured point.
 
     clock  `cpu` where an op runs on the one thread that is timed, else `wall`
-    moved_bytes, buffer_bytes  the exact bytes of a memory or link case
     Raises InputError where there is no matmul, launch or large copy: they give its rates.
     """
     ordered = sorted((p for p in probed if any(p.samples)), key=lambda p: _key(p.case))
@@ -71,10 +68,18 @@ def cluster_from(
     measurements = Measurements(
         source=source,
         date=date,
-        matmul=tuple(_matmul_point(c, s) for c, s in summaries if c.matmul is not None),
-        attention=tuple(_attention_point(c, s) for c, s in summaries if c.attention is not None),
+        matmul=tuple(
+            MatmulPoint(dtype=c.dtype, time_s=s.time_s, **c.shape)
+            for c, s in summaries
+            if c.matmul is not None
+        ),
+        attention=tuple(
+            AttentionPoint(dtype=c.dtype, phase=str(c.phase), time_s=s.time_s, **c.shape)  # type: ignore[arg-type] # `causal` is a bool
+            for c, s in summaries
+            if c.attention is not None
+        ),
         memory=tuple(
-            MemoryPoint(op=_memory_op(c.op), moved_bytes=moved_bytes(c), time_s=s.time_s)
+            MemoryPoint(op=_memory_op(c.op), moved_bytes=c.moved_bytes, time_s=s.time_s)
             for c, s in summaries
             if c.family == "memory"
         ),
@@ -92,7 +97,7 @@ def cluster_from(
 
     peaks = {}
     for dtype in sorted({point.dtype for point in measurements.matmul}):
-        rated = [(_rate(c, s), c) for c, s in summaries if c.matmul and c.dtype == dtype]
+        rated = [(c.work_flop / s.time_s, c) for c, s in summaries if c.matmul and c.dtype == dtype]
         best, case = max(rated, key=lambda pair: pair[0])
         peaks[dtype] = measured(best, case)
     device = Device(
@@ -116,7 +121,7 @@ def cluster_from(
         LinkPoint(
             operation=c.op,
             group_size=c.group_size,
-            size_bytes=buffer_bytes(c),
+            size_bytes=c.buffer_bytes,
             time_s=s.time_s,
         )
         for c, s in summaries
@@ -184,54 +189,13 @@ def slug(text: str) -> str:
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    matmul, attention = case.matmul, case.attention
-    shape: tuple[int, ...] = ()
-    if matmul is not None:
-        shape = (matmul.batch, matmul.m, matmul.n, matmul.k)
-    elif attention is not None:
-        shape = (attention.batch, attention.heads, attention.q_len, attention.head_dim)
+    shape = tuple(case.shape.values())
     return (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes, shape)
-
-
-def _matmul_point(case: Case, summary: Summary) -> MatmulPoint:
-    shape = case.matmul
-    assert shape is not None
-    return MatmulPoint(
-        dtype=case.dtype,
-        batch=shape.batch,
-        m=shape.m,
-        n=shape.n,
-        k=shape.k,
-        time_s=summary.time_s,
-    )
-
-
-def _attention_point(case: Case, summary: Summary) -> AttentionPoint:
-    shape = case.attention
-    assert shape is not None
-    return AttentionPoint(
-        dtype=case.dtype,
-        phase=str(case.phase),
-        batch=shape.batch,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        q_len=shape.q_len,
-        kv_len=shape.kv_len,
-        head_dim=shape.head_dim,
-        causal=shape.causal,
-        time_s=summary.time_s,
-    )
 
 
 def _memory_op(variant: str) -> str:
     families = {name: op for op, variants in MEMORY_OPS for name, _ in variants}
     return families.get(variant, "optimizer")
-
-
-def _rate(case: Case, summary: Summary) -> float:
-    shape = case.matmul
-    assert shape is not None
-    return 2.0 * shape.batch * shape.m * shape.n * shape.k / summary.time_s
 
 
 def _counts(summaries: Sequence[tuple[Case, Summary]]) -> str:
