@@ -284,9 +284,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
             "against the model's card, or use package.module:factory"
         )
-    values = _without_dropping(
-        {key: value for key, value in spec.config.items() if key != "model_type"}
-    )
+    values = {key: value for key, value in spec.config.items() if key != "model_type"}
     # Training keeps no key-value cache, and what is drawn at random (dropout, masks of audio) would
     # make split and unsplit runs differ.
     values |= {"use_cache": False}
@@ -296,7 +294,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
         raise _not_built(spec, cls, error) from error
     for part in (config, *(getattr(config, name, None) for name in _PARTS)):
         for key, value in vars(part).items() if part is not None else ():
-            if _drops(key) and isinstance(value, float):
+            if "drop" in key and isinstance(value, float):
                 setattr(part, key, 0.0)
             if key == "apply_spec_augment":
                 setattr(part, key, False)
@@ -306,22 +304,6 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
 
 
 _PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
-
-
-def _drops(key: str) -> bool:
-    return "drop" in key
-
-
-def _without_dropping(values: Any) -> Any:
-    """The configuration with every probability of dropping something at 0."""
-    if not isinstance(values, dict):
-        return values
-    return {
-        key: 0.0
-        if _drops(key) and isinstance(value, (int, float)) and not isinstance(value, bool)
-        else _without_dropping(value)
-        for key, value in values.items()
-    }
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:

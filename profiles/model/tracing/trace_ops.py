@@ -28,6 +28,18 @@ _MATMUL_NAMES: tuple[str, ...] = (
     "mv",
 )
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
+# Whether there is a batch, and where among the arguments the first factor stands.
+_FACTORS = {
+    "mm": (False, 0),
+    "_scaled_mm": (False, 0),
+    "addmm": (False, 1),
+    "bmm": (True, 0),
+    "baddbmm": (True, 1),
+    "addbmm": (True, 1),
+    "dot": (False, 0),
+    "mv": (False, 0),
+    "addmv": (False, 1),
+}
 _CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
 
 _NO_WORK = {
@@ -146,20 +158,9 @@ def _matmul(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> tuple[MatmulShape, int]:
     """Shape and FLOPs of a product; [m, k] x [k, n], `batch` of them."""
-    if name in ("mm", "_scaled_mm"):
-        shape = _mm(args[0], args[1])
-    elif name in ("addmm",):
-        shape = _mm(args[1], args[2])
-    elif name == "bmm":
-        shape = _bmm(args[0], args[1])
-    elif name in ("baddbmm", "addbmm"):
-        shape = _bmm(args[1], args[2])
-    elif name == "dot":
-        shape = MatmulShape(batch=1, m=1, n=1, k=args[0].shape[0])
-    elif name == "mv":
-        shape = MatmulShape(batch=1, m=args[0].shape[0], n=1, k=args[0].shape[1])
-    elif name == "addmv":
-        shape = MatmulShape(batch=1, m=args[1].shape[0], n=1, k=args[1].shape[1])
+    if name in _FACTORS:
+        batched, first = _FACTORS[name]
+        shape = _product(args[first], args[first + 1], batched)
     elif name == "addr":
         shape = MatmulShape(batch=1, m=args[1].shape[0], n=args[2].shape[0], k=1)
     elif name == "linear":
@@ -173,12 +174,15 @@ def _matmul(
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
 
 
-def _mm(a: Tensor, b: Tensor) -> MatmulShape:
-    return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=a.shape[1])
-
-
-def _bmm(a: Tensor, b: Tensor) -> MatmulShape:
-    return MatmulShape(batch=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2])
+def _product(a: Tensor, b: Tensor, batched: bool = False) -> MatmulShape:
+    """[batch, m, k] x [batch, k, n], or without a batch; a vector is one row or column."""
+    batch = int(batched)
+    return MatmulShape(
+        batch=math.prod(a.shape[:batch]),
+        m=math.prod(a.shape[batch:-1]),
+        n=math.prod(b.shape[batch + 1 :]),
+        k=a.shape[-1],
+    )
 
 
 def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
@@ -196,7 +200,7 @@ def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
         return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=rows), (
             2 * a.shape[0] * rows * b.shape[1]
         )
-    shape = _bmm(a, b) if b.dim() == 3 else _mm(a.flatten(0, 1), b)
+    shape = _product(a, b, True) if b.dim() == 3 else _product(a.flatten(0, 1), b)
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
 
 

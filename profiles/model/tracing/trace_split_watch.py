@@ -22,10 +22,6 @@ from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_local_sizes import function_name, integers
 from profiles.model.tracing.trace_split_blocks import FreshBlock, ThinWeight
 
-Layer = Callable[[str, ThinWeight, Tensor], Tensor]
-"""What runs in the place of a linear layer: of its path, its weight and its input."""
-
-
 _PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
 
 
@@ -86,7 +82,7 @@ class Watch(TorchFunctionMode):
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Make the call, the `number`th of this function in this forward of the module."""
-        raise NotImplementedError
+        return func(*args, **kwargs)
 
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
         """A module begins that stays whole."""
@@ -173,9 +169,6 @@ class Recording(Watch):
                 )
             )
         return out
-
-    def given_whole(self, path: str, inputs: list[Tensor]) -> None:
-        """A module begins that stays whole."""
 
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         y = product(x, weight)
