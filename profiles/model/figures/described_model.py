@@ -7,21 +7,19 @@ Traced figures are kept beside the traces; a factory's are not, since its code m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from profiles.document import content_hash, read_document, write_document
-from profiles.errors import ShardwrightError, TraceError
+from profiles.errors import TraceError
 from profiles.model.figures.config_figures import figures_of_config, known_type
 from profiles.model.figures.config_kinds import BOTH_WAYS
 from profiles.model.figures.figures_of_trace import TracedFigures, figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
-from profiles.model.tracing.traced import tracer_version
+from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
 # Samples of a trace: torch takes shortcuts for one.
@@ -89,19 +87,11 @@ def traced_figures(
     positions = spec.config.get("max_position_embeddings") or spec.config.get("n_positions")
     if isinstance(positions, int) and positions > 0:
         length = min(length, positions)
-    path = None
-    if cache is not None and not spec.factory:
-        key = content_hash({"model": spec.content_hash, "length": length, "code": tracer_version()})
-        path = cache / f"{spec.name}-figures-{key}.json"
-        if path.is_file():
-            try:
-                return read_document(path, TracedFigures, schema=FIGURES_SCHEMA)
-            except ShardwrightError as error:
-                warnings.warn(f"traced again, cached figures are unusable: {error}", stacklevel=2)
-    found = figures_of_trace(_traced(spec, length))
-    if path is not None:
-        write_document(path, found, schema=FIGURES_SCHEMA)
-    return found
+
+    def make() -> TracedFigures:
+        return figures_of_trace(_traced(spec, length))
+
+    return kept(make, TracedFigures, FIGURES_SCHEMA, spec, (length,), cache)
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:

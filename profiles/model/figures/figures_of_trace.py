@@ -310,7 +310,6 @@ def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
             attention=(call,),
             vectors=reading.vectors // count,
             work_flop=reading.work_flop // count,
-            parameters=reading.parameters // count,
         )
 
 

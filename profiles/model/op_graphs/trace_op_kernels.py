@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.model.graph import Op, Phase
-from profiles.model.op_graphs.trace_op_options import copied
 from profiles.model.tracing.trace_attention import with_fused_attention
 from profiles.model.tracing.trace_ops import describe_op
 
@@ -62,7 +61,7 @@ def backward_kernels(
         return copies[id(x)]
 
     with torch.enable_grad():
-        out = run_call(func, name, tree_map_only(Tensor, copy, args), copied(kwargs, copy))
+        out = run_call(func, name, *tree_map_only(Tensor, copy, (args, kwargs)))
     roots = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.grad_fn is not None]
     leaves = [x for x in copies.values() if x.requires_grad]
     if not roots or not leaves:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,13 +37,8 @@ def cut_candidates(module: nn.Module) -> tuple[str, ...]:
         else:
             beside.append(path)
 
-    if isinstance(module, _CONTAINERS) or _has_container(module):
-        visit("", module, False) if not isinstance(module, _CONTAINERS) else _visit_root(
-            module, visit
-        )
-    else:
-        for name, member in module.named_children():
-            visit(name, member, False)
+    for name, member in module.named_children():
+        visit(name, member, isinstance(module, _CONTAINERS))
     return tuple(inside + beside)
 
 
@@ -52,11 +46,6 @@ def container_members(module: nn.Module, candidates: tuple[str, ...]) -> frozens
     """The candidates that are members of a list or sequence (the others stand beside them)."""
     lists = {path for path, child in module.named_modules() if isinstance(child, _CONTAINERS)}
     return frozenset(path for path in candidates if path.rpartition(".")[0] in lists)
-
-
-def _visit_root(module: nn.Module, visit: Callable[[str, nn.Module, bool], None]) -> None:
-    for name, member in module.named_children():
-        visit(name, member, True)
 
 
 def _has_container(module: nn.Module) -> bool:

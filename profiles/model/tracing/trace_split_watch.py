@@ -34,7 +34,6 @@ class Event:
     """
 
     name: str
-    module: str
     values: list[Tensor]
     layer: str = ""
     given: Tensor | None = None
@@ -161,7 +160,6 @@ class Recording(Watch):
             self.events.append(
                 Event(
                     name,
-                    path,
                     [x.detach().clone() for x in made],
                     inputs=tensors((args, kwargs)),
                     outputs=made,
@@ -172,7 +170,7 @@ class Recording(Watch):
 
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         y = product(x, weight)
-        event = Event("linear", path, [y.detach().clone()], path, x.detach().clone(), [x], [y])
+        event = Event("linear", [y.detach().clone()], path, x.detach().clone(), [x], [y])
         self.events.append(event)
         return y
 
