@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device, node_design
 from profiles.hardware.catalogue.prices import price_of
-from profiles.hardware.kernels.gemm_surface import gemm_path
+from profiles.hardware.kernels.kernel_surface import surface_path
 
 SHARED = Path(__file__).parents[3] / "shared"
 SPECS = SHARED / "hardware" / "specs.csv"
@@ -77,7 +77,7 @@ def test_every_device_is_sane(name: str) -> None:
     for alias in device.aliases:
         assert get_device(alias) is get_device(name)
     if device.efficiency_of:
-        assert gemm_path(device.efficiency_of).is_file()
+        assert surface_path(device.efficiency_of, "gemm").is_file()
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
