@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
-from profiles.model.building.build_feeds import Feed, feed_of
+from profiles.model.building.build_feeds import Feed, call_by_name, feed_of
 from profiles.model.building.build_sample import evident_tokens, stated_tokens
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.loaders import ModelSpec
@@ -117,7 +117,7 @@ def _from_factory(
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if isinstance(inputs, dict):
-        call, inputs = _call_by_name(tuple(inputs)), tuple(inputs.values())
+        call, inputs = call_by_name(*inputs, gives=""), tuple(inputs.values())
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
         raise ModelError(
             f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
@@ -175,13 +175,6 @@ _ASSUMED_LOSS = (
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:
     return module(*args)
-
-
-def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
-    def call(module: nn.Module, *args: Tensor) -> Any:
-        return module(**dict(zip(names, args, strict=True)))
-
-    return call
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:

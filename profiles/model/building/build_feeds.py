@@ -183,23 +183,25 @@ def _sound(config: Any, feed: Feed) -> Tensor:
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _calls(*names: str, gives: str = "logits", **settings: Any) -> Callable[..., Any]:
-    """A call with its inputs by these names, and what of the output the loss is of."""
+def call_by_name(*names: str, gives: str = "logits", **settings: Any) -> Callable[..., Any]:
+    """A call with its inputs by these names; `gives` is what of the output the loss is of, ""
+    for all of it."""
 
     def call(module: nn.Module, *args: Tensor) -> Any:
-        return getattr(module(**dict(zip(names, args, strict=True)), **settings), gives)
+        output = module(**dict(zip(names, args, strict=True)), **settings)
+        return getattr(output, gives) if gives else output
 
     return call
 
 
 # No attention mask: under fake tensors transformers would materialise an S x S one.
-_call_causal = _calls("input_ids", use_cache=False)
-_call_tokens = _calls("input_ids")
-_call_images = _calls("pixel_values")
-_call_sound = _calls("input_values")
-_call_speech = _calls("input_features", "decoder_input_ids", use_cache=False)
-_call_seq2seq = _calls("input_ids", "decoder_input_ids", use_cache=False)
-_call_pairs = _calls("input_ids", "pixel_values", gives="logits_per_image")
+_call_causal = call_by_name("input_ids", use_cache=False)
+_call_tokens = call_by_name("input_ids")
+_call_images = call_by_name("pixel_values")
+_call_sound = call_by_name("input_values")
+_call_speech = call_by_name("input_features", "decoder_input_ids", use_cache=False)
+_call_seq2seq = call_by_name("input_ids", "decoder_input_ids", use_cache=False)
+_call_pairs = call_by_name("input_ids", "pixel_values", gives="logits_per_image")
 
 
 def _call_spans(module: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
