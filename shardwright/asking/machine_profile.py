@@ -90,7 +90,7 @@ def profile_machine(
                 spec,
                 traced,
                 cluster,
-                (micro_batch,),
+                micro_batch,
                 threads_per_device=_threads(cluster),
                 progress=report,
             )

@@ -66,7 +66,7 @@ def tour(folder: Path) -> None:
         f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
     )
     with Bar("measuring", quiet=False) as progress:
-        cluster = profile_model(spec, traced, cluster, (MICRO_BATCH,), progress=progress)
+        cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
     write_profile(local, cluster, provenance=provenance(cluster))
 
     _step(
