@@ -61,8 +61,12 @@ class AttentionShapes:
 
     @property
     def pairs(self) -> Array:
-        """Query-key pairs per head that count: s (s + 1) / 2 causal, s^2 full, less in a window."""
-        return pairs(self.seq, causal=self.causal, window=self.window)
+        """Query-key pairs per head that count: s (s + 1) / 2 causal, s^2 full, less in a window of
+        w keys, where query i (from 0) meets min(i + 1, w)."""
+        if not self.causal:
+            return self.seq * self.seq
+        width = np.minimum(self.seq, self.window) if self.window > 0 else self.seq
+        return width * (width + 1.0) / 2.0 + (self.seq - width) * width
 
 
 def shapes_of(
@@ -97,19 +101,6 @@ def shapes_of(
         causal=causal,
         window=float(window),
     )
-
-
-def pairs(seq: Array, *, causal: bool = True, window: float = 0.0) -> Array:
-    """Query-key pairs of one head: what useful arithmetic is counted by.
-
-    A window of w keys: query i (from 0) meets min(i + 1, w).
-    """
-    if not causal:
-        return seq * seq
-    if window <= 0:
-        return seq * (seq + 1.0) / 2.0
-    width = np.minimum(seq, window)
-    return width * (width + 1.0) / 2.0 + (seq - width) * width
 
 
 def table_time_s(

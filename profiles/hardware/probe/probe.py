@@ -59,14 +59,12 @@ def measure_machine(
     date: str,
     quick: bool = False,
     progress: Progress = no_progress,
-    seed: int = 0,
     kept: Path | None = None,
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement (the caller reads the clock)
     progress  called with (done, total, label); total is exact
-    seed      of the order of the cases and of the tensors' contents
     kept      file of what an interrupted measurement of the same day has, gone on with and removed
 
     Disturbed samples are left out and counted in the device's notes. Raises InputError for more
@@ -78,7 +76,7 @@ def measure_machine(
         num_devices=num_devices,
         quick=quick,
         accelerator=cuda,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
     return measure_cases(
         cases,
@@ -87,7 +85,6 @@ def measure_machine(
         date=date,
         effort=QUICK if quick else FULL,
         progress=progress,
-        seed=seed,
         kept=kept,
     )
 

@@ -28,19 +28,19 @@ _ADVICE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedFigures:
-    """A traced module's figures.
+class ModelFigures:
+    """A model by its figures.
 
-    sequence_length  tokens per sample of the trace
+    sequence_length  tokens per sample that were traced, 0 where the figures are of any length
     notes            what the figures take for granted or leave out, in words
     """
 
     figures: Transformer
-    sequence_length: int
+    sequence_length: int = 0
     notes: tuple[str, ...] = ()
 
 
-def figures_of_trace(graph: ModelGraph) -> TracedFigures:
+def figures_of_trace(graph: ModelGraph) -> ModelFigures:
     """The figures of a graph that was traced at tp = 1.
 
     Raises InputError, naming the block and the parameters or FLOPs, for a module that is no chain
@@ -192,7 +192,7 @@ class _Chain:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def figures(self) -> TracedFigures:
+    def figures(self) -> ModelFigures:
         layers = self._joined()
         dense = [layer for layer in layers if not layer.num_experts]
         sparse = [layer for layer in layers if layer.num_experts]
@@ -240,7 +240,7 @@ class _Chain:
         )
         found = self._with_small(found)
         self._check(found, layers)
-        return TracedFigures(
+        return ModelFigures(
             figures=found, sequence_length=self.sequence, notes=_notes(layers, self.layers)
         )
 
