@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 
 import torch
 
 from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.probe.cpu_clock import summarise
 from profiles.hardware.probe.probe_timing import Effort, measure_on_thread, sample_call
 
 KERNELS = ("matmul", "memory", "layers")
@@ -44,11 +45,10 @@ def time_references(
             barrier()
         effort = replace(_EFFORT, budget_s=budget_s)
         samples = sample_call(call, effort, measure=measure_on_thread)
-        # The first third warms up clocks and pages.
-        times = sorted(s.cpu_s for s in samples[len(samples) // 3 :])
-        low, high = times[len(times) // 20], times[-1 - len(times) // 20]
-        middle = median(times)
-        points.append(ReferencePoint(kernel=name, time_s=middle, spread=(high - low) / 2 / middle))
+        # The first third warms up clocks and pages. CPU seconds count what others take least: no
+        # sample is left out as disturbed.
+        found = summarise(samples[len(samples) // 3 :], limit=1.0)
+        points.append(ReferencePoint(kernel=name, time_s=found.time_s, spread=found.spread))
     return tuple(points)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from profiles.errors import TraceError
 from profiles.model.figures.config_figures import figures_of_config, known_type
 from profiles.model.figures.config_kinds import BOTH_WAYS
-from profiles.model.figures.figures_of_trace import ModelFigures, figures_of_trace
+from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import kept
@@ -91,10 +91,7 @@ def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the figures of a configuration leave out."""
     notes = []
     if config.get("attn_logit_softcapping"):
-        notes.append(
-            "soft-capped attention scores are priced as the framework's own attention, without "
-            "the cap"
-        )
+        notes.append(SOFT_CAPPED)
     if str(config.get("model_type", "")).replace("-", "_") in BOTH_WAYS:
         notes.append(
             "attention meets keys on both sides and is priced as causal, at half its FLOPs"

@@ -21,6 +21,9 @@ from profiles.model.graph import ModelGraph
 
 # Norms and biases are counted one by one where the usual count misses them by more of the whole.
 _SMALL_WITHIN = 0.0005
+SOFT_CAPPED = (
+    "soft-capped attention scores are priced as the framework's own attention, without the cap"
+)
 _ADVICE = (
     "Such a model is planned block by block: leave out --stack, and shardwright plan searches over "
     "its own blocks."
@@ -334,10 +337,7 @@ def _notes(layers: Sequence[LayerFigures], readings: Sequence[BlockReading]) -> 
     calls = [layer.call for layer in layers if layer.call is not None]
     notes = []
     if any(call.capped for call in calls):
-        notes.append(
-            "soft-capped attention scores are priced as the framework's own attention, without "
-            "the cap"
-        )
+        notes.append(SOFT_CAPPED)
     written = sum(not call.fused for call in calls)
     if written:
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -130,20 +131,23 @@ class Output:
         """Outputs of the recorded shapes, connected to the inputs for autograd."""
         inputs = tree_leaves((args, kwargs))
         needing = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-        specs = [leaf[1] for leaf in self.leaves if leaf[0] == "new"]
-        new: list[Tensor] = []
-        if specs:
-            new = list(_Stub.apply(tuple(specs), *needing))  # type: ignore[no-untyped-call] # torch's
-        out = []
+        new = [leaf for leaf in self.leaves if leaf[0] == "new"]
+        made: tuple[Tensor, ...] = ()
+        if new:
+            made = _Stub.apply(tuple(leaf[1] for leaf in new), *needing)  # type: ignore[no-untyped-call] # torch's
+        pairs = zip(made, new, strict=True)
+        return self.filled(args, kwargs, (x if leaf[2] else x.detach() for x, leaf in pairs))
+
+    def filled(self, args: Any, kwargs: Any, new: Iterator[Tensor]) -> Any:
+        """Outputs with the inputs of this call and these new tensors."""
+        inputs = tree_leaves((args, kwargs))
+        made = []
         for leaf in self.leaves:
-            if leaf[0] == "input":
-                out.append(inputs[leaf[1]])
-            elif leaf[0] == "plain":
-                out.append(leaf[1])
+            if leaf[0] == "new":
+                made.append(next(new))
             else:
-                fresh = new.pop(0)
-                out.append(fresh if leaf[2] else fresh.detach())
-        return tree_unflatten(out, self.spec)
+                made.append(inputs[leaf[1]] if leaf[0] == "input" else leaf[1])
+        return tree_unflatten(made, self.spec)
 
 
 class _Stub(torch.autograd.Function):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_local_sizes import function_name, integers
@@ -124,16 +124,7 @@ class Watch(TorchFunctionMode):
                 given = tensors((args, kwargs))
                 self.given_whole(path, given)
                 factor = torch.stack([x.double().mean() for x in given]).sum().tanh() + 2
-                new = iter(drawn)
-                made = [
-                    tree_leaves((args, kwargs))[leaf[1]]
-                    if leaf[0] == "input"
-                    else leaf[1]
-                    if leaf[0] == "plain"
-                    else next(new) * factor.float()
-                    for leaf in recipe.leaves
-                ]
-                return tree_unflatten(made, recipe.spec)
+                return recipe.filled(args, kwargs, (x * factor.float() for x in drawn))
 
         return forward
 
