@@ -76,7 +76,7 @@ def test_without_tensor_parallelism_counted_tensors_are_within_a_few_per_cent() 
         if run.id.startswith("ultra") and run.tp == 1
     ]
     assert len(errors) == 85
-    # 3.0 % and 4.1 %: nothing is fitted, and nothing of how the allocator fills its blocks is known.
+    # 3.0 % and 4.1 %: nothing is fitted, and how the allocator fills its blocks is not known.
     assert np.median(np.abs(errors)) <= 0.032
     assert np.mean(np.abs(errors)) <= 0.043
 
