@@ -263,7 +263,7 @@ class _Search:
 
     def _nearest(self) -> NearMiss | None:
         """Of the layouts with the lowest floors, the one that lacks least."""
-        misses = [(footprint(run, runs_program=False), run) for _, run in self.lightest]
+        misses = [(footprint(run), run) for _, run in self.lightest]
         allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
         if not allowed:
             return None

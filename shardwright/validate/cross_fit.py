@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 # others.
 _FULL_WEIGHT = 40
 # Rows below this MFU on several nodes carry network trouble (the README of the published runs says
-# so of the largest sweep). Where the model knows such trouble (message_stalls.py) they count as a
+# so of the largest sweep). Where the model knows such trouble (blocked_host.py) they count as a
 # source of their own, so that they teach what it costs and have no more say than the others in
 # what all share; elsewhere they are predicted, not fitted on.
 _LEAST_MFU = 0.2

@@ -180,7 +180,6 @@ def test_the_data_files_are_made_from_a_table(
     coefficients, intervals = tmp_path / "runs.toml", tmp_path / "run_intervals.toml"
     monkeypatch.setattr(derive_calibration, "COEFFICIENTS_FILE", coefficients)
     monkeypatch.setattr(derive_calibration, "INTERVALS_FILE", intervals)
-    monkeypatch.setattr(derive_calibration, "HOST_LEAD_FILE", tmp_path / "host_lead.toml")
     monkeypatch.setattr(sys, "argv", ["derive_calibration", str(runs)])
     made = []
     for _ in range(2):
