@@ -40,7 +40,6 @@ class CellMemory:
         self._stack, self._strategies = stack, strategies
         self._sizes = sorted(set(micro_batches))
         self._held: dict[int, HeldParameters] = {}
-        self._repeats: dict[tuple[object, ...], Array] = {}
         self._cuts: dict[tuple[int, int], float] = {}
         self._singles: dict[tuple[object, ...], Array] = {}
         self._ranges: dict[tuple[object, ...], tuple[Array, Array]] = {}
@@ -170,18 +169,6 @@ class CellMemory:
 
         every = tuple(loads(k) for k in kept)
         return tuple(statics), every
-
-    def static_of_repeats(self, cell: Cell, kind: int, number: int, most_kept: int) -> Array:
-        """[number] static bytes of 1, 2, ... blocks of a kind when most is in flight."""
-        steady = cell.num_microbatches > most_kept
-        several = cell.num_microbatches > 1 or cell.pp > 1
-        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, kind, steady)
-        if key not in self._repeats:
-            block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
-            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
-            states = [self.states(cell, count * size, size) for count in range(1, number + 1)]
-            self._repeats[key] = np.asarray([f + (g if steady else 0.0) for f, g in states])
-        return self._repeats[key]
 
     def crossing_bytes(self, cell: Cell, micro_batch: int, done: int) -> float:
         """Over one side of a stage at least: receive buffers, and what was sent for so many

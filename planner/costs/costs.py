@@ -81,12 +81,7 @@ class SimulatorCosts:
             traced, cluster, workload, stack=stack, strategies=strategies, places=self.places
         )
         self._totals = CellTotals(
-            traced,
-            stack=stack,
-            places=self.places,
-            times=self.times,
-            memory=self.memory,
-            tails=self._tails,
+            traced, places=self.places, times=self.times, memory=self.memory, tails=self._tails
         )
         self.capacity_bytes = self.memory.capacity_bytes
 
