@@ -92,7 +92,7 @@ class CellSolver:
         chain = replace(problem.chain, costs=halved)
         return replace(
             problem,
-            held=replace(problem.held, chain=chain),
+            chain=chain,
             weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
         )
 

@@ -9,8 +9,8 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array
 from planner.costs.chain_costs import HeldParameters
-from planner.costs.interleaved_problem import Ranges
 from planner.costs.placement import Places, dp_group, first_device
+from planner.costs.split_problem import Ranges
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.traced.stack import Stack
 from simulator.traced.step_tail import Tail, price_tail

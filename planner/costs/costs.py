@@ -10,7 +10,7 @@ interleaved schedules they are an estimate, so that every plan is checked by its
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from planner.costs.cell_memory import CellMemory, edges
 from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
 from planner.costs.cell_totals import CellTotals
-from planner.costs.chain_costs import crossings_of, kinds_to_tell
+from planner.costs.chain_costs import ChainCosts, crossings_of, kinds_to_tell
 from planner.costs.in_flight import in_flight
-from planner.costs.interleaved_problem import InterleavedProblem, Ranges
 from planner.costs.placement import Places, first_device, tp_group
-from planner.costs.split_problem import SplitProblem
+from planner.costs.split_problem import Ranges, SplitProblem
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.hardware.catalogue.cluster import Cluster
@@ -118,7 +117,7 @@ class SimulatorCosts:
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
         if cell.vpp > 1 or cell.splits_backward:
-            # What ranks hold is asked for by InterleavedProblem, not by stage.
+            # What ranks hold is asked for by SplitProblem, not by stage.
             nothing = np.zeros((len(kinds), len(kinds) + 1))
             statics, tails = (nothing,), (nothing,) * len(places)
             loads = tuple((Load(in_flight=k),) for k in kept)
@@ -155,10 +154,9 @@ class SimulatorCosts:
             send_backward_s=sends,
         )
 
-    def interleaved(self, cell: Cell) -> InterleavedProblem:
-        """The problem of an interleaved cell."""
-        chain = self.problem(cell)
-        graph = self.traced.at(cell.micro_batch, cell.tp)
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell whose step the timeline tells."""
+        graph, ranks = self.traced.at(cell.micro_batch, cell.tp), self.places.distinct(cell)
         at = np.asarray([ref.kind for ref in graph.chain])
         held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
         over = crossings_of(graph)
@@ -172,55 +170,40 @@ class SimulatorCosts:
         def tail_s(rank: int, ranges: Ranges) -> float:
             return self._tails.of_rank(cell, rank, ranges)
 
-        return InterleavedProblem(
-            chain=chain,
-            num_ranks=cell.pp,
-            states=states,
-            tail_s=tail_s,
-            backward_transient_bytes=tuple(
-                self.times.chain(cell, rank).backward_transient_bytes[at]
-                for rank in self.places.distinct(cell)
-                for _ in (0, 1)
-            ),
-            received_bytes=over.arrives,
-            sent_bytes=over.leaves,
-            room_for_messages=message_counts(self.stack, cell.num_microbatches),
-            holds_sent=habits.sent_tensors_held_until_end,
-            outputs_counted=bool(graph.branches),
-        )
+        def of_costs(figure: Callable[[int], Array]) -> tuple[Array, ...]:
+            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
+            return tuple(found for rank in ranks for found in (figure(rank)[at],) * 2)
 
-    def split(self, cell: Cell) -> SplitProblem:
-        """The problem of a cell that splits the backward."""
-        held = self.interleaved(cell)
-        places = self.places.distinct(cell)
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        at = np.asarray([ref.kind for ref in graph.chain])
-        weight_s = [
-            np.asarray(
-                [
-                    weight_gradient_s(kind, devices=tp_group(cell, rank), cluster=self.cluster)
-                    for kind in graph.kinds
-                ]
-            )[at]
-            for rank in places
-        ]
+        def weight_s(rank: int) -> Array:
+            devices = tp_group(cell, rank)
+            seconds = (
+                weight_gradient_s(kind, devices=devices, cluster=self.cluster)
+                for kind in graph.kinds
+            )
+            return np.asarray(list(seconds))
+
+        def chain(rank: int) -> ChainCosts:
+            return self.times.chain(cell, rank)
+
         return SplitProblem(
-            held=held,
+            chain=self.problem(cell),
             schedule=build_schedule(
                 cell.schedule,
                 num_ranks=cell.pp,
                 num_microbatches=cell.num_microbatches,
                 stages_per_rank=cell.vpp,
             ),
-            weight_s=tuple(seconds for seconds in weight_s for _ in (0, 1)),
-            weight_bytes=tuple(
-                self.times.chain(cell, rank).weight_bytes[at] for rank in places for _ in (0, 1)
-            ),
-            forward_transient_bytes=tuple(
-                self.times.chain(cell, rank).forward_rise_bytes[at]
-                for rank in places
-                for _ in (0, 1)
-            ),
+            states=states,
+            tail_s=tail_s,
+            received_bytes=over.arrives,
+            sent_bytes=over.leaves,
+            room_for_messages=message_counts(self.stack, cell.num_microbatches),
+            holds_sent=habits.sent_tensors_held_until_end,
+            outputs_counted=bool(graph.branches),
+            weight_s=of_costs(weight_s),
+            weight_bytes=of_costs(lambda rank: chain(rank).weight_bytes),
+            forward_transient_bytes=of_costs(lambda rank: chain(rank).forward_rise_bytes),
+            backward_transient_bytes=of_costs(lambda rank: chain(rank).backward_transient_bytes),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:

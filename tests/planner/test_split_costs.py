@@ -13,8 +13,13 @@ from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bounds
-from planner.costs.interleaved_problem import ranges_of
-from planner.costs.split_problem import rank_peaks, split_durations, split_tails, stage_figures
+from planner.costs.split_problem import (
+    ranges_of,
+    rank_peaks,
+    split_durations,
+    split_tails,
+    stage_figures,
+)
 from planner.search.search import search
 from planner.search.space import Ground, Space, legal_cells
 from profiles.errors import InputError
