@@ -14,7 +14,7 @@ from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
 from planner.costs.chain_costs import crossings_of
 from planner.costs.placement import Places
-from planner.traced import Traced
+from planner.costs.priced_model import PricedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +33,20 @@ class CellTotals:
 
     def __init__(
         self,
-        traced: Traced,
-        *,
+        model: PricedModel,
         places: Places,
         times: CellTimes,
         memory: CellMemory,
         tails: CellTails,
     ) -> None:
-        self._traced, self._places = traced, places
+        self._model, self._places = model, places
         self._times, self._memory, self._tails = times, memory, tails
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
 
     def of(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
-        graph = self._traced.at(cell.micro_batch, cell.tp)
+        graph = self._model.graph(cell.micro_batch, cell.tp)
         kinds = tuple(ref.kind for ref in graph.chain)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[list(kinds)]
@@ -69,7 +68,7 @@ class CellTotals:
             single = np.diagonal(self._memory.parameters(cell.tp).count, offset=1)
             crossing = 0.0
             if cell.pp > 1:
-                size = crossings_of(self._traced.at(cell.micro_batch, cell.tp)).least
+                size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
                 crossing = 2 * min(self._times.send_s(cell, s, size) for s in range(1, cell.pp + 1))
             self._leasts[key] = _Least(
