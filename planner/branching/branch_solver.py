@@ -24,7 +24,7 @@ from planner.costs.costs import SimulatorCosts
 from simulator.values.plan import Plan, Stage
 
 MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
-MOST_ORDERS = 16  # that are tried where the traced one has no plan
+MOST_ORDERS = 16  # that are tried where the traced one has no plan: others may fit the memory
 _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
