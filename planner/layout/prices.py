@@ -56,9 +56,6 @@ _OF_MESH = (
     "wide_last",
     "host_step_s",
 )
-_IN_V = tuple(
-    index for index, name in enumerate(SCHEDULES) if schedule_kind(name).placement is Placement.V
-)
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17

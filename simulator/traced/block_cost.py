@@ -60,7 +60,6 @@ class BlockCost:
     forward_transient_bytes: float
     backward_transient_bytes: float
     parameter_count: int
-    largest_parameter: int
     methods: tuple[tuple[str, str, str, float], ...]
 
 
@@ -114,7 +113,6 @@ def price_block(
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
-        largest_parameter=max((p.spec.num_elements for p in block.parameters), default=0),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
     )
 
