@@ -228,12 +228,13 @@ class StageModule(nn.Module):
 
     def _look(self, on: bool) -> None:
         """Look at torch functions from here on, or no more."""
-        if on and self._mode is None:
+        mode = self._mode
+        if on and mode is None:
             self._mode = _Replay(self)
-            self._mode.__enter__()
-        elif not on and self._mode is _get_current_function_mode():
-            # Only the last mode can be left; one of the model's own may stand above it.
-            mode, self._mode = self._mode, None
+            self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
+        # Only the last mode can be left; one of the model's own may stand above it.
+        elif not on and mode is not None and _get_current_function_mode() is mode:
+            self._mode = None
             mode.__exit__(None, None, None)
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:

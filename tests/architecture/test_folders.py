@@ -63,7 +63,6 @@ ORDER = {
         "shardwright/reports",
         "shardwright/validate",
         "shardwright/commands",
-        "shardwright/flags",
         "shardwright",
     ),
 }
