@@ -235,7 +235,7 @@ class StageModule(nn.Module):
         # Only the last mode can be left; one of the model's own may stand above it.
         elif not on and mode is not None and _get_current_function_mode() is mode:
             self._mode = None
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
         """What was received, by the numbers of the values; without gradient what has none."""

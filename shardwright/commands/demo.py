@@ -20,8 +20,8 @@ from profiles.hardware.probe.probe import measure_machine
 from profiles.hardware.probe.profile_file import write_profile
 from profiles.model.loaders import resolve_model
 from shardwright import api
+from shardwright.asking.provenance import provenance
 from shardwright.commands.output import Bar, show
-from shardwright.commands.provenance import provenance
 from shardwright.findings.breakdown import critical_rank
 from shardwright.findings.comparison import compare_run
 from shardwright.reports import terminal

@@ -23,6 +23,7 @@ from shardwright.asking.named_model import described_of
 from shardwright.asking.places import answer_cache, local_profile
 from shardwright.asking.plan_options import asked_options, need_stack, risk_of
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of
 from shardwright.commands.flags import Json, Local, Optimizer, Pareto, Quiet, Seq, Solver, samples
@@ -34,7 +35,6 @@ from shardwright.commands.output import (
     print_json,
     show,
 )
-from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
 from simulator.values.plan_file import PlanFile, write_plan_file

@@ -28,9 +28,9 @@ from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
 from shardwright.commands.output import SearchProgress, note, print_json, show
-from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,

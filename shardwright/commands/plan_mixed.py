@@ -15,10 +15,10 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.commands.output import Heartbeat, note, print_json, show
-from shardwright.commands.provenance import provenance
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
