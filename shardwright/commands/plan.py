@@ -17,11 +17,11 @@ from profiles.model.loaders import resolve_model
 from profiles.units import parse_quantity
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
-from shardwright.asking.axes import axes_of
+from shardwright.asking.axes import AXES, axes_of
 from shardwright.asking.executor_layouts import why_block_by_block
 from shardwright.asking.named_model import described_of
 from shardwright.asking.places import answer_cache, local_profile
-from shardwright.asking.plan_options import asked_options, need_stack, risk_of
+from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack, risk_of
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
@@ -47,6 +47,7 @@ EXAMPLES = (
 
 
 def plan(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Argument(help="model (see `fit`); a list with commas: a sweep")
     ] = "",
@@ -160,30 +161,10 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright plan`."""
-    axes = axes_of(
-        {
-            "micro_batch": micro_batch,
-            "tp": tp,
-            "pp": pp,
-            "dp": dp,
-            "cp": cp,
-            "ep": ep,
-            "zero": zero,
-            "vpp": vpp,
-            "recompute": recompute,
-            "schedule": schedule,
-        }
-    )
-    choices = {
-        "order": order,
-        "reduce": reduce,
-        "compress": compress,
-        "local_steps": local_steps,
-        "local_workers": local_workers,
-        "wide_layers": wide_layers,
-        "optimizer_offload": "yes" if optimizer_offload else None,
-        "activation_offload": activation_offload,
-    }
+    # Axes and options by their names, as typer has them: None where they were not typed.
+    given = dict(ctx.params, optimizer_offload="yes" if optimizer_offload else None)
+    axes = axes_of({name: given[name] for name in AXES})
+    choices = {name: given[name] for name in OPTION_FLAGS}
     options = asked_options(choices, precision) if stack else AskedOptions()
     if not stack:
         need_stack(choices, precision)
