@@ -48,26 +48,17 @@ COMMANDS = {
 class _Commands(typer.core.TyperGroup):
     """The commands; one is imported when it is asked for, and none for the help of them all."""
 
-    _listing = False
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {n: typer.core.TyperCommand(n, help=said) for n, said in COMMANDS.items()}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        if self._listing:
-            return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name])
-        module = importlib.import_module(f"shardwright.commands.{cmd_name}")
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        assert name is not None  # what is no command has ended in an error
+        module = importlib.import_module(f"shardwright.commands.{name}")
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(cmd_name, help=COMMANDS[cmd_name], epilog=module.EXAMPLES)(
-            getattr(module, cmd_name)
-        )
-        return typer.main.get_command(alone)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
-        super().format_help(ctx, formatter)
+        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, name))
+        return name, typer.main.get_command(alone), rest
 
 
 app = typer.Typer(

@@ -187,7 +187,7 @@ def plan(
             optimizer=optimizer.value,
             solver=solver.value,
             seed=seed,
-            pins=axes.texts(),
+            pins={name: given[name] for name in AXES if given[name] is not None},
             stack=stack or "",
             options={name: text for name, text in choices.items() if text is not None},
         )

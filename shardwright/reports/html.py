@@ -83,8 +83,8 @@ def report_html(
             op_rows=op_rows(roofline) if roofline else [],
             parts=prediction.components,
             part_colours=_PARTS,
-            rank_bars=rank_bars(plan, prediction, measured),
-            rank_key=_rank_key(plan, prediction, measured),
+            ranks=_ranks(plan, prediction, measured),
+            rank_parts=_RANK_PARTS,
             shown_stages=prediction.stages[:MOST_STAGES],
             longest_stage=max((s.forward_s + s.backward_s for s in prediction.stages), default=0.0),
             sources=prediction.sources[:MOST_SOURCES],
@@ -109,10 +109,6 @@ def template(name: str) -> Any:
     )
     environment.filters |= {"time": format_time, "bytes": format_bytes, "percent": format_percent}
     return environment.get_template(name)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def step_words(work: Workload) -> str:
@@ -165,48 +161,11 @@ def _bar_of(row: Row) -> float:
     return max(-1.0, min(1.0, row.error / 0.25))
 
 
-def rank_bars(
+def _ranks(
     plan: Plan, prediction: Prediction, measured: Measurement | None
-) -> list[dict[str, Any]]:
-    """Two stacked bars per rank, predicted and measured, on one scale; at most MOST_RANKS ranks."""
-    said = predicted_parts(plan, prediction)[:MOST_RANKS]
+) -> list[tuple[str, RankParts]]:
+    """(`predicted` or `measured`, the parts), rank by rank; at most MOST_RANKS ranks."""
     found = {p.rank: p for p in measured_parts(plan, measured)} if measured is not None else {}
-    longest = max((p.step_s for p in (*said, *found.values())), default=0.0) or 1.0
-    bars = []
-    for parts in said:
-        bars.append(_bar(parts, "predicted", longest))
-        if parts.rank in found:
-            bars.append(_bar(found[parts.rank], "measured", longest))
-    return bars
-
-
-def _rank_key(
-    plan: Plan, prediction: Prediction, measured: Measurement | None
-) -> list[tuple[str, str]]:
-    """Name and colour of the parts that any bar holds."""
-    every = predicted_parts(plan, prediction)
-    every += measured_parts(plan, measured) if measured is not None else ()
-    return [
-        (_words(name), COLOURS[name])
-        for name in _RANK_PARTS
-        if any(getattr(parts, f"{name}_s") > 0 for parts in every)
-    ]
-
-
-def _bar(parts: RankParts, group: str, longest: float) -> dict[str, Any]:
-    seconds = {name: float(getattr(parts, f"{name}_s")) for name in _RANK_PARTS}
-    return {
-        "rank": parts.rank,
-        "group": group,
-        "step": format_time(parts.step_s),
-        "parts": [
-            {
-                "title": f"{_words(name)}: {format_time(time_s)}, {group}",
-                "share": round(100 * time_s / longest, 2),
-                "percent": format_percent(time_s / parts.step_s) if parts.step_s else "",
-                "colour": COLOURS[name],
-                "time": format_time(time_s),
-            }
-            for name, time_s in seconds.items()
-        ],
-    }
+    said = predicted_parts(plan, prediction)[:MOST_RANKS]
+    both = [(("predicted", parts), ("measured", found.get(parts.rank))) for parts in said]
+    return [(group, parts) for pair in both for group, parts in pair if parts is not None]

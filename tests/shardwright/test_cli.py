@@ -33,7 +33,9 @@ CACHE = ROOT / ".pytest_cache" / "shardwright"
 
 def test_the_surface_is_frozen() -> None:
     group = typer.main.get_command(app)
-    commands = {name: group.get_command(None, name) for name in group.list_commands(None)}
+    context = group.make_context("shardwright", ["catalog"])
+    names = group.list_commands(context)
+    commands = {name: group.resolve_command(context, [name])[1] for name in names}
     assert sorted(commands) == [
         "catalog",
         "compare",
