@@ -122,7 +122,8 @@ class StageModule(nn.Module):
             if isinstance(call.function, str):
                 called[call.function].add(call.block)
         for path, blocks in called.items():
-            if path and not any(self._own(block) for block in blocks):
+            # One that is never called is read by code of the first stage (DeBERTa's positions).
+            if path and not any(map(self._own, blocks)) and (blocks or self.first):
                 self._replace(path, Absent(self, path, modules[path]))
             elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
