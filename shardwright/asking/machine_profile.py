@@ -7,17 +7,16 @@ same command goes on from there.
 from __future__ import annotations
 
 import datetime
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from profiles.document import content_hash, read_mapping
 from profiles.errors import MismatchError
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import trace_cache
+from shardwright.asking.provenance import provenance
 from simulator.values.workload import Workload
 
 Progress = Callable[..., None]
@@ -59,7 +58,7 @@ def profile_machine(
                 progress=report,
                 kept=path.with_name(f".{path.name}.partial"),
             )
-        write_profile(path, cluster, provenance=_provenance(cluster))
+        write_profile(path, cluster, provenance=provenance(cluster))
     cluster = read_profile(path)
     if model is None:
         return cluster
@@ -97,25 +96,15 @@ def profile_machine(
             done = (*done, micro_batch)
             left = {"question": question, "done": list(done)}
             unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
-            write_profile(path, cluster, provenance=_provenance(cluster) | unfinished)
+            write_profile(path, cluster, provenance=provenance(cluster) | unfinished)
     return cluster
 
 
 def _measured_before(path: Path, question: str) -> tuple[int, ...]:
     """The micro-batch sizes that an interrupted profile of the same question has measured."""
-    provenance = read_mapping(path).get("provenance") or {}
-    left = provenance.get("unfinished") or {}
+    before = read_mapping(path).get("provenance") or {}
+    left = before.get("unfinished") or {}
     return tuple(left.get("done", ())) if left.get("question") == question else ()
-
-
-def _provenance(cluster: Cluster) -> dict[str, Any]:
-    from shardwright import __version__
-
-    return {
-        "version": __version__,
-        "command": " ".join(["shardwright", *sys.argv[1:]]),
-        "cluster_devices": cluster.num_devices,
-    }
 
 
 def _threads(cluster: Cluster) -> int:

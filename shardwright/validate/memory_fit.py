@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from profiles.errors import ShardwrightError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from shardwright.validate.crossvalidate import members
 from simulator.training_run.fit.interval import bands, memory_interval, memory_regimes_of
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
 from simulator.training_run.memory.footprint import GIB, footprint
@@ -155,12 +156,8 @@ def _predicted(row: DeviceRow | CountedRow, fitted: MemoryFit) -> float:
 
 def left_out_bytes(table: MemoryTable, folds: Mapping[str, str]) -> Array:
     """[runs] peaks, each with what was fitted without its fold."""
-    members: dict[str, list[int]] = {}
-    for i, run in enumerate(table.published):
-        members.setdefault(folds[run.id], []).append(i)
     found = np.full(len(table.rows), np.nan)
-    for name in sorted(members):
-        rows = members[name]
+    for rows in members(folds, [run.id for run in table.published]).values():
         found[rows] = predicted_bytes(table, fit_memory(table, without=rows))[rows]
     return found
 
@@ -183,12 +180,8 @@ def left_out_intervals(
 ) -> tuple[Interval, ...]:
     """[runs] 90 % intervals of peaks that were left out, each from the rows of the other folds
     alone (cross-conformal prediction; Vovk, Annals of Mathematics and AI 74, 2015)."""
-    members: dict[str, list[int]] = {}
-    for i, run in enumerate(table.published):
-        members.setdefault(folds[run.id], []).append(i)
     found: dict[int, Interval] = {}
-    for name in sorted(members):
-        rows = members[name]
+    for rows in members(folds, [run.id for run in table.published]).values():
         known = bands(ratios_by_regime(table, peaks, without=rows))
         for i in rows:
             found[i] = memory_interval(table.runs[i], float(peaks[i]), known)

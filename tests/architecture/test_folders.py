@@ -62,7 +62,6 @@ ORDER = {
         "shardwright/reports",
         "shardwright/validate",
         "shardwright/commands",
-        "shardwright/flags",
         "shardwright",
     ),
 }
