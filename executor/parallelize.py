@@ -29,10 +29,8 @@ from profiles.model.building.tensor_parallel_rules import (
     split_of,
 )
 from profiles.model.tracing.trace_local_sizes import use_local_sizes
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
-
-# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
-BUCKET_BYTES = 25 * 2**20
 
 
 def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
@@ -161,7 +159,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int)
         gradient = local(p.grad)
         bucket.append(gradient)
         held += gradient.numel() * gradient.element_size()
-        if held >= BUCKET_BYTES:
+        if held >= GRADIENT_BUCKET_BYTES:
             _mean(bucket, group, size)
             bucket, held = [], 0
     _mean(bucket, group, size)

@@ -7,6 +7,7 @@ measure together, because two busy cores are slower than one (shared memory, sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from profiles.document import content_hash, decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.catalogue.device import HostPoint, ReferencePoint
 from profiles.hardware.probe.cpu_clock import Sample
 from profiles.hardware.probe.fingerprint import (
     cpu_model,
@@ -34,10 +35,10 @@ from profiles.hardware.probe.probe_workers import Progress, no_progress, run_wor
 from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
-# Per case. Quick has about 120 cases and must end within 30 s with the start of the workers; the
-# full probe has about 400 and takes a few minutes.
-QUICK = Effort(budget_s=0.05, link_budget_s=0.15, min_samples=3)
-FULL = Effort(budget_s=0.3, link_budget_s=0.4, min_samples=5)
+# Per case. Quick has about 290 cases and must end within 30 s with the start of the workers; the
+# full probe has about 850 and takes a few minutes.
+QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
+FULL = Effort(budget_s=0.15, link_budget_s=0.4, min_samples=5)
 
 _CPU_POWER_SOURCE = (
     "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
@@ -133,6 +134,7 @@ def measure_cases(
         ),
         date=date,
         backend=backend,
+        host=_host([decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]),
     )
     references = [
         decode(tuple[ReferencePoint, ...], answer["references"], where="references")
@@ -191,6 +193,14 @@ def _facts(machines: Sequence[Mapping[str, Any]], *, threads_per_device: int, da
         reserved_bytes=_measured(reserved_bytes, before, date),
         power_w=power_w,
         fingerprint=fingerprint_of_machine(threads_per_device=threads_per_device),
+    )
+
+
+def _host(ranks: Sequence[Sequence[HostPoint]]) -> tuple[HostPoint, ...]:
+    """The mean over devices, point by point."""
+    return tuple(
+        replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
+        for points in zip(*ranks, strict=True)
     )
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import (
+    WEIGHT_PASS,
     AttentionPoint,
+    ConvPoint,
     Device,
+    HostPoint,
     MatmulPoint,
     Measurements,
     MemoryPoint,
@@ -18,6 +21,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case
+from profiles.hardware.probe.probe_convolutions import conv_op
 from profiles.sourced import Sourced
 
 # A thread in a gloo collective also waits for its own transport threads where every core has a
@@ -57,6 +61,7 @@ def cluster_from(
     source: str,
     date: str,
     backend: str,
+    host: tuple[HostPoint, ...] = (),
 ) -> Cluster:
     """A one-node cluster named `local` that holds every measured point.
 
@@ -79,10 +84,17 @@ def cluster_from(
             if c.attention is not None
         ),
         memory=tuple(
-            MemoryPoint(op=_memory_op(c.op), moved_bytes=c.moved_bytes, time_s=s.time_s)
+            MemoryPoint(
+                op=c.op if c.family == "aten" else _memory_op(c.op),
+                moved_bytes=c.moved_bytes,
+                time_s=s.time_s,
+                dtype=c.dtype,
+            )
             for c, s in summaries
-            if c.family == "memory"
+            if c.family in ("memory", "aten")
         ),
+        conv=tuple(_conv_point(c, s) for c, s in summaries if c.conv is not None),
+        host=host,
     )
     spreads = {c: s.spread for c, s in summaries}
     launch = [(c, s) for c, s in summaries if c.family == "launch"]
@@ -190,7 +202,27 @@ def slug(text: str) -> str:
 
 def _key(case: Case) -> tuple[object, ...]:
     shape = tuple(case.shape.values())
-    return (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes, shape)
+    conv = str(case.conv or "")
+    of = (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes)
+    return (*of, shape, conv)
+
+
+def _conv_point(case: Case, summary: Summary) -> ConvPoint:
+    assert case.conv is not None
+    op = conv_op(case.conv, case.phase, case.dtype)
+    assert op.matmul is not None
+    assert op.conv is not None
+    return ConvPoint(
+        dtype=case.dtype,
+        phase=str(case.phase) if op.conv.input_gradient else WEIGHT_PASS,
+        kind=op.conv.kind(op.matmul.k),
+        rows=op.matmul.m,
+        channels=op.matmul.n,
+        patch=op.matmul.k,
+        work_flop=op.work_flop,
+        moved_bytes=op.read_bytes + op.written_bytes,
+        time_s=summary.time_s,
+    )
 
 
 def _memory_op(variant: str) -> str:

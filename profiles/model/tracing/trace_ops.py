@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
-from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.graph import AttentionShape, ConvShape, MatmulShape, Op, OpKind, Phase
 
 aten = torch.ops.aten
 
@@ -41,6 +41,9 @@ _FACTORS = {
     "addmv": (False, 1),
 }
 _CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
+
+# They read as many rows of their first tensor as they return.
+_GATHERS = ("embedding", "index_select", "index", "gather")
 
 _NO_WORK = {
     "empty",
@@ -75,13 +78,14 @@ def describe_op(
     it lacks added here; causal attention counts the half that is computed.
     Raises TraceError for a matmul-like op without a formula.
     """
-    name = func._schema.name.removeprefix("aten::").replace("::", ".")
+    name = _name(func)
     inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
     dtype = _arithmetic_dtype(inputs, outputs)
     kind, flop = OpKind.MEMORY, 0
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
+    conv: ConvShape | None = None
     if "attention" in name and ("scaled_dot_product" in name or "flash" in name):
         kind = OpKind.ATTENTION
         attention, flop = _attention(name, args, kwargs)
@@ -89,6 +93,7 @@ def describe_op(
         kind = OpKind.CONV
         flop = _registered(func, args, kwargs, out)
         matmul = _conv_as_matmul(name, args, flop)
+        conv = _conv(name, args)
     elif name in _MATMUL_NAMES:
         kind = OpKind.MATMUL
         matmul, flop = _matmul(func, name, args, kwargs, out)
@@ -97,8 +102,7 @@ def describe_op(
         flop = _registered(func, args, kwargs, out)
     elif _moves_nothing(func, name, inputs, outputs):
         kind = OpKind.VIEW
-    read = 0 if kind is OpKind.VIEW else _distinct_bytes(inputs)
-    written = 0 if kind is OpKind.VIEW else _distinct_bytes(outputs)
+    read, written = (0, 0) if kind is OpKind.VIEW else _moved(name, inputs, outputs)
     return Op(
         name=name,
         kind=kind,
@@ -110,7 +114,27 @@ def describe_op(
         written_bytes=written,
         matmul=matmul,
         attention=attention,
+        conv=conv,
     )
+
+
+def moved_bytes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Bytes that a memory-bound call reads and writes, as `describe_op` counts them."""
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+    return sum(_moved(_name(func), inputs, outputs))
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).removeprefix("aten::").replace("::", ".")
+
+
+def _moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> tuple[int, int]:
+    """Bytes read and written; of the table that a gather reads from, as much as it returns."""
+    written = _distinct_bytes(outputs)
+    if name not in _GATHERS:
+        return _distinct_bytes(inputs), written
+    return min(tensor_bytes(inputs[0]), written) + _distinct_bytes(inputs[1:]), written
 
 
 def tensor_bytes(x: Tensor) -> int:
@@ -212,6 +236,21 @@ def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
     patch = max(1, math.prod(weight.shape[1:]))
     rows = max(1, round(flop / (2 * channels * patch)))
     return MatmulShape(batch=1, m=rows, n=channels, k=patch)
+
+
+def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
+    """(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups), with
+    the gradient before them and the bias's sizes in the backward."""
+    first = 1 if name == "convolution_backward" else 0
+    weight, stride = args[first + 1], args[first + 3]
+    return ConvShape(
+        groups=int(args[first + 8]),
+        dims=weight.dim() - 2,
+        taps=math.prod(weight.shape[2:]),
+        stride=max((int(x) for x in stride), default=1),
+        transposed=bool(args[first + 6]),
+        input_gradient=not first or bool(args[10][0]),
+    )
 
 
 def _attention(
