@@ -29,7 +29,7 @@ from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
 from profiles.hardware.probe.probe_blocks import measure_graph
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_blocks
+from profiles.hardware.probe.profile_file import with_action, with_blocks
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
@@ -88,6 +88,30 @@ def profile_model(
         progress=progress,
     )
     return with_blocks(cluster, points)
+
+
+def measure_action(
+    spec: ModelSpec,
+    traced: TracedModel,
+    cluster: Cluster,
+    *,
+    threads_per_device: int = 1,
+    progress: Progress = no_progress,
+) -> Cluster:
+    """The cluster with what the runtime takes around the actions of a pipeline, as it took around
+    those of this (small) model; unchanged where no pipeline of it can be measured here."""
+    if not can_measure_in_pipeline(traced, cluster):
+        return cluster
+    found = measure_in_pipeline(
+        spec,
+        traced,
+        cluster,
+        1,
+        threads_per_device=threads_per_device,
+        progress=progress,
+    )
+    action = next((point.action for point in found.blocks if point.action is not None), None)
+    return with_action(cluster, action) if action is not None else cluster
 
 
 def measure_in_pipeline(

@@ -21,6 +21,9 @@ from simulator.values.workload import Workload
 
 Progress = Callable[..., None]
 
+# A pipeline of this model shows what the runtime takes around an action: its blocks are small.
+_RUNTIME_MODEL, _RUNTIME_TOKENS = "tiny-llama-demo", 32
+
 
 def profile_machine(
     path: Path,
@@ -58,6 +61,9 @@ def profile_machine(
                 progress=report,
                 kept=path.with_name(f".{path.name}.partial"),
             )
+        if not quick:
+            with show("measuring the pipeline runtime") as report:
+                cluster = _with_action(cluster, report)
         write_profile(path, cluster, provenance=provenance(cluster))
     cluster = read_profile(path)
     if model is None:
@@ -98,6 +104,27 @@ def profile_machine(
             unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
             write_profile(path, cluster, provenance=provenance(cluster) | unfinished)
     return cluster
+
+
+def _with_action(cluster: Cluster, progress: Progress) -> Cluster:
+    """With what the executor's runtime takes around the actions of a small model."""
+    from executor.probe_pipeline import measure_action
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+
+    if any(group.device.type != "cpu" for group in cluster.groups) or cluster.num_devices == 1:
+        return cluster
+    spec = resolve_model(_RUNTIME_MODEL)
+    traced = trace_model(
+        spec,
+        sequence_length=_RUNTIME_TOKENS,
+        dtype="float32",
+        target="cpu",
+        cache=trace_cache(),
+    )
+    return measure_action(
+        spec, traced, cluster, threads_per_device=_threads(cluster), progress=progress
+    )
 
 
 def _measured_before(path: Path, question: str) -> tuple[int, ...]:

@@ -169,6 +169,8 @@ class Measurements:
     """What was measured on a device, where and when.
 
     references  how fast the machine was when the blocks were measured, or else the device
+    action      what the pipeline runtime took around the actions of a small model: that of blocks
+                which were not measured themselves; None where that was not measured
     """
 
     source: str
@@ -180,6 +182,7 @@ class Measurements:
     references: tuple[ReferencePoint, ...] = ()
     conv: tuple[ConvPoint, ...] = ()
     host: tuple[HostPoint, ...] = ()
+    action: ActionOverhead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

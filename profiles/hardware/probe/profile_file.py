@@ -10,7 +10,7 @@ from typing import Any
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device, ReferencePoint
 
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 
@@ -55,4 +55,17 @@ def with_blocks(
         replace(group, device=replace(group.device, measurements=measurements))
         for group in cluster.groups
     )
+    return replace(cluster, groups=groups)
+
+
+def with_action(cluster: Cluster, action: ActionOverhead) -> Cluster:
+    """The cluster with what a pipeline's runtime takes around actions, on devices that have
+    measurements."""
+
+    def held(device: Device) -> Device:
+        if device.measurements is None:
+            return device
+        return replace(device, measurements=replace(device.measurements, action=action))
+
+    groups = tuple(replace(group, device=held(group.device)) for group in cluster.groups)
     return replace(cluster, groups=groups)
