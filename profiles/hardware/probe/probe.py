@@ -144,6 +144,11 @@ def measure_cases(
 
 
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:
+    if num_devices < 1 or threads_per_device < 1:
+        raise InputError(
+            f"a profile needs at least one device of one thread, asked for {num_devices} devices "
+            f"of {threads_per_device} threads"
+        )
     if cuda and num_devices > torch.cuda.device_count():
         raise InputError(
             f"asked to profile {num_devices} devices, this machine has "
