@@ -1,6 +1,6 @@
 """Recurrences as a CPU runs them, for tracing on shapes.
 
-On shapes torch writes an LSTM out: a dozen small ops for each position. On a CPU oneDNN runs a layer
+On shapes torch writes an LSTM out: a dozen small ops a position. On a CPU oneDNN runs a layer
 as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`, for float32
 and bfloat16 without projections), forward and backward. A GRU and a plain RNN are written out there
 too. Each layer and direction is one op here, with the work of its two products at every position.
