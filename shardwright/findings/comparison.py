@@ -19,6 +19,10 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
+# Of the measured step: parts that are off by more in both directions are not the proof that a step
+# inside its interval seems to be. Assumed: the error that a step's prediction is allowed to have.
+CANCELLING = 0.06
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -56,6 +60,7 @@ class Comparison:
 
     drifts         how the machine's speed moved between profile and run; the rows are never
                    corrected by it
+    micro_batches  of a step, so often each stage's forward and backward runs
     critical_rank  the one predicted to end last: the rows `step: ...` are parts of its step
     """
 
@@ -67,11 +72,34 @@ class Comparison:
     steps: int
     gradients_passed: bool | None
     drifts: tuple[Drift, ...] = ()
+    micro_batches: int = 1
 
     @property
     def step(self) -> Row:
         """The row of the whole step."""
         return self.rows[0]
+
+    @property
+    def cancelling(self) -> tuple[Row, Row] | None:
+        """The part predicted too slow and the one predicted too fast by most, where the step is
+        inside its interval and yet each is off by more than `CANCELLING` of it; else None.
+
+        The parts are those of a step, and of a stage's forward and backward pass, whose seconds
+        are of one micro-batch and count `micro_batches` times.
+        """
+        if not self.step.inside or not self.step.measured:
+            return None
+        parts = [row for row in self.rows if row.name.startswith(("step: ", "stage "))]
+
+        def off_s(row: Row) -> float:
+            times = self.micro_batches if row.name.startswith("stage ") else 1
+            return times * (row.predicted - row.measured)
+
+        slow, fast = max(parts, key=off_s, default=None), min(parts, key=off_s, default=None)
+        limit = CANCELLING * self.step.measured
+        if slow is None or fast is None or off_s(slow) < limit or off_s(fast) > -limit:
+            return None
+        return slow, fast
 
 
 def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
@@ -101,6 +129,7 @@ def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
         steps=len(measured.steps),
         gradients_passed=measured.gradient_check.passed if measured.gradient_check else None,
         drifts=drifts_of(prediction, measured),
+        micro_batches=plan.num_microbatches,
     )
 
 

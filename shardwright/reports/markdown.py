@@ -52,6 +52,12 @@ def verdict(comparison: Comparison) -> str:
         f"The measured step is {inside} the predicted interval; {comparison.undisturbed_steps} of "
         f"{comparison.steps} steps were undisturbed."
     )
+    if comparison.cancelling is not None:
+        slow, fast = comparison.cancelling
+        said += (
+            f" Two errors cancel in it: {slow.name} {signed_percent(slow.error)}, "
+            f"{fast.name} {signed_percent(fast.error)}."
+        )
     if comparison.gradients_passed is not None:
         what = "equal" if comparison.gradients_passed else "DIFFER FROM"
         said += f" Loss and gradients {what} those of the unsplit model."

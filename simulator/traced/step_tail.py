@@ -76,7 +76,7 @@ def price_tail(
     optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
-    copied back, and ZeRO 1 sends every parameter by itself.
+    copied back.
     """
     n = float(sum(counts))
     dp = len(group)
@@ -90,16 +90,13 @@ def price_tail(
 
         gradient = n * sizes.gradient_bytes
         weights = n * sizes.compute_bytes
-        on_cpu = device.type == "cpu"
-        each = [c * sizes.gradient_bytes for c in counts]
-        if zero_stage < 2:
-            buckets = gradient_buckets(each) if on_cpu else [gradient]
-            exchanges += [price("all_reduce", size) for size in buckets]
-        if zero_stage < 2 and on_cpu:
-            exchanges += _bucket_copies(buckets, each, device)
+        if zero_stage < 2 and device.type == "cpu":
+            for size, count in gradient_buckets(gradient):
+                exchanges += [price("all_reduce", size), *_bucket_copies(size, device)] * count
+        elif zero_stage < 2:
+            exchanges.append(price("all_reduce", gradient))
         if zero_stage == 1:
-            updated = [c * sizes.compute_bytes for c in counts] if on_cpu else [weights]
-            exchanges += [price("broadcast", size) for size in updated]
+            exchanges.append(price("broadcast", weights))
         if zero_stage >= 2 and pipelined:
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
@@ -119,24 +116,16 @@ def price_tail(
     )
 
 
-def gradient_buckets(sizes: Sequence[float]) -> list[float]:
-    """Bytes of the pieces in which gradients of these bytes are summed: whole gradients in their
-    order, until `GRADIENT_BUCKET_BYTES` are reached."""
-    buckets, held = [], 0.0
-    for size in sizes:
-        held += size
-        if held >= GRADIENT_BUCKET_BYTES:
-            buckets.append(held)
-            held = 0.0
-    return [*buckets, held] if held else buckets
+def gradient_buckets(total_bytes: float) -> list[tuple[float, int]]:
+    """Sizes of the pieces in which so many bytes of gradients are summed, and how many of each."""
+    full, rest = divmod(total_bytes, GRADIENT_BUCKET_BYTES)
+    found = [(float(GRADIENT_BUCKET_BYTES), int(full)), (rest, 1)]
+    return [(size, count) for size, count in found if size and count]
 
 
-def _bucket_copies(
-    buckets: Sequence[float], gradients: Sequence[float], device: Device
-) -> list[OpCost]:
-    """Into one tensor, its division by the number of replicas, and back into each gradient."""
-    into = [moved_cost(name, 2 * size, device) for size in buckets for name in ("cat", "div")]
-    return [*into, *(moved_cost("copy_", 2 * size, device) for size in gradients)]
+def _bucket_copies(size: float, device: Device) -> list[OpCost]:
+    """Gradients into one tensor, its division by the number of replicas, and back."""
+    return [moved_cost(name, 2 * size, device) for name in ("cat", "div", "copy_")]
 
 
 def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.findings.comparison import compare_run
+from shardwright.findings.comparison import Comparison, Row, compare_run
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
-from shardwright.reports.markdown import comparison_markdown
+from shardwright.reports.markdown import comparison_markdown, verdict
 from tests.shardwright.hand_made import answer, run_of, slower
 
 
@@ -29,6 +29,30 @@ def test_errors_are_relative_to_what_was_measured() -> None:
     assert rows["rank 1 peak memory"].error == pytest.approx(0.25)
     assert rows["rank 0 optimizer"].error == pytest.approx(0.25)
     assert (comparison.undisturbed_steps, comparison.steps) == (1, 2)
+
+
+def test_errors_that_cancel_are_named() -> None:
+    step = Row(name="step", unit="s", predicted=1.0, measured=1.02, inside=True)
+
+    def compared(forward: float, backward: float, **changed: bool) -> Comparison:
+        # Four micro-batches of 0.1 s forward and 0.15 s backward, as measured.
+        rows = (
+            replace(step, **changed),
+            Row(name="stage 0 forward", unit="s", predicted=forward, measured=0.1),
+            Row(name="stage 0 backward", unit="s", predicted=backward, measured=0.15),
+        )
+        return replace(compare_run(answer(), run_of(answer())), rows=rows, micro_batches=4)
+
+    # Off by 4 x 0.03 = 0.12 s and 4 x -0.05 = -0.2 s of 1.02 s.
+    found = compared(0.13, 0.10).cancelling
+    assert found is not None
+    assert [row.name for row in found] == ["stage 0 forward", "stage 0 backward"]
+    said = verdict(compared(0.13, 0.10))
+    assert "stage 0 forward +30.0 %, stage 0 backward -33.3 %" in said
+    # 4 x 0.01 s is 4 % of the step, less than its prediction may be off by.
+    assert compared(0.11, 0.10).cancelling is None
+    # A step outside its interval is no proof of anything.
+    assert compared(0.13, 0.10, inside=False).cancelling is None
 
 
 def test_a_run_of_another_plan_is_refused() -> None:

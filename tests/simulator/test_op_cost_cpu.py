@@ -16,6 +16,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
+from simulator.traced.step_tail import gradient_buckets
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -147,3 +148,10 @@ def test_a_block_on_a_cpu_calls_modules_and_adds_gradients():
     )
     weights = sum(p.spec.memory_bytes for p in block.parameters)
     assert plain.backward.value - bare.backward.value == pytest.approx(3 * weights * 1e-9)
+
+
+def test_gradients_are_summed_in_buckets():
+    mib = 2**20
+    assert gradient_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
+    assert gradient_buckets(25 * mib) == [(25 * mib, 1)]
+    assert gradient_buckets(0) == []
