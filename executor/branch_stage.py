@@ -2,15 +2,15 @@
 down of a UNet whose features skip over the stages between.
 
 The model's own forward is replayed, as in executor/stages.py. Here every call that depends on
-weights is known by its number (executor/data_flow.py): the stage's own calls run on what stands for
-their inputs, all others give placeholders back. What a later stage takes goes through every stage
-between: a stage that only hands a tensor on sends the one that it received.
+weights is known by its number (executor/replay/data_flow.py): the stage's own calls run on what
+stands for their inputs, all others give placeholders back. What a later stage takes goes through
+every stage between: a stage that only hands a tensor on sends the one that it received.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,20 +25,22 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
-from executor.data_flow import Call, DataFlow, data_flow, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, data_flow, takes_shape_only
+from executor.replay.draws import DrawsSeen
+from executor.replay.wire import answering, sent, taken, wire_form
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, fake_state, units_of
 from executor.stages import Absent, StageModule, StopReplay
 from profiles.errors import MismatchError, RunError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 
 
 def boundary_of(flow: DataFlow, cut: int) -> Boundary:
     """What crosses the cut before block `cut`; positions are numbers of values."""
-    numbers = flow.crossing(cut) if cut else ()
-    shapes = tuple((flow.values[n].shape, flow.values[n].dtype) for n in numbers)
+    numbers = flow.over(cut) if cut else ()
+    shapes = tuple(wire_form(flow.values[n].shape, flow.values[n].dtype) for n in numbers)
     return Boundary(numbers, shapes)
 
 
@@ -59,38 +61,20 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         fake_state(built.module, fake)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-        with no_causal_mask(), expected_shapes():
+        with no_causal_mask(), expected_shapes() as shapes, DrawsSeen() as seen:
             flow = data_flow(
                 built.module,
-                lambda: built.loss_fn(built.call(built.module, *args), targets),
+                lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets),
                 entries=entries,
                 units=units,
             )
+    flow = replace(flow, draws=seen.any)
     missing = sorted(set(range(len(entries))) - set(flow.reached))
     if missing:
         raise MismatchError(
             f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
         )
     return flow
-
-
-class _WithQuiet(torch.autograd.Function):
-    """A tensor as it is; its backward gives zeros to the others, which have no gradient.
-
-    Torch's pipeline expects a gradient for everything that a stage received. What has none in the
-    model (a mask that a block made) must not get one from its uses either: attention with a mask
-    that needs a gradient runs on another kernel.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
-        ctx.shapes = [(x.shape, x.dtype, x.device) for x in quiet]
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.shapes)
-        return (gradient, *zeros)
 
 
 class _Replay(TorchFunctionMode):
@@ -124,6 +108,7 @@ class BranchStage(StageModule):
         own = [n for n, call in enumerate(flow.calls) if first <= call.block < last]
         self._final = max(own)
         self._number = self._depth = 0
+        self._in_loss = False  # all of it is the last stage's, and values may decide what runs
         self._running_own = False  # the outermost unit that runs
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
@@ -194,32 +179,39 @@ class BranchStage(StageModule):
 
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
         self._number = self._depth = 0
-        self._real = self._taken_in(received if self.first else ())
+        self._in_loss = False
+        received = received if self.first else ()
+        self._real = self._taken_in(received)
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
         args, targets = self.given(model_args)
         try:
-            # Of two modes the one entered last is asked first: the replay goes before products.
-            with self.split.watching() if self.split else nullcontext(), _Replay(self):
+            with self._replaying(_Replay(self)):
                 output = self._built.call(self.model, *args)
+                self._in_loss = True
                 loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:
-            return stop.tensors
+            return answering([sent(x) for x in stop.tensors], self._quiet(received))
         finally:
             self._standing, self._real = {}, {}
-        return loss.reshape(1)
+        return answering([loss.reshape(1)], self._quiet(received))[0]
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
         """What was received, by the numbers of the values; without gradient what has none."""
-        real = dict(zip(self._entering, received, strict=True))
-        has = [n for n in self._entering if self._flow.values[n].requires_grad]
-        quiet = [n for n in self._entering if n not in has]
-        if quiet:
-            real[has[0]] = _WithQuiet.apply(real[has[0]], *(real[n] for n in quiet))  # type: ignore[no-untyped-call] # torch's
-            real |= {n: real[n].detach() for n in quiet}
-        return real
+        values = self._flow.values
+        return {
+            n: taken(wire, values[n].dtype, requires_grad=values[n].requires_grad)
+            for n, wire in zip(self._entering, received, strict=True)
+        }
+
+    def _quiet(self, received: tuple[Tensor, ...]) -> list[Tensor]:
+        """What was received and has no gradient in the model."""
+        numbered = zip(self._entering, received, strict=True)
+        return [wire for n, wire in numbered if not self._flow.values[n].requires_grad]
 
     def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
+        if self._in_loss:
+            return func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
         if self._depth or self._number >= len(self._flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
         call = self._flow.calls[self._number]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
-from executor.data_flow import DataFlow
 from executor.mesh import Mesh
 from executor.parallelize import (
     apply_fully_sharded,
@@ -26,6 +25,8 @@ from executor.parallelize import (
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
+from executor.replay.data_flow import DataFlow
+from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, layout_of
 from executor.stages import StageModule, model_arguments
@@ -43,7 +44,7 @@ LEARNING_RATE = 1e-4
 class Rank:
     """Builds this rank's stages with their starting weights, and runs steps on them.
 
-    exact  compute in fp32 whatever the plan's precision, all else as planned: for the gradient
+    exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
            check, which rounding to bf16 would drown
     """
 
@@ -55,11 +56,11 @@ class Rank:
         device: torch.device,
         recorder: Recorder,
         *,
-        exact: bool = False,
+        exact: str = "",
     ) -> None:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
-        dtype = "float32" if exact else plan.workload.compute_dtype
+        dtype = exact or plan.workload.compute_dtype
         build = partial(
             build_meta,
             spec,
@@ -91,6 +92,8 @@ class Rank:
                     f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
                 )
         self.targets = tree_map_only(Tensor, self._slice, data.targets)
+        draws = (flow.draws if flow is not None else False) or (layout is not None and layout.draws)
+        self._draws = Draws(plan.seed) if draws else None
         self.stages = self._build_stages(build, layout, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
@@ -128,7 +131,10 @@ class Rank:
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh, dtype)
+            if self._draws is not None:
+                stage.use_draws(self._draws)
             stage.watch_entries()
+            stage.micro_batch = self.mesh.dp_rank * self._micro
             stages[index] = stage
         return stages
 
@@ -178,6 +184,9 @@ class Rank:
             parameters = [
                 p for p, rank in zip(parameters, self._owner, strict=True) if rank == mine
             ]
+        if not parameters:
+            # A stage of frozen layers, or a share of few parameters: torch refuses an empty list.
+            parameters = [nn.Parameter(torch.zeros(0, device=self.device))]
         if self.plan.workload.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=LEARNING_RATE)
         # Torch's default variant; its fused ones cannot mix split and whole parameters.
@@ -232,7 +241,10 @@ class Rank:
             for other in others:
                 first.add_(other)
             if group is not None:
-                dist.all_reduce(first, group=group)
+                flat = first.contiguous()  # a reduction adds up memory, whatever lies where
+                dist.all_reduce(flat, group=group)
+                if flat is not first:
+                    first.copy_(flat)
             for other in others:
                 other.copy_(first)
 
@@ -248,6 +260,8 @@ class Rank:
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()
+        if self._draws is not None:
+            self._draws.step += 1
         return loss
 
     def _pipelined(self) -> float | None:
@@ -267,6 +281,7 @@ class Rank:
                 last = m == self._micro - 1 or self.plan.zero_stage >= 2
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
                 stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
+            stage.micro_batch = self.mesh.dp_rank * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
             with self.recorder.action(f"0B{m}"):

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from executor.uses_beside import UsesBeside
+from executor.replay.draws import DrawsSeen
+from executor.replay.uses_beside import UsesBeside
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 
 
@@ -50,6 +51,7 @@ class Layout:
     units       the top-most weight-holding modules that no block boundary lies inside
     calls       unit path -> its calls in order
     boundaries  block -> what crosses the cut before it (block 0: nothing)
+    draws       something is drawn at random
     used_beside  blocks of which code outside the entry call uses what crosses, too (`x + block(x)`)
     """
 
@@ -58,6 +60,7 @@ class Layout:
     calls: dict[str, tuple[UnitCall, ...]]
     boundaries: dict[int, Boundary]
     used_beside: frozenset[int] = frozenset()
+    draws: bool = False
 
 
 def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,6 +69,7 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
     above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
     above |= {""} if opening else set()
     units: list[str] = []
+    first = {path for path, _ in module.named_modules()}
 
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
@@ -78,7 +82,7 @@ def units_of(module: nn.Module, entries: tuple[str, ...]) -> tuple[str, ...]:
         if listed or (path in above and path not in opening):
             for name, member in child.named_children():
                 visit(f"{path}.{name}" if path else name, member)
-        elif path not in units:
+        elif path in first and path not in units:  # known by its first name, if it has several
             units.append(path)
 
     visit("", module)
@@ -141,9 +145,9 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             fake_state(built.module, fake)
             args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-            with no_causal_mask(), expected_shapes(), beside:
+            with no_causal_mask(), expected_shapes() as shapes, beside, DrawsSeen() as drawn:
                 # The loss may use what crossed a cut, too.
-                built.loss_fn(built.call(built.module, *args), targets)
+                loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets)
     finally:
         for handle in handles:
             handle.remove()
@@ -159,6 +163,7 @@ def layout_of(built: BuiltModel, entries: tuple[str, ...]) -> Layout:
         {k: tuple(v) for k, v in calls.items()},
         boundaries,
         frozenset(beside.blocks),
+        drawn.any,
     )
 
 

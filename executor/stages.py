@@ -8,17 +8,18 @@ Any Python between blocks runs as it is. What crosses a cut is known from `stage
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from executor.replay.draws import Draws
+from executor.replay.uses_beside import Replaced
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Layout
-from executor.uses_beside import Replaced
 from profiles.model.building.build import BuiltModel
 
 
@@ -88,6 +89,8 @@ class StageModule(nn.Module):
     ) -> None:
         super().__init__()
         self.split = split
+        self.draws: Draws | None = None  # where the model draws at random
+        self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
         self.is_last = last == len(layout.entries)
@@ -123,6 +126,26 @@ class StageModule(nn.Module):
                 modules[path].register_forward_pre_hook(
                     self._at_entry(index, path), prepend=True, with_kwargs=True
                 )
+
+    def use_draws(self, draws: Draws) -> None:
+        """Draw at random as the whole model does."""
+        self.draws = draws
+        modules = dict(self.model.named_modules())
+        own = [path for path in self._layout.units if path]
+        draws.watch(self.model, [p for p in own if not isinstance(modules[p], Absent)])
+
+    @contextmanager
+    def _replaying(self, *modes: AbstractContextManager[Any]) -> Iterator[None]:
+        """Around a replay. Of two modes the one entered last is asked first: what draws, then what
+        stands for something else, then products."""
+        with ExitStack() as stack:
+            if self.split:
+                stack.enter_context(self.split.watching())
+            for mode in modes:
+                stack.enter_context(mode)
+            if self.draws:
+                stack.enter_context(self.draws.forward(self.micro_batch))
+            yield
 
     def _replace(self, path: str, module: nn.Module) -> None:
         parent, _, name = path.rpartition(".")
@@ -160,11 +183,7 @@ class StageModule(nn.Module):
         args, targets = self.given(model_args)
         beside = self.first in self._layout.used_beside
         try:
-            # Of two modes the one entered last is asked first: placeholders go before products.
-            with (
-                self.split.watching() if self.split else nullcontext(),
-                Replaced(self._replaced) if beside else nullcontext(),
-            ):
+            with self._replaying(*([Replaced(self._replaced)] if beside else [])):
                 output = self._built.call(self.model, *args)
                 loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:

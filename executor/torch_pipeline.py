@@ -281,9 +281,11 @@ def _model_input(module: StageModule) -> tuple[Tensor, ...]:
 def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     """Time the stage's own work: what it waits for lies outside these methods."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+    first = stage.submod.micro_batch
     weight, split = stage.backward_weight_one_chunk, stage.submod.split
 
     def timed_forward(chunk: int, *args: Any, **kwargs: Any) -> Any:
+        stage.submod.micro_batch = first + chunk
         with timer(f"{index}F{chunk}"):
             return forward(chunk, *args, **kwargs)
 

@@ -56,7 +56,7 @@ ORDER = {
         "planner/op_sharding",
         "planner/many",
     ),
-    "executor": ("executor", "executor/sharding"),
+    "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",

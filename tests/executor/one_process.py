@@ -10,6 +10,7 @@ from torch import Tensor
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.check import reference_gradients
+from executor.replay.draws import Draws
 from executor.stage_layout import layout_of
 from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
@@ -50,6 +51,7 @@ def _stages(plan: Plan) -> list[StageModule]:
     chain = flow.is_chain(cuts)
     layout = layout_of(built(), plan.block_entries) if chain else None
     made: list[StageModule] = []
+    draws = Draws(plan.seed)
     for cut in plan.stages:
         model = built()
         names = parameter_names(model.module)
@@ -59,6 +61,8 @@ def _stages(plan: Plan) -> list[StageModule]:
             boundary_of(flow, cut.first_block)
             stage = BranchStage(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
+        if flow.draws:
+            stage.use_draws(draws)
         stage.watch_entries()
         made.append(stage)
     return made
@@ -80,6 +84,7 @@ def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
         crossing: tuple[Tensor, ...] = (given["arg0"],)
         runs = []
         for stage in stages:
+            stage.micro_batch = m
             received = tuple(x.detach().requires_grad_() if stage.first else x for x in crossing)
             out = stage(*received, **given)
             crossing = out if isinstance(out, tuple) else (out,)

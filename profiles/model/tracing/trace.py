@@ -94,6 +94,16 @@ def trace_built(
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
                 run.trace(fakes, target, backward=backward)
+                inside = {
+                    entry
+                    for first, last in run.state.values()
+                    for entry in run.entries[first + 1 : last + 1]
+                }
+                if inside:  # state that goes from block to block stays within one
+                    candidates = tuple(path for path in candidates if path not in inside)
+                    skipped = {k: v for k, v in skipped.items() if not {k, v} & inside}
+                    fakes = make_fake(built, skipped)
+                    continue
                 traced = TracedBlocks(run, trusted=trusted)
                 blocks = traced.blocks()
             except NotRepeated:
@@ -119,6 +129,7 @@ def trace_built(
         chain=tuple(chain),
         why_not_cuttable=lone,
         branches=traced.branches(),
+        state=tuple(run.state),
     )
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
     no_causal_mask,
@@ -29,6 +29,7 @@ from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
+from profiles.model.tracing.trace_state import StateWatch
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 # What torch raises where a module asks for values, which a trace of shapes does not have.
@@ -85,6 +86,8 @@ class TracedPass:
     alive        storages that are kept at the end of the forward pass
     expected     blocks with shapes that depend on values
     gradients    storage of a tensor between blocks -> those of its gradient
+    state        buffer that the forward changes and computes with -> the blocks that use it, first
+                 and last
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class TracedPass:
         self.alive: set[int] = set()
         self.expected: set[int] = set()
         self.gradients: dict[int, set[int]] = {}
+        self.state: dict[str, tuple[int, int]] = {}
 
     @property
     def entries(self) -> list[str]:
@@ -118,23 +122,29 @@ class TracedPass:
         """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
         block is called otherwise."""
         self.fakes = fakes
-        self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
+        watch = StateWatch(self.built.module)
+        self.recorder = Recorder(
+            fakes.keys, self._watch_gradient, masks=target == "gpu", state=watch
+        )
         with ExitStack() as stack:
             self._hook(stack)
             if target == "gpu":
                 stack.enter_context(FusedAttention())
             stack.enter_context(no_causal_mask())
-            stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
+            shapes = stack.enter_context(
+                expected_shapes(lambda: self.expected.add(len(self.cuts) - 1))
+            )
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
             in_loss = False
             try:
                 output = self.built.call(self.built.module, *fakes.args)
                 in_loss = True
-                loss = self.built.loss_fn(output, fakes.targets)
+                loss = loss_of(shapes, self.built.loss_fn, output, fakes.targets)
                 in_loss = False
                 _check_loss(loss)
                 del output
+                self.state = watch.state()
                 self._note_saved()
                 if backward:
                     self.recorder.begin_backward()
@@ -216,8 +226,6 @@ class TracedPass:
         begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
         if not begun:
             return False
-        if not self.recorder.has_gradients and not _takes_any(args, kwargs):
-            return False  # frozen so far: a pipeline sends what gradients come back for
         if path in self.members or not self.members:
             return True
         # Beside the lists (stem, final norm, head): a new block only where a list has just ended,

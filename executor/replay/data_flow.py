@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from profiles.errors import MismatchError
-
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -76,6 +74,7 @@ class DataFlow:
     entries  of the blocks;  units  paths of the modules that run as a whole
     reached  blocks in the order in which the forward reaches them
     opening  block -> numbers of the values that the call of its entry is given
+    draws    something is drawn at random
     """
 
     entries: tuple[str, ...]
@@ -84,6 +83,7 @@ class DataFlow:
     values: tuple[Value, ...]
     reached: tuple[int, ...]
     opening: Mapping[int, frozenset[int]]
+    draws: bool = False
 
     def over(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
@@ -97,25 +97,13 @@ class DataFlow:
         """Whether the blocks run in the plan's order and all that crosses these cuts has a gradient
         and is given to the call that opens the block behind."""
         given = all(
-            number in self.opening[cut] and self.values[number].requires_grad
+            number in self.opening[cut]
+            and self.values[number].requires_grad
+            and self.values[number].dtype.is_floating_point
             for cut in cuts
             for number in self.over(cut)
         )
         return given and list(self.reached) == sorted(self.reached)
-
-    def crossing(self, cut: int) -> tuple[int, ...]:
-        """As `over`. Raises MismatchError where nothing that crosses has a gradient to send back,
-        or a tensor crosses that is of whole numbers and cannot stand among those that have."""
-        found = self.over(cut)
-        kinds = [self.values[number] for number in found]
-        whole = [value for value in kinds if not value.dtype.is_floating_point]
-        if whole or not any(value.requires_grad for value in kinds):
-            what = f"a tensor of {whole[0].dtype}" if whole else "nothing with a gradient"
-            raise MismatchError(
-                f"{what} crosses the cut before block {cut} ({self.entries[cut]!r}), and the "
-                "pipeline sends only what gradients come back for; pin --pp 1"
-            )
-        return found
 
 
 def takes_shape_only(func: Any) -> bool:
