@@ -134,7 +134,7 @@ def test_what_is_proved_is_the_best_of_every_split(schedule):
         assert found.step_time_s == least  # memory has no limit here
         assert TimelineSearch(problem).proved(least * 0.9) == (least * 0.9, None)
     large = draw_chain(
-        0, schedule, ranks=4, blocks=26, micro=16, unlike=True, mixed=False, strategies=1
+        0, schedule, ranks=4, blocks=60, micro=16, unlike=True, mixed=False, strategies=1
     )
     assert TimelineSearch(large).proved(np.inf) == (0.0, None)
 
