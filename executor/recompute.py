@@ -72,13 +72,13 @@ def _again(
     """Around a call that runs again: its buffers are what they were for the first, and keep no
     trace of the second."""
     owners = [(name.rpartition("."), b) for name, b in before.items()]
-    places = [(module.get_submodule(path), key, b) for (path, _, key), b in owners]
-    now = [owner._buffers[key] for owner, key, _ in places]
-    for owner, key, b in places:
-        owner._buffers[key] = b.clone()
+    places = [(module.get_submodule(path)._buffers, key, b) for (path, _, key), b in owners]
+    now = [table[key] for table, key, _ in places]
+    for table, key, b in places:
+        table[key] = b.clone()
     try:
         with split.watching() if split else nullcontext():
             yield
     finally:
-        for (owner, key, _), b in zip(places, now, strict=True):
-            owner._buffers[key] = b
+        for (table, key, _), kept in zip(places, now, strict=True):
+            table[key] = kept

@@ -87,7 +87,7 @@ class BranchSolver:
         orders = []
         if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
             orders.append(found.order)
-        every = ()
+        every: tuple[tuple[int, ...], ...] = ()
         if is_timed(cell) and self.lattice is not None:
             every = self.lattice.orders(MOST_ORDERS) or ()
         best, proved = traced, [traced.bound_s]
