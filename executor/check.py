@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from executor.rank import Rank
 from executor.recorder import Recorder
 from executor.replay.draws import Draws
 from executor.stage_layout import units_of
+from executor.stages import constants_of, part_of_targets
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
@@ -67,13 +69,16 @@ def reference_gradients(
     The global batch goes through in micro-batches of the plan's size, so that layers which look at
     the batch (batch normalisation) see what they see in the run.
     """
-    built = build_meta(
+    build = partial(
+        build_meta,
         spec,
-        micro_batch=plan.workload.global_batch,
         sequence_length=plan.workload.sequence_length,
         dtype=dtype,
         seed=plan.seed,
     )
+    built = build(micro_batch=plan.workload.global_batch)
+    constants = constants_of(build, built)
+    whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
     draws = Draws(plan.seed)
     draws.watch(built.module, units_of(built.module, ("", *filter(None, plan.block_entries))))
     names = parameter_names(built.module)
@@ -83,16 +88,12 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets = tree_map_only(Tensor, _taken(part, device), built.targets)
+        targets = part_of_targets(whole_targets, constants, itemgetter(part))
         with draws.forward(m):
             loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
     return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
-
-
-def _taken(part: slice, device: torch.device) -> Callable[[Tensor], Tensor]:
-    return lambda x: x[part].to(device)
 
 
 def compare_gradients(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.mesh import Mesh
@@ -29,10 +28,9 @@ from executor.replay.data_flow import DataFlow
 from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_layout import Boundary, Layout, layout_of
-from executor.stages import StageModule, model_arguments
+from executor.stages import StageModule, constants_of, model_arguments, part_of_targets
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
-from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
 from simulator.schedules.schedule import build_schedule, schedule_kind
@@ -84,14 +82,8 @@ class Rank:
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
         self.args = tuple(self._slice(x) for x in data.args)
-        total = plan.workload.global_batch
-        for x in tree_leaves(data.targets):
-            if isinstance(x, Tensor) and (not x.dim() or x.shape[0] != total):
-                raise MismatchError(
-                    f"{spec.source}: dimension 0 of every target tensor must be the batch, one has "
-                    f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
-                )
-        self.targets = tree_map_only(Tensor, self._slice, data.targets)
+        self._constants = constants_of(build, data)
+        self.targets = part_of_targets(data.targets, self._constants, self._slice)
         draws = (flow.draws if flow is not None else False) or (layout is not None and layout.draws)
         self._draws = Draws(plan.seed) if draws else None
         self.stages = self._build_stages(build, layout, flow, getattr(torch, dtype))
@@ -266,7 +258,10 @@ class Rank:
 
     def _pipelined(self) -> float | None:
         assert self.pipeline is not None
-        return self.pipeline.step(self.args, self.targets)
+        return self.pipeline.step(self.args, self._model_arguments())
+
+    def _model_arguments(self) -> dict[str, Tensor]:
+        return model_arguments(self.args, self.targets, self._constants)
 
     def _accumulated(self) -> float:
         stage = self.stages[0]
@@ -274,7 +269,7 @@ class Rank:
         total = 0.0
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs = {k: x[part] for k, x in model_arguments(self.args, self.targets).items()}
+            kwargs = {k: x[part] for k, x in self._model_arguments().items()}
             if managed:
                 # Sharded gradients are summed in each backward: kept whole they would be what
                 # ZeRO-2 and 3 are there to avoid.

@@ -8,7 +8,7 @@ Any Python between blocks runs as it is. What crosses a cut is known from `stage
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -197,7 +197,8 @@ class StageModule(nn.Module):
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
-        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
+        own = [x.to(self.device) if isinstance(x, Tensor) else x for x in leaves]
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(own)]
         return args, tree_unflatten(found, spec)
 
     def _at_entry(self, index: int, path: str) -> Any:
@@ -238,9 +239,36 @@ class StageModule(nn.Module):
         return tree_unflatten(made, call.spec)
 
 
-def model_arguments(args: Sequence[Tensor], targets: Any) -> dict[str, Tensor]:
+def model_arguments(
+    args: Sequence[Tensor], targets: Any, constants: frozenset[int] = frozenset()
+) -> dict[str, Tensor]:
     """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
-    which they stand in their tuple or dictionary."""
+    which they stand in their tuple or dictionary; without constants of the loss, by their number,
+    which every stage has itself."""
     given = {f"arg{i}": x for i, x in enumerate(args)}
     leaves = enumerate(tree_leaves(targets))
-    return given | {f"target{i}": x for i, x in leaves if isinstance(x, Tensor)}
+    return given | {
+        f"target{i}": x for i, x in leaves if isinstance(x, Tensor) and i not in constants
+    }
+
+
+def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[int]:
+    """Numbers of the targets' tensors that are no part of the batch (weights of classes): the same
+    where the model is built for a sample more."""
+    leaves = tree_leaves(of.targets)
+    if not any(isinstance(x, Tensor) for x in leaves):
+        return frozenset()
+    larger = tree_leaves(build(micro_batch=of.args[0].shape[0] + 1).targets)
+    pairs = enumerate(zip(leaves, larger, strict=True))
+    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b.shape)
+
+
+def part_of_targets(
+    targets: Any, constants: frozenset[int], take: Callable[[Tensor], Tensor]
+) -> Any:
+    """The targets with `take` done to what is part of the batch."""
+    leaves, spec = tree_flatten(targets)
+    made = [
+        take(x) if isinstance(x, Tensor) and i not in constants else x for i, x in enumerate(leaves)
+    ]
+    return tree_unflatten(made, spec)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from executor.parallelize import keep_gradient_sums
 from executor.stage_layout import Boundary
-from executor.stages import StageModule, model_arguments
+from executor.stages import StageModule
 from profiles.errors import RunError
 from simulator.schedules.schedule import Schedule
 
@@ -53,9 +53,12 @@ class Pipeline:
         self._first = 0 in stages
         self._messages = Messages(self._stages)
 
-    def step(self, model_args: tuple[Tensor, ...], targets: Any) -> float | None:
-        """One pass over the local batch; the mean loss on the last stage's rank, else None."""
-        kwargs: dict[str, Any] = dict(model_arguments(model_args, targets))
+    def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> float | None:
+        """One pass over the local batch; the mean loss on the last stage's rank, else None.
+
+        given  what every stage is given of it, by name (see model_arguments)
+        """
+        kwargs: dict[str, Any] = dict(given)
         losses: list[Tensor] = []
         positional = model_args[:1] if self._first else ()
         target = model_args[0] if self._last else None

@@ -73,6 +73,21 @@ def masked() -> Made:
     return Stack(), (_input(),), marks, loss
 
 
+def weighted() -> Made:
+    """Targets with constants of the loss beside what belongs to a sample."""
+    targets = {
+        "kind": torch.arange(4 * 12, device="cpu").reshape(4, 12) % 6,
+        "weights": torch.linspace(1, 2, 6, device="cpu"),
+        "scale": torch.tensor(3.0, device="cpu"),
+    }
+
+    def loss(output: Tensor, targets: dict[str, Tensor]) -> Tensor:
+        chances = -output.log_softmax(-1) * targets["weights"]
+        return chances.gather(-1, targets["kind"][..., None]).mean() * targets["scale"]
+
+    return Stack(), (_input(),), targets, loss
+
+
 BY_VALUE = ("alignments", "matches", "masked")
 
 

@@ -5,6 +5,8 @@ Cheaper than processes, and enough to see a stage that computes something else t
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.check import reference_gradients
 from executor.replay.draws import Draws
 from executor.stage_layout import layout_of
-from executor.stages import StageModule, model_arguments
+from executor.stages import StageModule, constants_of, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import resolve_model
@@ -69,18 +71,20 @@ def _stages(plan: Plan) -> list[StageModule]:
 
 
 def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
-    data = build_meta(
+    build = partial(
+        build_meta,
         resolve_model(plan.model),
-        micro_batch=plan.workload.global_batch,
         sequence_length=plan.workload.sequence_length,
         dtype="float32",
         seed=plan.seed,
     )
+    data = build(micro_batch=plan.workload.global_batch)
+    constants = constants_of(build, data)
     stages = _stages(plan)
     total = 0.0
     for m in range(plan.num_microbatches):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
-        given = {k: x[part] for k, x in model_arguments(data.args, data.targets).items()}
+        given = {k: x[part] for k, x in model_arguments(data.args, data.targets, constants).items()}
         crossing: tuple[Tensor, ...] = (given["arg0"],)
         runs = []
         for stage in stages:

@@ -1,7 +1,8 @@
-"""Losses that values decide are traced by expectation, said, and run; not finite ones are placed."""
+"""Losses that values decide are traced by expectation and run; what is not finite is placed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from profiles.errors import RunError
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
+from tests.executor.cases import run_job
 from tests.executor.losses_by_value import BY_VALUE
 from tests.executor.one_process import worst_error
 
@@ -42,6 +44,15 @@ def test_losses_by_value_are_planned_said_and_run(name: str) -> None:
     assert any("taken as expected in Linear" in said for said in answer.assumptions)
     assert answer.plan is not None
     assert worst_error(answer.plan) <= 1e-5
+
+
+def test_targets_may_hold_constants_of_the_loss(tmp_path: Path) -> None:
+    one = replace(_plan("weighted"), micro_batch=8)
+    cases = [("pipeline", _plan("weighted")), ("one micro-batch", one)]
+    results = run_job(cases, 2, tmp_path)
+    assert len(results) == len(cases), results[-1]
+    for result in results:
+        assert result["worst"] <= 1e-5, result
 
 
 def _written(plan: Plan, folder: Path) -> Path:
