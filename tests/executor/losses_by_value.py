@@ -91,6 +91,27 @@ def weighted() -> Made:
 BY_VALUE = ("alignments", "matches", "masked")
 
 
+class Pruned(nn.Module):
+    """Behind the second layer only the rows that were chosen go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(0, 1)
+        for number, layer in enumerate(self.layers):
+            if number == 2:
+                x = x[x[:, :2].argmax(-1) == 1]
+            x = x + layer(x).tanh()
+        return self.head(x)
+
+
+def pruned() -> Made:
+    return Pruned(), (_input(),), None, lambda output, _: output.square().mean()
+
+
 class Breaks(nn.Module):
     """Half of the numbers become nan, in the forward or in the backward alone."""
 

@@ -46,6 +46,13 @@ def test_losses_by_value_are_planned_said_and_run(name: str) -> None:
     assert worst_error(answer.plan) <= 1e-5
 
 
+def test_what_is_shaped_by_values_crosses_no_cut() -> None:
+    """A pipeline's messages have one size."""
+    plan = _plan("pruned")
+    assert plan.block_entries == ("", "layers.0", "layers.1")
+    assert worst_error(plan) <= 1e-5
+
+
 def test_targets_may_hold_constants_of_the_loss(tmp_path: Path) -> None:
     one = replace(_plan("weighted"), micro_batch=8)
     cases = [("pipeline", _plan("weighted")), ("one micro-batch", one)]

@@ -58,10 +58,12 @@ class ExpectedShapes(TorchDispatchMode):
     """Inside it, fake and meta tensors answer with expected values; see the module.
 
     on_use  called whenever an answer was given that a real run would read off values
+    share   of the elements that masks are expected to hold for, they do
     """
 
-    def __init__(self, on_use: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_use: Callable[[], None] | None = None, share: float = 1.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self._share = share
         self._on_use = on_use or (lambda: None)
         self._known: dict[int, tuple[Any, Expected]] = {}
         self.guesses = False  # in the loss, where an unknown value is guessed
@@ -162,7 +164,7 @@ class ExpectedShapes(TorchDispatchMode):
         expected = self.of(mask) or (_HALF if self.guesses else None)
         if expected is None or expected.kind not in ("share", "count"):
             return None
-        found = round(min(1.0, expected.mean) * mask.numel())
+        found = round(min(1.0, expected.mean) * mask.numel() * self._share)
         if mask.dim() == 1 and mask.numel() == expected.classes + 1:
             # One-hot codes with a class more than there are choices, which nothing is in.
             found = min(found, expected.classes)
@@ -303,12 +305,14 @@ class _Lists(TorchFunctionMode):
 
 
 @contextmanager
-def expected_shapes(on_use: Callable[[], None] | None = None) -> Iterator[ExpectedShapes]:
+def expected_shapes(
+    on_use: Callable[[], None] | None = None, share: float = 1.0
+) -> Iterator[ExpectedShapes]:
     """Around a run on shapes alone: answers where the model asks for values of its routing.
 
     torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
     """
-    shapes = ExpectedShapes(on_use)
+    shapes = ExpectedShapes(on_use, share)
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
     try:

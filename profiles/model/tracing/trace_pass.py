@@ -84,7 +84,7 @@ class TracedPass:
     collectives  of each block, those of tensor parallelism
     saved        of each block, what is kept for its backward and is no tensor between blocks
     alive        storages that are kept at the end of the forward pass
-    expected     blocks with shapes that depend on values
+    expected     blocks with shapes that depend on values;  by_value  some before the loss
     gradients    storage of a tensor between blocks -> those of its gradient
     state        buffer that the forward changes and computes with -> the blocks that use it, first
                  and last
@@ -110,6 +110,7 @@ class TracedPass:
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
         self.expected: set[int] = set()
+        self.by_value = False
         self.gradients: dict[int, set[int]] = {}
         self.state: dict[str, tuple[int, int]] = {}
 
@@ -118,9 +119,11 @@ class TracedPass:
         """The path of the module whose call opens each block; empty for the first."""
         return [cut.entry for cut in self.cuts]
 
-    def trace(self, fakes: Fakes, target: str, *, backward: bool = True) -> None:
-        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
-        block is called otherwise."""
+    def trace(
+        self, fakes: Fakes, target: str, *, backward: bool = True, share: float = 1.0
+    ) -> None:
+        """Run it, with or without its backward; masks hold for `share` of what is expected. Raises
+        TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
         watch = StateWatch(self.built.module)
         self.recorder = Recorder(
@@ -132,7 +135,7 @@ class TracedPass:
                 stack.enter_context(FusedAttention())
             stack.enter_context(no_causal_mask())
             shapes = stack.enter_context(
-                expected_shapes(lambda: self.expected.add(len(self.cuts) - 1))
+                expected_shapes(lambda: self.expected.add(len(self.cuts) - 1), share)
             )
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
@@ -140,6 +143,7 @@ class TracedPass:
             try:
                 output = self.built.call(self.built.module, *fakes.args)
                 in_loss = True
+                self.by_value = bool(self.expected)
                 loss = loss_of(shapes, self.built.loss_fn, output, fakes.targets)
                 in_loss = False
                 _check_loss(loss)
@@ -335,6 +339,13 @@ class TracedPass:
         for _, consumer, number in self.recorder.crossings:
             found.setdefault(number, set()).add(consumer)
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+    def crossing_specs(self) -> dict[int, TensorSpec]:
+        """Storage number of every tensor between blocks -> its shape and type."""
+        found = dict(self.recorder.crossing)
+        for cut in self.cuts:
+            found |= dict(zip(cut.numbers, cut.specs, strict=True))
+        return found
 
 
 def _check_loss(loss: object) -> None:
