@@ -106,7 +106,7 @@ def compare_gradients(
     with its own: what passes then is off by 1e-10 of that norm, far below fp32's 6e-8.
     """
     worst, worst_name, checked = 0.0, "", 0
-    whole_norm = sum(float(g.double().norm()) ** 2 for g in reference.values()) ** 0.5
+    whole_norm = sum(float(wide(g).norm()) ** 2 for g in reference.values()) ** 0.5
     canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
     transposed = {
         path
@@ -128,10 +128,8 @@ def compare_gradients(
         )
         if wanted is None:
             wanted = torch.zeros_like(found)
-        size = float(wanted.double().norm())
-        error = float((found.double() - wanted.double()).norm()) / max(
-            size, 1e-5 * whole_norm, 1e-30
-        )
+        size = float(wide(wanted).norm())
+        error = float((wide(found) - wide(wanted)).norm()) / max(size, 1e-5 * whole_norm, 1e-30)
         checked += 1
         if error > worst or not worst_name or error != error:
             worst, worst_name = error, name
@@ -142,6 +140,11 @@ def compare_gradients(
         "loss": loss,
         "reference_loss": reference_loss,
     }
+
+
+def wide(x: Tensor) -> Tensor:
+    """In double precision, complex where it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float64))
 
 
 def whole(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from executor.branch_stage import BranchStage, boundary_of, flow_of
-from executor.check import reference_gradients
+from executor.check import reference_gradients, wide
 from executor.replay.draws import Draws
 from executor.stage_layout import layout_of
 from executor.stages import StageModule, constants_of, model_arguments
@@ -27,13 +27,13 @@ def worst_error(plan: Plan) -> float:
     loss, found = _run(plan)
     wanted_loss, wanted = reference_gradients(plan, resolve_model(plan.model), torch.device("cpu"))
     first = {name: group[0] for group in plan.tied_parameters for name in group}
-    whole = sum(float(g.double().norm()) ** 2 for g in wanted.values()) ** 0.5
+    whole = sum(float(wide(g).norm()) ** 2 for g in wanted.values()) ** 0.5
     errors = [abs(loss - wanted_loss) / abs(wanted_loss)]
     assert set(found) == {first.get(name, name) for name in wanted}
     for name, gradient in wanted.items():
-        other = found[first.get(name, name)].double()
-        scale = max(float(gradient.double().norm()), 1e-5 * whole)
-        errors.append(float((gradient.double() - other).norm()) / scale)
+        other = wide(found[first.get(name, name)])
+        scale = max(float(wide(gradient).norm()), 1e-5 * whole)
+        errors.append(float((wide(gradient) - other).norm()) / scale)
     return max(errors)
 
 
