@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from executor.mesh import Mesh
+from executor.not_finite import all_finite, first_not_finite
 from executor.rank import Rank
+from executor.recorder import Recorder
+from executor.replay.data_flow import units_of
+from executor.replay.draws import Draws
+from executor.stages import constants_of, part_of_targets
 from executor.starting_weights import build_meta, materialize, parameter_names
+from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_split_order import own_order
@@ -21,21 +30,57 @@ from simulator.values.plan import Plan
 TOLERANCE = 1e-5
 
 
+EXACT = ("float32", "float64")
+"""What the check computes in: in fp64 where fp32 finds a difference, which tells an error from
+rounding. A bias that batch normalisation takes out again has no gradient but rounding (0.04 of the
+check's floor in a random module, 2026-11-22)."""
+
+
+def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> GradientCheck:
+    """The check of a whole step; a collective.
+
+    Raises RunError where the loss of the unsplit model is not finite.
+    """
+    for dtype in EXACT:
+        rank = Rank(plan, spec, mesh, device, Recorder(), exact=dtype)
+        loss = rank.forward_backward()
+        reference_loss, reference = reference_gradients(plan, spec, device, dtype)
+        if not math.isfinite(reference_loss) or not all_finite(list(reference.values())):
+            place = first_not_finite(plan, spec, mesh, device, steps=1, exact=dtype)
+            raise RunError(
+                f"the unsplit model's loss is {reference_loss}, or a gradient is not finite, so "
+                "there is nothing to compare"
+                + (f" ({place.words})" if place is not None else "")
+                + "; mend the model or its loss, or run without --check"
+            )
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, compare_gradients(rank, loss, reference_loss, reference))
+        check = combined(parts)
+        if check.passed:
+            break
+    return check
+
+
 def reference_gradients(
-    plan: Plan, spec: ModelSpec, device: torch.device
+    plan: Plan, spec: ModelSpec, device: torch.device, dtype: str = "float32"
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model in this process and in fp32, by parameter name.
+    """Loss and gradients of the whole model in this process, by parameter name.
 
     The global batch goes through in micro-batches of the plan's size, so that layers which look at
     the batch (batch normalisation) see what they see in the run.
     """
-    built = build_meta(
+    build = partial(
+        build_meta,
         spec,
-        micro_batch=plan.workload.global_batch,
         sequence_length=plan.workload.sequence_length,
-        dtype="float32",
+        dtype=dtype,
         seed=plan.seed,
     )
+    built = build(micro_batch=plan.workload.global_batch)
+    constants = constants_of(build, built)
+    whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
+    draws = Draws(plan.seed)
+    draws.watch(built.module, units_of(built.module, tuple(filter(None, plan.block_entries))))
     names = parameter_names(built.module)
     weights = materialize(built.module, names, device, plan.seed)
     count = plan.workload.global_batch // plan.micro_batch
@@ -43,15 +88,12 @@ def reference_gradients(
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
         args = [x[part].to(device) for x in built.args]
-        targets = tree_map_only(Tensor, _taken(part, device), built.targets)
-        loss = built.loss_fn(built.call(built.module, *args), targets) / count
+        targets = part_of_targets(whole_targets, constants, itemgetter(part))
+        with draws.forward(m):
+            loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
     return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
-
-
-def _taken(part: slice, device: torch.device) -> Callable[[Tensor], Tensor]:
-    return lambda x: x[part].to(device)
 
 
 def compare_gradients(
@@ -64,7 +106,7 @@ def compare_gradients(
     with its own: what passes then is off by 1e-10 of that norm, far below fp32's 6e-8.
     """
     worst, worst_name, checked = 0.0, "", 0
-    whole_norm = sum(float(g.double().norm()) ** 2 for g in reference.values()) ** 0.5
+    whole_norm = sum(float(wide(g).norm()) ** 2 for g in reference.values()) ** 0.5
     canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
     transposed = {
         path
@@ -101,8 +143,13 @@ def compare_gradients(
 
 def relative_error(found: Tensor, wanted: Tensor, *, least: float = 0.0) -> float:
     """Norm of the difference over that of what is wanted, or over `least` where that is more."""
-    size = max(float(wanted.double().norm()), least, 1e-30)
-    return float((found.double() - wanted.double()).norm()) / size
+    size = max(float(wide(wanted).norm()), least, 1e-30)
+    return float((wide(found) - wide(wanted)).norm()) / size
+
+
+def wide(x: Tensor) -> Tensor:
+    """In double precision, complex where it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float64))
 
 
 def whole(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -79,9 +80,11 @@ def apply_fully_sharded(
         return
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy()
-    if compute_dtype != torch.float32:
+    policy = as_given = MixedPrecisionPolicy()
+    if compute_dtype not in (torch.float32, torch.float64):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+        # What a stage receives has the types that the model made; whole numbers cross as bits.
+        as_given = replace(policy, cast_forward_inputs=False)
     settings: dict[str, Any] = {
         "mesh": mesh.dp if sharded else mesh.alone,
         "reshard_after_forward": sharded and plan.zero_stage == 3,
@@ -96,7 +99,7 @@ def apply_fully_sharded(
         shardable = next(module.parameters(), None) is not None
         if shardable and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             fully_shard(module, **settings)
-    fully_shard(stage, **settings)
+    fully_shard(stage, **{**settings, "mp_policy": as_given})
 
 
 def without_shared_weights(units: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:

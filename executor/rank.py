@@ -9,9 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from executor.data_flow import DataFlow, Shapes, flow_of
 from executor.mesh import Mesh
 from executor.parallelize import (
     apply_fully_sharded,
@@ -25,11 +23,12 @@ from executor.parallelize import (
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
+from executor.replay.data_flow import DataFlow, Shapes, flow_of
+from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
-from executor.stages import StageModule, model_arguments
+from executor.stages import StageModule, constants_of, model_arguments, part_of_targets
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
-from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
 from simulator.schedules.schedule import build_schedule, schedule_kind
@@ -41,7 +40,7 @@ LEARNING_RATE = 1e-4
 class Rank:
     """Builds this rank's stages with their starting weights, and runs steps on them.
 
-    exact  compute in fp32 whatever the plan's precision, all else as planned: for the gradient
+    exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
            check, which rounding to bf16 would drown
     """
 
@@ -53,11 +52,11 @@ class Rank:
         device: torch.device,
         recorder: Recorder,
         *,
-        exact: bool = False,
+        exact: str = "",
     ) -> None:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
-        dtype = "float32" if exact else plan.workload.compute_dtype
+        dtype = exact or plan.workload.compute_dtype
         build = partial(
             build_meta,
             spec,
@@ -70,14 +69,9 @@ class Rank:
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
         self.args = tuple(self._slice(x) for x in data.args)
-        total = plan.workload.global_batch
-        for x in tree_leaves(data.targets):
-            if isinstance(x, Tensor) and (not x.dim() or x.shape[0] != total):
-                raise MismatchError(
-                    f"{spec.source}: dimension 0 of every target tensor must be the batch, one has "
-                    f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
-                )
-        self.targets = tree_map_only(Tensor, self._slice, data.targets)
+        self._constants = constants_of(build, data)
+        self.targets = part_of_targets(data.targets, self._constants, self._slice)
+        self._draws = Draws(plan.seed) if flow.draws else None
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
@@ -108,7 +102,10 @@ class Rank:
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh, dtype)
+            if self._draws is not None:
+                stage.use_draws(self._draws)
             stage.watch_entries()
+            stage.micro_batch = self.mesh.dp_rank * self._micro
             stages[index] = stage
         return stages
 
@@ -155,6 +152,9 @@ class Rank:
             parameters = [
                 p for p, rank in zip(parameters, self._owner, strict=True) if rank == mine
             ]
+        if not parameters:
+            # A stage of frozen layers, or a share of few parameters: torch refuses an empty list.
+            parameters = [nn.Parameter(torch.zeros(0, device=self.device))]
         if self.plan.workload.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=LEARNING_RATE)
         # Torch's default variant; its fused ones cannot mix split and whole parameters.
@@ -209,7 +209,10 @@ class Rank:
             for other in others:
                 first.add_(other)
             if group is not None:
-                dist.all_reduce(first, group=group)
+                flat = first.contiguous()  # a reduction adds up memory, whatever lies where
+                dist.all_reduce(flat, group=group)
+                if flat is not first:
+                    first.copy_(flat)
             for other in others:
                 other.copy_(first)
 
@@ -225,11 +228,16 @@ class Rank:
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()
+        if self._draws is not None:
+            self._draws.step += 1
         return loss
 
     def _pipelined(self) -> float | None:
         assert self.pipeline is not None
-        return self.pipeline.step(self.args, self.targets)
+        return self.pipeline.step(self.args, self._model_arguments())
+
+    def _model_arguments(self) -> dict[str, Tensor]:
+        return model_arguments(self.args, self.targets, self._constants)
 
     def _accumulated(self) -> float:
         stage = self.stages[0]
@@ -237,13 +245,14 @@ class Rank:
         total = 0.0
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs = {k: x[part] for k, x in model_arguments(self.args, self.targets).items()}
+            kwargs = {k: x[part] for k, x in self._model_arguments().items()}
             if managed:
                 # Sharded gradients are summed in each backward: kept whole they would be what
                 # ZeRO-2 and 3 are there to avoid.
                 last = m == self._micro - 1 or self.plan.zero_stage >= 2
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
                 stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
+            stage.micro_batch = self.mesh.dp_rank * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
             with self.recorder.action(f"0B{m}"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from executor.split_backward import SplitBackward
@@ -40,12 +41,44 @@ def attention_of(module: nn.Module) -> nn.Module | None:
 
 def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
     original = module.forward
-
-    def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        # The forward is watched with the stage's; what runs again, runs in the backward.
-        return nullcontext(), split.watching() if split else nullcontext()
+    changing: set[str] | None = None  # its buffers that a call changes; known after the first
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        nonlocal changing
+        held = dict(module.named_buffers())
+        versions = {name: (id(b), b._version) for name, b in held.items()}
+        before = {n: b.clone() for n, b in held.items() if changing is None or n in changing}
+
+        def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+            # The forward is watched with the stage's; what runs again, runs in the backward.
+            first: AbstractContextManager[Any] = nullcontext()
+            return split.under_these_hooks() if split else first, _again(module, before, split)
+
+        made = checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        if changing is None:
+            after = {name: (id(b), b._version) for name, b in module.named_buffers()}
+            changing = {name for name in held if versions[name] != after.get(name)}
+            for name in set(before) - changing:
+                del before[name]
+        return made
 
     module.forward = forward
+
+
+@contextmanager
+def _again(
+    module: nn.Module, before: Mapping[str, Tensor], split: SplitBackward | None
+) -> Iterator[None]:
+    """Around a call that runs again: its buffers are what they were for the first, and keep no
+    trace of the second."""
+    owners = [(name.rpartition("."), b) for name, b in before.items()]
+    places = [(module.get_submodule(path)._buffers, key, b) for (path, _, key), b in owners]
+    now = [table[key] for table, key, _ in places]
+    for table, key, b in places:
+        table[key] = b.clone()
+    try:
+        with split.watching() if split else nullcontext():
+            yield
+    finally:
+        for (table, key, _), kept in zip(places, now, strict=True):
+            table[key] = kept

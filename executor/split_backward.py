@@ -86,10 +86,29 @@ class SplitBackward:
         self.around: Around = lambda label: nullcontext()
         self._splits = False
         self._pending: list[Pending] = []
+        self._hooks: list[Any] = []
 
-    def watching(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def under_these_hooks(self) -> Iterator[None]:
+        """Inside it, products are split under the saved-tensor hooks of this moment, and not under
+        others: a block that the model itself checkpoints runs again in the backward, where nothing
+        watches, and must save the same tensors both times."""
+        self._hooks.append(_saved_tensor_hooks())
+        try:
+            yield
+        finally:
+            self._hooks.pop()
+
+    @property
+    def knows_hooks(self) -> bool:
+        """Whether the saved-tensor hooks in force are those that it was entered under."""
+        return not self._hooks or self._hooks[-1] == _saved_tensor_hooks()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
         """Around a forward, and around each recomputation of it."""
-        return _Products(self)
+        with self.under_these_hooks(), _Products(self):
+            yield
 
     @contextmanager
     def input_half(self) -> Iterator[None]:
@@ -144,6 +163,8 @@ class _Products(TorchFunctionMode):
         kwargs = kwargs or {}
         found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
         if found is None or torch.is_autocast_enabled(found.x.device.type):
+            return func(*args, **kwargs)
+        if not self._split.knows_hooks:
             return func(*args, **kwargs)
         weight, bias = target_of(found.weight), target_of(found.bias)
         spread = hasattr(found.weight, "placements")  # a DTensor
@@ -203,6 +224,11 @@ class _Split(torch.autograd.Function):
                 )
             )
         return None, None, None, None, dx, dw, db
+
+
+def _saved_tensor_hooks() -> Any:
+    """The hooks on saved tensors that are in force (a private name of torch 2.11 to 2.13)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 def _placed(gradient: Tensor, parameter: Tensor) -> Tensor:

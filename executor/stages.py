@@ -1,8 +1,8 @@
 """Stages: any set of a model's blocks, run by replaying the model's own forward.
 
 Modules outside the stage hold no weights. Every call that depends on weights, of a unit or of a
-torch function in the code between units, is known by its number (executor/data_flow.py): in a
-replay the stage's own calls run on what stands for their inputs, and all others give placeholders
+torch function in the code between units, is known by its number (replay/data_flow.py): in a replay
+the stage's own calls run on what stands for their inputs, and all others give placeholders
 of the right shape back. Behind the last of its own calls the replay ends. Any Python between blocks
 runs as it is. So a stage may as well be half of one tower and half of another, or the way down of a
 UNet whose features skip over the stages between: what a later stage takes goes through every stage
@@ -12,7 +12,7 @@ between, and one that only hands a tensor on sends the one that it received.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from executor.absent import Absent
-from executor.data_flow import Call, DataFlow, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, takes_shape_only
+from executor.replay.draws import Draws
+from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
@@ -32,25 +34,6 @@ class StopReplay(Exception):
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         self.tensors = tensors
-
-
-class _WithQuiet(torch.autograd.Function):
-    """A tensor as it is; its backward gives zeros to the others, which have no gradient.
-
-    Torch's pipeline expects a gradient for everything that a stage received. What has none in the
-    model (a mask that a block made) must not get one from its uses either: attention with a mask
-    that needs a gradient runs on another kernel.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
-        ctx.shapes = [(x.shape, x.dtype, x.device) for x in quiet]
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.shapes)
-        return (gradient, *zeros)
 
 
 class _Replay(TorchFunctionMode):
@@ -87,6 +70,8 @@ class StageModule(nn.Module):
     ) -> None:
         super().__init__()
         self.split = split
+        self.draws: Draws | None = None  # where the model draws at random
+        self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
         self._built, self._flow = built, flow
@@ -100,6 +85,7 @@ class StageModule(nn.Module):
         self._last_use = {number: n for n in own for number in flow.calls[n].takes}
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
+        self._in_loss = False  # all of it is the last stage's, and values may decide what runs
         self._mode: _Replay | None = None
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
@@ -168,6 +154,13 @@ class StageModule(nn.Module):
                 )
                 modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
 
+    def use_draws(self, draws: Draws) -> None:
+        """Draw at random as the whole model does."""
+        self.draws = draws
+        modules = dict(self.model.named_modules())
+        own = [path for path in self._flow.units if path]
+        draws.watch(self.model, [p for p in own if not isinstance(modules[p], Absent)])
+
     def _began(self, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
             self._depth += 1
@@ -197,35 +190,43 @@ class StageModule(nn.Module):
 
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
         self._number = self._depth = 0
-        self._real = self._taken_in(received if self.first else ())
+        self._in_loss = False
+        received = received if self.first else ()
+        self._real = self._taken_in(received)
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
         args, targets = self._given(model_args)
         try:
-            # Of two modes the one entered last is asked first: the replay goes before products.
-            with self.split.watching() if self.split else nullcontext(), self._replaying():
+            with self._replaying():
                 output = self._built.call(self.model, *args)
+                self._in_loss = True
                 loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:
-            return stop.tensors
+            return answering([sent(x) for x in stop.tensors], self._quiet(received))
         finally:
             self._standing, self._real = {}, {}
-        return loss.reshape(1)
+        return answering([loss.reshape(1)], self._quiet(received))[0]
 
     def _given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
         """The model's inputs and the targets of a micro-batch (see model_arguments)."""
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
-        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
+        own = [x.to(self.device) if isinstance(x, Tensor) else x for x in leaves]
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(own)]
         return args, tree_unflatten(found, spec)
 
     @contextmanager
     def _replaying(self) -> Iterator[None]:
-        self._look(not self.is_whole)
-        try:
+        """Around a replay. Of two modes the one entered last is asked first: what draws, then what
+        stands for something else, then products."""
+        with ExitStack() as stack:
+            if self.split:
+                stack.enter_context(self.split.watching())
+            self._look(not self.is_whole)
+            stack.callback(self._look, False)
+            if self.draws:
+                stack.enter_context(self.draws.forward(self.micro_batch))
             yield
-        finally:
-            self._look(False)
 
     def _look(self, on: bool) -> None:
         """Look at torch functions from here on, or no more."""
@@ -240,16 +241,21 @@ class StageModule(nn.Module):
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
         """What was received, by the numbers of the values; without gradient what has none."""
-        real = dict(zip(self._entering, received, strict=True))
-        has = [n for n in self._entering if self._flow.values[n].requires_grad]
-        quiet = [n for n in self._entering if n not in has]
-        if quiet:
-            real[has[0]] = _WithQuiet.apply(real[has[0]], *(real[n] for n in quiet))  # type: ignore[no-untyped-call] # torch's
-            real |= {n: real[n].detach() for n in quiet}
-        return real
+        values = self._flow.values
+        return {
+            n: taken(wire, values[n].dtype, requires_grad=values[n].requires_grad)
+            for n, wire in zip(self._entering, received, strict=True)
+        }
+
+    def _quiet(self, received: tuple[Tensor, ...]) -> list[Tensor]:
+        """What was received and has no gradient in the model."""
+        numbered = zip(self._entering, received, strict=True)
+        return [wire for n, wire in numbered if not self._flow.values[n].requires_grad]
 
     def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
+        if self._in_loss:
+            return func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
         if self._depth or self._number >= len(self._flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
         call = self._flow.calls[self._number]
@@ -359,9 +365,36 @@ def _runs_differently(what: object, call: Call | None) -> RunError:
     )
 
 
-def model_arguments(args: Sequence[Tensor], targets: Any) -> dict[str, Tensor]:
+def model_arguments(
+    args: Sequence[Tensor], targets: Any, constants: frozenset[int] = frozenset()
+) -> dict[str, Tensor]:
     """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
-    which they stand in their tuple or dictionary."""
+    which they stand in their tuple or dictionary; without constants of the loss, by their number,
+    which every stage has itself."""
     given = {f"arg{i}": x for i, x in enumerate(args)}
     leaves = enumerate(tree_leaves(targets))
-    return given | {f"target{i}": x for i, x in leaves if isinstance(x, Tensor)}
+    return given | {
+        f"target{i}": x for i, x in leaves if isinstance(x, Tensor) and i not in constants
+    }
+
+
+def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[int]:
+    """Numbers of the targets' tensors that are no part of the batch (weights of classes): the same
+    where the model is built for a sample more."""
+    leaves = tree_leaves(of.targets)
+    if not any(isinstance(x, Tensor) for x in leaves):
+        return frozenset()
+    larger = tree_leaves(build(micro_batch=of.args[0].shape[0] + 1).targets)
+    pairs = enumerate(zip(leaves, larger, strict=True))
+    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b.shape)
+
+
+def part_of_targets(
+    targets: Any, constants: frozenset[int], take: Callable[[Tensor], Tensor]
+) -> Any:
+    """The targets with `take` done to what is part of the batch."""
+    leaves, spec = tree_flatten(targets)
+    made = [
+        take(x) if isinstance(x, Tensor) and i not in constants else x for i, x in enumerate(leaves)
+    ]
+    return tree_unflatten(made, spec)

@@ -36,9 +36,10 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
 
     Matrices are normal with deviation 0.02 (GPT-2's, Radford et al. 2019), vectors are 1 and biases
     0, so that every split of a model starts from the same weights without one rank holding all.
-    Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded).
+    Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded), but in fp64.
     """
-    dtype = torch.float32 if like.is_floating_point() else like.dtype
+    narrow = like.is_floating_point() and like.dtype != torch.float64
+    dtype = torch.float32 if narrow else like.dtype
     if like.dim() < 2:
         fill = 0.0 if name.endswith("bias") else 1.0
         return torch.full(like.shape, fill, dtype=dtype)

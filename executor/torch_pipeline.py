@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.data_flow import Shapes
 from executor.parallelize import keep_gradient_sums
-from executor.stages import StageModule, model_arguments
+from executor.replay.data_flow import Shapes
+from executor.stages import StageModule
 from profiles.errors import RunError
 from simulator.schedules.schedule import Schedule
 
@@ -53,9 +53,12 @@ class Pipeline:
         self._first = 0 in stages
         self._messages = Messages(self._stages)
 
-    def step(self, model_args: tuple[Tensor, ...], targets: Any) -> float | None:
-        """One pass over the local batch; the mean loss on the last stage's rank, else None."""
-        kwargs: dict[str, Any] = dict(model_arguments(model_args, targets))
+    def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> float | None:
+        """One pass over the local batch; the mean loss on the last stage's rank, else None.
+
+        given  what every stage is given of it, by name (see model_arguments)
+        """
+        kwargs: dict[str, Any] = dict(given)
         losses: list[Tensor] = []
         positional = model_args[:1] if self._first else ()
         target = model_args[0] if self._last else None
@@ -281,9 +284,11 @@ def _model_input(module: StageModule) -> tuple[Tensor, ...]:
 def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     """Time the stage's own work: what it waits for lies outside these methods."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+    first = stage.submod.micro_batch
     weight, split = stage.backward_weight_one_chunk, stage.submod.split
 
     def timed_forward(chunk: int, *args: Any, **kwargs: Any) -> Any:
+        stage.submod.micro_batch = first + chunk
         with timer(f"{index}F{chunk}"):
             return forward(chunk, *args, **kwargs)
 

@@ -19,15 +19,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.check import combined, compare_gradients, reference_gradients
+from executor.check import check_gradients
 from executor.memory import peak_bytes
 from executor.mesh import Mesh, make_mesh
+from executor.not_finite import all_finite, first_not_finite
 from executor.planned_model import planned_model
 from executor.rank import Rank
 from executor.rank_errors import run_rank
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
-from profiles.errors import MismatchError, RunError
+from profiles.errors import MismatchError
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import cpu_model
@@ -79,7 +80,7 @@ def _run(options: argparse.Namespace) -> None:
     recorder = Recorder()
     check = None
     if options.check:
-        check = _check(plan, spec, mesh, device)
+        check = check_gradients(plan, spec, mesh, device)
     peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
     rank = Rank(plan, spec, mesh, device, recorder)
     before = references_of_all(device)
@@ -90,6 +91,7 @@ def _run(options: argparse.Namespace) -> None:
             readings.append(time_references(0.0, barrier=dist.barrier, kernels=("layers",)))
         if dist.get_rank() == 0:
             print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
+    place = _not_finite(plan, spec, mesh, rank, recorder)
     recorder.steps = recorder.steps[WARM_UP_STEPS:]
     during = _of_all_ranks(combined_references(readings[WARM_UP_STEPS:], median))
     after = references_of_all(device)
@@ -97,6 +99,7 @@ def _run(options: argparse.Namespace) -> None:
     if measurement is not None:
         measurement = replace(
             measurement,
+            not_finite=place,
             references_before=before,
             references_during=during,
             references_after=after,
@@ -149,19 +152,20 @@ def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...
     return combined_references(ranks)
 
 
-def _check(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> Any:
-    rank = Rank(plan, spec, mesh, device, Recorder(), exact=True)
-    loss = rank.forward_backward()
-    reference_loss, reference = reference_gradients(plan, spec, device)
-    if not math.isfinite(reference_loss):
-        raise RunError(
-            f"the loss of the unsplit model is {reference_loss} on the check's inputs, so there "
-            "are no gradients to compare; mend the model or its loss, or run without --check"
-        )
-    mine = compare_gradients(rank, loss, reference_loss, reference)
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
-    return combined(parts)
+def _not_finite(plan: Plan, spec: ModelSpec, mesh: Mesh, rank: Rank, recorder: Recorder) -> str:
+    """Where a loss or a gradient first was not finite, in words; "" where all were finite.
+
+    Asked of the weights: a gradient that was not finite has left its parameter so.
+    """
+    losses = [step.loss for step in recorder.steps if step.loss is not None]
+    fine = all(math.isfinite(loss) for loss in losses)
+    fine = fine and all_finite(list(rank.parameters().values()))
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, fine)
+    if all(everyone):
+        return ""
+    place = first_not_finite(plan, spec, mesh, rank.device, steps=len(recorder.steps))
+    return place.words if place is not None else ""
 
 
 def _gather(

@@ -268,7 +268,10 @@ class Target:
         """Add to the parameter's gradient."""
         place = self.place()
         if place is None:
-            self.parameter.grad = gradient
+            # As autograd lays gradients out: what is summed over ranks lies alike on each.
+            like = gradient.stride() == self.parameter.stride()
+            made = gradient if like else torch.empty_like(self.parameter).copy_(gradient)
+            self.parameter.grad = made
         else:
             place.add_(gradient)
 

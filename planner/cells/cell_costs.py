@@ -90,7 +90,9 @@ class CellSolver:
         # The closed form is below the timeline where stages differ much.
         limit = min(below, solved.step_time_s)
         other = self._refine_by_timeline(cell, limit, solved.bound_s, known=solved.plan)
-        return other if other.step_time_s < solved.step_time_s else solved
+        if other.step_time_s < solved.step_time_s:
+            return other
+        return replace(solved, bound_s=max(solved.bound_s, other.bound_s))
 
     def _refine_exactly(self, cell: Cell, below: float, lower: float) -> Refinement:
         problem = self.costs.problem(cell)
@@ -111,22 +113,28 @@ class CellSolver:
     def _refine_by_timeline(
         self, cell: Cell, below: float, lower: float, known: Plan | None = None
     ) -> Refinement:
-        """A good plan of the cell under `below`; `lower` stays what is proved.
+        """A good plan of the cell under `below`, and what is proved: at least `lower`.
 
         known  a plan of the cell to begin from
         """
         problem = self.by_timeline(cell)
         begin = None if known is None else _starts_of(known)
+        bound: float | None = None
         for _ in range(_ATTEMPTS):
-            found = TimelineSearch(problem).best(below, begin)
+            search = TimelineSearch(problem)
+            found = search.best(below, begin)
+            if bound is None:  # only the first problem has all the memory
+                proved, better = search.proved(found.step_time_s if found else below)
+                bound, found = max(lower, proved), better or found
             if found is None:
                 break
             plan = self.costs.plan(cell, found)
             prediction = self.costs.predict(plan)
             if prediction.fits:
-                return Refinement(cell=cell, bound_s=lower, plan=plan, prediction=prediction)
+                bound = min(bound, prediction.step_time_s.value)
+                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
             problem = problem.with_capacity(-_over(prediction))
-        return Refinement(cell=cell, bound_s=lower)
+        return Refinement(cell=cell, bound_s=lower if bound is None else bound)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""

@@ -6,7 +6,8 @@ gets less busy, with every block at its fastest; then, where memory binds, as lo
 lack or the busiest rank gets less busy; then as long as the timeline gets shorter. Each rank takes
 the fastest strategies that fit: of all changes of one block's strategy those that free most bytes
 per second come first (Dantzig's rule for the knapsack), as many as are needed; what turns out not
-to be needed is taken back. Time and memory of the plan are exact; that it is best is not proved.
+to be needed is taken back. Time and memory of the plan are exact. Where there are few splits into
+stages each is timed with every block at its fastest: nothing is faster than the fastest of them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from planner.costs.split_problem import (
 from simulator.schedules.timeline import simulate
 
 _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
+_PROOF_ACTIONS = 600_000  # in the timelines of a proof: 0.2 s
 _NEAR = 1.05  # of the time to be under; plans beyond it are not bettered
 _BETTER = 1e-9  # relative; sums taken in another order differ by a few ulp
 _FEW = 200  # splits into stages that are all tried where nothing else fits
@@ -112,6 +114,38 @@ class TimelineSearch:
             return None
         best = self._shortened(best)
         return best if best.step_time_s < below else None
+
+    def proved(self, below: float) -> tuple[float, Partition | None]:
+        """Seconds under which no plan of the cell is, at most `below`, and a plan that takes them
+        where one with every block at its fastest fits; 0 where there are too many splits.
+
+        A timeline takes the longer the longer its actions take, so that no strategies, and no
+        limit of memory, make a split faster than its blocks' fastest do.
+        """
+        chain = self.problem.chain
+        count = comb(chain.num_blocks - 1, chain.num_stages - 1)
+        if count * self._actions > _PROOF_ACTIONS:
+            return 0.0, None
+        every = list(self._every_sizes())
+        busiest_s = self._busiest_s(_cuts(every))
+        least, best = below, None
+        for at in np.argsort(busiest_s, kind="stable"):
+            if busiest_s[at] >= least:
+                break
+            found = self._run(self._fastest(every[at]))
+            if found.step_time_s < least * (1 - _BETTER):
+                least = found.step_time_s
+                best = found if self._split(every[at]).is_free else None
+        return least, best
+
+    def _fastest(self, sizes: Sizes) -> _Split:
+        """Stages of these sizes with every block at its fastest, whether it fits or not."""
+        chain = self.problem.chain
+        every: list[int] = []
+        for stage, (i, j) in enumerate(ranges_of(starts_of(sizes), chain.num_blocks)):
+            seconds = chain.costs[chain.slots[stage].costs].backward_s
+            every.extend(int(seconds[block].argmin()) for block in range(i, j))
+        return _Split(sizes, tuple(every), 0.0, 0.0, True)
 
     def _best_of(self, begin: Sequence[Sizes], below: float) -> Partition | None:
         """The shortest of the plans that fit, from stages of these sizes."""

@@ -249,6 +249,14 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
         said.append(f"no tensor parallelism: {ground.why_not_tensor_parallel} (--tp)")
     if ground.num_devices > 1 and space.pp is None and ground.why_not_cuttable:
         said.append(f"no pipeline: {ground.why_not_cuttable} (--pp)")
+    if ground.num_devices > 1 and ground.why_one_replica:
+        said.append(f"dp is 1: {ground.why_one_replica}")
+    if ground.expected_shapes:
+        blocks = ", ".join(ground.expected_shapes)
+        said.append(
+            f"shapes that depend on values are taken as expected in {blocks}: choices evenly "
+            "loaded, in a loss half of a mask and labels of full length"
+        )
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")

@@ -57,6 +57,7 @@ def search(
     if not cluster.homogeneous:
         space = _keeping_to_types(space, cluster)
     space = _that_run(space, traced, workload)
+    space = _one_replica(space, _ground(traced, cluster, workload))
 
     def setting(changed: Space, on: Cluster) -> Setting:
         ground = _ground(traced, on, workload)
@@ -127,6 +128,22 @@ def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:
     return space
 
 
+def _one_replica(space: Space, ground: Ground) -> Space:
+    """The space with one replica where the model carries state from call to call; raises InputError
+    where that leaves nothing."""
+    why = ground.why_one_replica
+    if not why:
+        return space
+    if not space.allows("dp", 1):
+        raise InputError(f"--dp {','.join(map(str, space.dp or ()))}: {why}; leave it out")
+    alone = replace(space, dp=(1,))
+    try:
+        legal_cells(alone, ground)
+    except InputError as error:
+        raise InputError(f"dp is 1: {why}. {error}") from error
+    return alone
+
+
 def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
     graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
     return Ground(
@@ -138,4 +155,12 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
         precision=workload.precision,
         why_not_cuttable=graph.why_not_cuttable,
         why_not_tensor_parallel=traced.why_not_tensor_parallel,
+        why_one_replica=_STATE.format(graph.state[0]) if graph.state else "",
+        expected_shapes=tuple(dict.fromkeys(b.label for b in graph.blocks if b.expected_shapes)),
     )
+
+
+_STATE = (
+    "the model changes the buffer {} in its forward and computes with it, so that replicas, each "
+    "with its own, would not train what one device trains"
+)

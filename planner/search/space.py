@@ -69,6 +69,7 @@ class Ground:
     node_devices     devices of the innermost level of the cluster: a free tp stays within it
     tp_degrees       degrees that the model has a tensor-parallel trace for
     why_not_cuttable, why_not_tensor_parallel   the model's own reasons, or ""
+    why_one_replica  why dp is 1, or "";  expected_shapes  of which blocks shapes depend on values
     """
 
     num_devices: int
@@ -79,6 +80,8 @@ class Ground:
     precision: str = "bf16"
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
+    why_one_replica: str = ""
+    expected_shapes: tuple[str, ...] = ()
 
 
 def parse_axis(text: str, flag: str) -> tuple[int, ...]:

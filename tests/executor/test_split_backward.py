@@ -112,7 +112,7 @@ def test_a_checkpointed_block_runs_again_once_and_sets_the_same_aside() -> None:
             ids,
             x,
             use_reentrant=False,
-            context_fn=lambda: (torch.enable_grad(), split.watching()),
+            context_fn=lambda: (split.under_these_hooks(), split.watching()),
         )
     with split.input_half():
         loss.backward()

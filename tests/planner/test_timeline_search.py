@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from planner.cells.timeline_search import TimelineSearch, timeline_step_s
+from planner.chain.problem import Partition
 from planner.costs.split_moments import split_moments
 from profiles.errors import InputError
 from simulator.schedules.schedule import build_schedule
@@ -108,6 +110,31 @@ def test_a_plan_is_under_the_time_that_is_asked_for_or_none():
     again = TimelineSearch(problem).best(below=found.step_time_s * 1.5)
     assert again == found
     assert TimelineSearch(problem).best(known=found.starts).step_time_s <= found.step_time_s
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "v-min"])
+def test_what_is_proved_is_the_best_of_every_split(schedule):
+    """Against every split with every block's strategy, timed one by one."""
+    for seed in range(4):
+        problem = draw_chain(
+            seed, schedule, ranks=2, blocks=6, micro=4, unlike=True, mixed=False, strategies=2
+        )
+        stages, n = problem.chain.num_stages, problem.chain.num_blocks
+        times = [
+            timeline_step_s(
+                problem, Partition(starts=(0, *cuts), strategies=chosen, step_time_s=0.0)
+            )
+            for cuts in combinations(range(1, n), stages - 1)
+            for chosen in product(range(2), repeat=n)
+        ]
+        least, found = TimelineSearch(problem).proved(np.inf)
+        assert least == pytest.approx(min(times), rel=1e-12)
+        assert found.step_time_s == least  # memory has no limit here
+        assert TimelineSearch(problem).proved(least * 0.9) == (least * 0.9, None)
+    large = draw_chain(
+        0, schedule, ranks=4, blocks=60, micro=16, unlike=True, mixed=False, strategies=1
+    )
+    assert TimelineSearch(large).proved(np.inf) == (0.0, None)
 
 
 def test_two_copies_of_the_model_are_no_stages_in_turn():

@@ -10,6 +10,7 @@ error of torch's.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 from torch.nn.modules import transformer
@@ -42,6 +44,9 @@ class Expected:
 
 
 _POSITION = Expected("position")
+_HALF = Expected("share", 0.5)  # what is known of a mask of which nothing is
+_NEVER = Expected("share", 0.0)
+_ALWAYS = Expected("share", 1.0)
 # Ops whose second result says where in a dimension a value stood.
 _CHOOSING = {"topk", "sort", "max", "min", "kthvalue"}
 _ONE_CHOICE = {"argmax", "argmin", "argsort"}
@@ -53,12 +58,19 @@ class ExpectedShapes(TorchDispatchMode):
     """Inside it, fake and meta tensors answer with expected values; see the module.
 
     on_use  called whenever an answer was given that a real run would read off values
+    share   of the elements that masks are expected to hold for, they do
     """
 
-    def __init__(self, on_use: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_use: Callable[[], None] | None = None, share: float = 1.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self._share = share
         self._on_use = on_use or (lambda: None)
         self._known: dict[int, tuple[Any, Expected]] = {}
+        self.guesses = False  # in the loss, where an unknown value is guessed
+
+    def used(self) -> None:
+        """An answer was given that a real run would read off values."""
+        self._on_use()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -73,7 +85,8 @@ class ExpectedShapes(TorchDispatchMode):
         if name.rstrip("_") in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
             args = (args[0], self._by_position(args[0], args[1]), *args[2:])
         out = func(*args, **kwargs)
-        if self._known or name in _CHOOSING or name in _ONE_CHOICE or name in _DRAWING:
+        watched = self.guesses or name in _CHOOSING or name in _ONE_CHOICE or name in _DRAWING
+        if self._known or watched:
             self._follow(name.rstrip("_"), args, kwargs, out)
         return out
 
@@ -107,6 +120,8 @@ class ExpectedShapes(TorchDispatchMode):
 
     def _derived(self, name: str, args: Any, out: Tensor) -> Expected | None:
         """What is expected of the result of an op, or None."""
+        if (finite := _of_finite(name, args)) is not None:
+            return finite
         first = self.of(args[0]) if args else None
         second = self.of(args[1]) if len(args) > 1 else None
         if name in ("eq", "ne"):
@@ -146,10 +161,10 @@ class ExpectedShapes(TorchDispatchMode):
 
     def rows(self, mask: Tensor) -> int | None:
         """How many elements of a mask are expected to hold, or None."""
-        expected = self.of(mask)
+        expected = self.of(mask) or (_HALF if self.guesses else None)
         if expected is None or expected.kind not in ("share", "count"):
             return None
-        found = round(min(1.0, expected.mean) * mask.numel())
+        found = round(min(1.0, expected.mean) * mask.numel() * self._share)
         if mask.dim() == 1 and mask.numel() == expected.classes + 1:
             # One-hot codes with a class more than there are choices, which nothing is in.
             found = min(found, expected.classes)
@@ -194,7 +209,7 @@ class ExpectedShapes(TorchDispatchMode):
         return (self._note(made, Expected("count", mean, expected.classes)),)
 
     def _value(self, args: Any, kwargs: Any) -> Any:
-        expected = self.of(args[0])
+        expected = self.of(args[0]) or (_HALF if self.guesses else None)
         if expected is None or expected.kind == "uniform":
             return None
         self._on_use()
@@ -202,6 +217,19 @@ class ExpectedShapes(TorchDispatchMode):
         if args[0].dtype == torch.bool:
             return (expected.mean >= 0.5,)
         return (value,)
+
+    def _aligned(self, args: Any, kwargs: Any) -> Any:
+        """torch's shape function asks for the lengths of the labels; here each is the longest."""
+        scores, labels = args[0], args[1]
+        if not self.guesses or not isinstance(scores, Tensor):
+            return None
+        self._on_use()
+        steps, batch = scores.shape[0], scores.shape[1]
+        longest = labels.shape[1] if labels.dim() == 2 else -(-labels.shape[0] // batch)
+        return ((scores.new_empty(batch), scores.new_empty(batch, steps, 2 * longest + 1)),)
+
+    def _aligned_backward(self, args: Any, kwargs: Any) -> Any:
+        return (torch.empty_like(args[1]),)
 
     def _grouped(self, args: Any, kwargs: Any) -> Any:
         """torch's kernel takes fp32 on a CPU too, its shape function bf16 alone (torch 2.13)."""
@@ -223,7 +251,22 @@ _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
     "bincount": ExpectedShapes._bincount,
     "_local_scalar_dense": ExpectedShapes._value,
     "_grouped_mm": ExpectedShapes._grouped,
+    "_ctc_loss": ExpectedShapes._aligned,
+    "_ctc_loss_backward": ExpectedShapes._aligned_backward,
 }
+
+
+def _of_finite(name: str, args: Any) -> Expected | None:
+    """Of a question whether numbers are finite: they are."""
+    if name in ("isnan", "isinf", "isposinf", "isneginf"):
+        return _NEVER
+    if name not in ("eq", "ne") or len(args) < 2:
+        return None
+    if args[0] is args[1]:
+        return _ALWAYS if name == "eq" else _NEVER
+    if isinstance(args[1], float) and math.isinf(args[1]):
+        return _NEVER if name == "eq" else _ALWAYS
+    return None
 
 
 def _extent(name: str, args: Any, kwargs: Any) -> int:
@@ -253,23 +296,39 @@ class _Lists(TorchFunctionMode):
                 n, mean = args[0].shape[0], expected.mean
                 edges = [round(mean * i) for i in range(n + 1)]
                 return [b - a for a, b in pairwise(edges)]
+        if self._shapes.guesses and func in (Tensor.tolist, Tensor.numpy):
+            self._shapes.used()
+            kind = str(args[0].dtype).removeprefix("torch.").replace("bfloat16", "float32")
+            found = numpy.zeros(tuple(args[0].shape), dtype=kind)
+            return found if func is Tensor.numpy else found.tolist()
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def expected_shapes(on_use: Callable[[], None] | None = None) -> Iterator[None]:
+def expected_shapes(
+    on_use: Callable[[], None] | None = None, share: float = 1.0
+) -> Iterator[ExpectedShapes]:
     """Around a run on shapes alone: answers where the model asks for values of its routing.
 
     torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
     """
-    shapes = ExpectedShapes(on_use)
+    shapes = ExpectedShapes(on_use, share)
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
     try:
         with _Lists(shapes), shapes:
-            yield
+            yield shapes
     finally:
         transformer._detect_is_causal_mask = compared
+
+
+def loss_of(shapes: ExpectedShapes, loss_fn: Callable[[Any, Any], Any], out: Any, to: Any) -> Any:
+    """`loss_fn(out, to)` inside `expected_shapes`; what nothing is known of is guessed there."""
+    shapes.guesses = True
+    try:
+        return loss_fn(out, to)
+    finally:
+        shapes.guesses = False
 
 
 def _is_square(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:

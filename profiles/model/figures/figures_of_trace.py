@@ -65,6 +65,11 @@ class _Chain:
         self.graph = graph
         if graph.tp != 1:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
+        if graph.state:
+            raise InputError(
+                f"its forward changes the buffer {graph.state[0]} and computes with it, which a "
+                "layout of replicas would not train alike"
+            )
         if graph.branches:
             fork = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
             users = ", ".join(map(str, fork.consumers[:4]))

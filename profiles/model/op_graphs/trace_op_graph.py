@@ -33,7 +33,7 @@ from profiles.model.op_graphs.trace_op_options import (
 )
 from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
 from profiles.model.tracing.trace_ops import dtype_name
-from profiles.model.tracing.trace_pass import loss_of, what_failed
+from profiles.model.tracing.trace_pass import told_loss, what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -66,7 +66,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         stack.enter_context(tracer)
         try:
             output = built.call(built.module, *built.args)
-            loss_of(built, output, built.targets)
+            told_loss(built, output, built.targets)
         except ShardwrightError:
             raise
         except Exception as error:

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from profiles.errors import TraceError
 from profiles.model.building.build import build_model
 from profiles.model.building.tensor_parallel_rules import Rule
-from profiles.model.fake_tensors.trace_fakes import make_fake
+from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake
 from profiles.model.graph import BlockRef, ModelGraph
 from profiles.model.loaders import ModelSpec, uneven_heads
 from profiles.model.tracing.trace_blocks import TracedBlocks
@@ -62,10 +62,21 @@ def trace_graph(
     skipped = repeated(built.module, candidates, trusted=trusted)
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
+        whole: dict[str, str] = {}  # blocks that are none, each with the reason
         while True:
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
                 run.trace(fakes, target, backward=backward)
+                inside = _within_state(run)
+                if run.by_value and not inside:
+                    other = TracedPass(built, candidates, members, skipped, sharding)
+                    inside = _shaped_by_values(run, other, fakes, target)
+                if inside:
+                    whole |= inside
+                    candidates = tuple(path for path in candidates if path not in inside)
+                    skipped = {k: v for k, v in skipped.items() if not {k, v} & set(inside)}
+                    fakes = make_fake(built, skipped)
+                    continue
                 traced = TracedBlocks(run, trusted=trusted)
                 blocks = traced.blocks()
             except NotRepeated:
@@ -79,7 +90,7 @@ def trace_graph(
     for entry, block in zip(run.entries, blocks, strict=True):
         chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
     distinct = {block.kind: block for block in reversed(blocks)}
-    lone = "" if len(chain) > 1 else "it has no sequence of parameter-holding modules"
+    lone = "" if len(chain) > 1 else next(iter(whole.values()), _NO_SEQUENCE)
     return ModelGraph(
         name=spec.name,
         source=spec.source,
@@ -91,7 +102,42 @@ def trace_graph(
         chain=tuple(chain),
         why_not_cuttable=lone,
         branches=traced.branches(),
+        state=tuple(run.state),
     )
+
+
+_NO_SEQUENCE = "it has no sequence of parameter-holding modules"
+
+
+def _within_state(run: TracedPass) -> dict[str, str]:
+    """Entries of blocks that state would cross: a buffer that the forward changes and computes with
+    stays within one block."""
+    return {
+        entry: f"the buffer {name}, which its forward changes and computes with, is used throughout"
+        for name, (first, last) in run.state.items()
+        for entry in run.entries[first + 1 : last + 1]
+    }
+
+
+def _shaped_by_values(
+    run: TracedPass, other: TracedPass, fakes: Fakes, target: str
+) -> dict[str, str]:
+    """Entries of blocks that tensors would cross whose shapes depend on values: a pipeline's
+    messages have one size. They are told by a pass in which masks hold for half as many."""
+    try:
+        other.trace(fakes, target, backward=False, share=0.5)
+    except TraceError:
+        return {}  # not even the model's own shapes agree then: nothing is told
+    why = "the shapes of what its blocks hand on depend on values"
+    if other.entries != run.entries:
+        return dict.fromkeys(run.entries[1:], why)
+    one, two = run.crossing_specs(), other.crossing_specs()
+    found: set[str] = set()
+    for number, consumers in run.consumers().items():
+        if one[number] != two.get(number):
+            producer = run.recorder.storages[number].segment
+            found.update(run.entries[producer + 1 : consumers[-1] + 1])
+    return dict.fromkeys((entry for entry in run.entries if entry in found), why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,9 @@ def cut_candidates(module: nn.Module) -> tuple[str, ...]:
 
     for name, member in module.named_children():
         visit(name, member, isinstance(module, _CONTAINERS))
-    return tuple(inside + beside)
+    # A module that is reached by several names opens a block by its first.
+    first = {path for path, _ in module.named_modules()}
+    return tuple(path for path in inside + beside if path in first)
 
 
 def container_members(module: nn.Module, candidates: tuple[str, ...]) -> frozenset[str]:

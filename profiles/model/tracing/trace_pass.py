@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
     no_causal_mask,
@@ -30,6 +31,7 @@ from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_recurrence import FusedRecurrence
+from profiles.model.tracing.trace_state import StateWatch
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 # What torch raises where a module asks for values, which a trace of shapes does not have.
@@ -62,7 +64,7 @@ def failed_loss(error: Exception, targets: Any) -> str:
     )
 
 
-def loss_of(built: BuiltModel, output: Any, targets: Any) -> Any:
+def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
     """The loss, or the TraceError that an error inside the loss function is told as."""
     try:
         return built.loss_fn(output, targets)
@@ -94,8 +96,10 @@ class TracedPass:
     collectives  of each block, those of tensor parallelism
     saved        of each block, what is kept for its backward and is no tensor between blocks
     alive        storages that are kept at the end of the forward pass
-    expected     blocks with shapes that depend on values
+    expected     blocks with shapes that depend on values;  by_value  some before the loss
     gradients    storage of a tensor between blocks -> those of its gradient
+    state        buffer that the forward changes and computes with -> the blocks that use it, first
+                 and last
     """
 
     def __init__(
@@ -118,30 +122,41 @@ class TracedPass:
         self.saved: list[list[SavedTensor]] = []
         self.alive: set[int] = set()
         self.expected: set[int] = set()
+        self.by_value = False
         self.gradients: dict[int, set[int]] = {}
+        self.state: dict[str, tuple[int, int]] = {}
 
     @property
     def entries(self) -> list[str]:
         """The path of the module whose call opens each block; empty for the first."""
         return [cut.entry for cut in self.cuts]
 
-    def trace(self, fakes: Fakes, target: str, *, backward: bool = True) -> None:
-        """Run it, with or without its backward. Raises TraceError, and NotRepeated where a skipped
-        block is called otherwise."""
+    def trace(
+        self, fakes: Fakes, target: str, *, backward: bool = True, share: float = 1.0
+    ) -> None:
+        """Run it, with or without its backward; masks hold for `share` of what is expected. Raises
+        TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
-        self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
+        watch = StateWatch(self.built.module)
+        self.recorder = Recorder(
+            fakes.keys, self._watch_gradient, masks=target == "gpu", state=watch
+        )
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             stack.enter_context(no_causal_mask())
-            stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
+            shapes = stack.enter_context(
+                expected_shapes(lambda: self.expected.add(len(self.cuts) - 1), share)
+            )
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
             try:
                 output = self.built.call(self.built.module, *fakes.args)
-                loss = loss_of(self.built, output, fakes.targets)
+                self.by_value = bool(self.expected)
+                loss = loss_of(shapes, partial(told_loss, self.built), output, fakes.targets)
                 _check_loss(loss)
                 del output
+                self.state = watch.state()
                 self._note_saved()
                 if backward:
                     self.recorder.begin_backward()
@@ -221,8 +236,6 @@ class TracedPass:
         begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
         if not begun:
             return False
-        if not self.recorder.has_gradients and not _takes_any(args, kwargs):
-            return False  # frozen so far: a pipeline sends what gradients come back for
         if path in self.members or not self.members:
             return True
         # Beside the lists (stem, final norm, head): a new block only where a list has just ended,
@@ -332,6 +345,13 @@ class TracedPass:
         for _, consumer, number in self.recorder.crossings:
             found.setdefault(number, set()).add(consumer)
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+    def crossing_specs(self) -> dict[int, TensorSpec]:
+        """Storage number of every tensor between blocks -> its shape and type."""
+        found = dict(self.recorder.crossing)
+        for cut in self.cuts:
+            found |= dict(zip(cut.numbers, cut.specs, strict=True))
+        return found
 
 
 def _check_loss(loss: object) -> None:

@@ -23,6 +23,7 @@ from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_masks import KnownValues
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
+from profiles.model.tracing.trace_state import StateWatch
 
 
 @dataclass(slots=True)
@@ -69,9 +70,9 @@ class Recorder(TorchDispatchMode):
                 on parameters and is read in a later segment: a stage behind it must receive it,
                 whether it has a gradient or not (a teacher's output, a mask made of activations)
     crossing    storage number -> the tensor's shape and type where it was first read so
-    has_gradients  whether anything that needs a gradient has been read so far
     masks       whether masks of scores that are written out are read (accelerators fuse them)
     on_crossing called with such a storage's number and the tensor when it is first read so
+    state       is told of every op of the forward
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class Recorder(TorchDispatchMode):
         on_crossing: Callable[[int, Tensor], None] | None = None,
         *,
         masks: bool = False,
+        state: StateWatch | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._on_crossing = on_crossing
         self._masks = masks
+        self._state = state
         self.parameters = parameters
         self.segments = [Segment()]
         self.crossings: set[tuple[int, int, int]] = set()
@@ -91,7 +94,6 @@ class Recorder(TorchDispatchMode):
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
         self.paused = False
-        self.has_gradients = False
         self._live: dict[int, StorageRecord] = {}
         self._references: dict[int, Any] = {}
         self._known = KnownValues()
@@ -158,6 +160,8 @@ class Recorder(TorchDispatchMode):
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)
+            if self._state is not None:
+                self._state.note(func, args, kwargs, out, segment)
         self.segments[segment].ops.append(op)
         if self.phase is Phase.FORWARD:
             self._note_product(op, args, kwargs, self.segments[segment])
@@ -209,7 +213,6 @@ class Recorder(TorchDispatchMode):
             if record is None or self.phase is not Phase.FORWARD:
                 continue
             weighted = weighted or record.weighted
-            self.has_gradients = self.has_gradients or x.requires_grad
             if record.segment < segment and (x.requires_grad or record.weighted):
                 self.crossings.add((record.segment, segment, record.number))
                 if record.number not in self.crossing:

@@ -14,7 +14,7 @@ that a call is known by its number.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,9 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from executor.replay.draws import DrawsSeen
+from executor.replay.wire import wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
@@ -81,7 +83,7 @@ class DataFlow:
     """All calls in their order, and the values that they made; blocks as the plan numbers them.
 
     entries  of the blocks;  units  paths of the modules that run as a whole
-    reached  blocks that the forward reaches
+    reached  blocks that the forward reaches;  draws  something is drawn at random
     """
 
     entries: tuple[str, ...]
@@ -89,32 +91,20 @@ class DataFlow:
     calls: tuple[Call, ...]
     values: tuple[Value, ...]
     reached: frozenset[int]
+    draws: bool = False
 
     def crossing(self, cut: int) -> tuple[int, ...]:
-        """Numbers of the values made by blocks before `cut` and taken by blocks from it on.
-
-        Raises MismatchError where nothing that crosses has a gradient to send back, or a tensor
-        crosses that is of whole numbers and cannot stand among those that have.
-        """
-        found = tuple(
+        """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
+        return tuple(
             number
             for number, value in enumerate(self.values)
             if value.block < cut and any(block >= cut for block in value.taken_by)
         )
-        kinds = [self.values[number] for number in found]
-        whole = [value for value in kinds if not value.dtype.is_floating_point]
-        if whole or not any(value.requires_grad for value in kinds):
-            what = f"a tensor of {whole[0].dtype}" if whole else "nothing with a gradient"
-            raise MismatchError(
-                f"{what} crosses the cut before block {cut} ({self.entries[cut]!r}), and the "
-                "pipeline sends only what gradients come back for; pin --pp 1"
-            )
-        return found
 
     def shapes(self, cut: int) -> Shapes:
-        """Of what crosses the cut before block `cut`; nothing before block 0."""
+        """Of what crosses the cut before block `cut`, as it crosses; nothing before block 0."""
         crossing = [self.values[number] for number in (self.crossing(cut) if cut else ())]
-        return tuple((value.shape, value.dtype) for value in crossing)
+        return tuple(wire_form(value.shape, value.dtype) for value in crossing)
 
 
 def takes_shape_only(func: Any) -> bool:
@@ -262,6 +252,7 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
     above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
     above |= {""} if opening else set()
     units: list[str] = []
+    first = {path for path, _ in module.named_modules()}
 
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
@@ -274,7 +265,7 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
         if listed or (path in above and path not in opening):
             for name, member in child.named_children():
                 visit(f"{path}.{name}" if path else name, member)
-        elif path not in units:
+        elif path in first and path not in units:  # known by its first name, if it has several
             units.append(path)
 
     visit("", module)
@@ -298,13 +289,14 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         _fake_state(built.module, fake)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-        with no_causal_mask(), expected_shapes():
+        with no_causal_mask(), expected_shapes() as shapes, DrawsSeen() as seen:
             flow = recorded_flow(
                 built.module,
-                lambda: built.loss_fn(built.call(built.module, *args), targets),
+                lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets),
                 entries=entries,
                 units=units,
             )
+    flow = replace(flow, draws=seen.any)
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(

@@ -1,0 +1,148 @@
+"""Where a loss or a gradient first is nan or infinite: the step, the rank and the module.
+
+Asked once something was found not to be finite: the steps run again from the same starting weights,
+inputs and draws, with every module watched, which costs a look at each tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from executor.mesh import Mesh
+from executor.rank import Rank
+from executor.recorder import Recorder
+from executor.stages import Absent, StageModule
+from profiles.model.loaders import ModelSpec
+from simulator.values.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where something was not finite; places compare in the order in which it spreads.
+
+    step, micro_batch  from 0;  backward  in the backward pass
+    turn   of the stage in the pass;  what  in words;  rank  of the run
+    """
+
+    step: int
+    micro_batch: int
+    backward: bool
+    turn: int
+    what: str
+    rank: int
+
+    @property
+    def words(self) -> str:
+        """For a person."""
+        return f"step {self.step + 1}, rank {self.rank}: {self.what}"
+
+
+def all_finite(tensors: Any) -> bool:
+    """Whether no number in any of the tensors is nan or infinite."""
+    leaves = [x for x in tree_leaves(tensors) if isinstance(x, Tensor)]
+    return all(
+        bool(torch.isfinite(x.to_local() if hasattr(x, "to_local") else x).all())
+        for x in leaves
+        if x.is_floating_point() or x.is_complex()
+    )
+
+
+def first_not_finite(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, steps: int, exact: str = ""
+) -> Place | None:
+    """The first place within so many steps, or None; a collective, alike on every rank."""
+    rank = Rank(plan, spec, mesh, device, Recorder(), exact=exact)
+    watches = [_Watch(stage, number, len(plan.stages)) for number, stage in rank.stages.items()]
+    for step in range(steps):
+        for watch in watches:
+            watch.step = step
+        loss = rank.forward_backward()
+        found = [watch.found for watch in watches if watch.found is not None]
+        found += _of_gradients(rank, step)
+        if not found and loss is not None and not torch.isfinite(torch.tensor(loss)):
+            found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, min(found, default=None))
+        places = [place for place in everyone if place is not None]
+        if places:
+            first: Place = min(places)
+            return first
+        rank.update()
+    return None
+
+
+def _of_gradients(rank: Rank, step: int) -> list[Place]:
+    """Gradients of parameters that are not finite, after the backward passes of a step."""
+    bad = [name for name, p in rank.held() if p.grad is not None and not all_finite(p.grad)]
+    last = rank.plan.num_microbatches
+    what = f"the gradient of {bad[0]}" if bad else ""
+    return [Place(step, last, True, 0, what, dist.get_rank())] if bad else []
+
+
+class _Watch:
+    """One stage's modules; `found` is the first place of a step where something was not finite."""
+
+    def __init__(self, stage: StageModule, number: int, count: int) -> None:
+        self.found: Place | None = None
+        self.step = 0
+        self._stage, self._number, self._count = stage, number, count
+        for path, module in stage.model.named_modules():
+            if not isinstance(module, (nn.ModuleList, nn.ModuleDict)) and not _absent(module):
+                module.register_forward_pre_hook(self._given(path), with_kwargs=True)
+                module.register_forward_hook(self._gave(path))
+        stage.register_forward_hook(self._ended)
+
+    def _note(self, what: str, micro_batch: int, *, backward: bool) -> None:
+        turn = self._count - self._number if backward else self._number
+        place = Place(self.step, micro_batch, backward, turn, what, dist.get_rank())
+        # Of one pass of one stage the first that is seen is where it began.
+        if self.found is None or _pass(place) < _pass(self.found):
+            self.found = place
+
+    def _given(self, path: str) -> Any:
+        inside = path.rpartition(".")[0]
+        around = f"the code of {inside}" if inside else "the model's own code"
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            micro_batch = self._stage.micro_batch
+            if not all_finite((args, kwargs)):
+                self._note(f"{around}, before {path or 'the model'}", micro_batch, backward=False)
+            for x in tree_leaves((args, kwargs)):
+                if isinstance(x, Tensor) and x.requires_grad:
+                    self._watch_gradient(x, f"the backward of {path}", micro_batch)
+
+        return hook
+
+    def _gave(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if not all_finite(output):
+                what = f"the output of {path or 'the model'}"
+                self._note(what, self._stage.micro_batch, backward=False)
+
+        return hook
+
+    def _ended(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._stage.is_last and not all_finite(output):
+            self._note("the loss", self._stage.micro_batch, backward=False)
+
+    def _watch_gradient(self, x: Tensor, what: str, micro_batch: int) -> None:
+        def hook(gradient: Tensor) -> None:
+            if not all_finite(gradient):
+                self._note(what, micro_batch, backward=True)
+
+        x.register_hook(hook)
+
+
+def _pass(place: Place) -> tuple[int, int, bool]:
+    return place.step, place.micro_batch, place.backward
+
+
+def _absent(module: nn.Module) -> bool:
+    # Such a module says that it is of the class that it stands for.
+    return type(module) is Absent

@@ -1,0 +1,141 @@
+"""What a model draws at random (dropout, noise, layers skipped), alike in its stages and whole.
+
+Every draw has a seed of its own, made of the run's seed, the step, the micro-batch of the global
+batch and the place in the model: for a unit (a weight-holding module that runs as a whole) its path
+and which of its calls it is, for a function in the code between units its number among those that
+draw. So a stage draws what the unsplit model draws there, whoever runs the rest, and a checkpointed
+unit draws the same again, since torch keeps its generator's state. What a draw outside torch gives
+(`random`, numpy) is left as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Functions that may draw, by their name, in the code between units.
+_DRAWING = {
+    *("dropout", "dropout1d", "dropout2d", "dropout3d", "dropout_", "alpha_dropout"),
+    *("feature_dropout", "feature_alpha_dropout", "native_dropout", "gumbel_softmax", "rrelu"),
+    *("multi_head_attention_forward", "scaled_dot_product_attention", "lstm", "gru"),
+    *("rnn_tanh", "rnn_relu", "fractional_max_pool2d", "fractional_max_pool3d"),
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm"),
+    *("bernoulli", "bernoulli_", "multinomial", "normal", "normal_", "poisson", "random_"),
+    *("uniform_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+}
+_CHANCES = ("p", "dropout", "dropout_p")
+
+
+class DrawsSeen(TorchDispatchMode):
+    """Around a run on shapes: `any` is True once something has been drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self.any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+            self.any = self.any or not any(named.get(name) == 0.0 for name in _CHANCES)
+        return func(*args, **kwargs)
+
+
+class Draws:
+    """The draws of one model.
+
+    step  of the run, from 0
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.step = 0
+        self._seed = seed
+        self._scope = ""
+        self._inside = 0
+        self._calls: Counter[str] = Counter()
+
+    def watch(self, module: nn.Module, units: Iterable[str]) -> None:
+        """Give every call of these units a seed of its own."""
+        found = dict(module.named_modules())
+        for path in units:
+            saved: list[Any] = []
+            found[path].register_forward_pre_hook(self._began(path, saved), prepend=True)
+            found[path].register_forward_hook(self._ended(saved), always_call=True)
+
+    @contextmanager
+    def forward(self, micro_batch: int) -> Iterator[None]:
+        """Around the forward of a micro-batch, by its number in the global batch."""
+        self._scope = f"{self._seed}:{self.step}:{micro_batch}"
+        self._inside = 0
+        self._calls.clear()
+        before = _generators()
+        try:
+            self._set("")
+            with _Between(self):
+                yield
+        finally:
+            _restore(before)
+
+    def between(self, name: str, run: Callable[[], Any]) -> Any:
+        """A torch function outside or inside units."""
+        if self._inside or name not in _DRAWING:
+            return run()
+        before = _generators()
+        try:
+            self._set("between units")
+            return run()
+        finally:
+            _restore(before)
+
+    def _set(self, place: str) -> None:
+        number = self._calls[place]
+        self._calls[place] += 1
+        text = f"{self._scope}:{place}:{number}"
+        torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
+
+    def _began(self, path: str, saved: list[Any]) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            saved.append(_generators())
+            self._inside += 1
+            self._set(path)
+
+        return hook
+
+    def _ended(self, saved: list[Any]) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if saved:
+                self._inside -= 1
+                _restore(saved.pop())
+
+        return hook
+
+
+class _Between(TorchFunctionMode):
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()
+        self._draws = draws
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        return self._draws.between(name, lambda: func(*args, **(kwargs or {})))
+
+
+def _generators() -> tuple[Any, Any]:
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None
+
+
+def _restore(state: tuple[Any, Any]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

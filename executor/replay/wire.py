@@ -1,0 +1,77 @@
+"""Tensors of any kind as what crosses a cut: floating-point tensors that gradients come back for.
+
+Torch's pipelines expect of everything that a stage sends that it has a gradient. Whole numbers,
+truth values and complex numbers cross as floating-point tensors of the same values or bits, and
+what has no gradient in the model gets one of zeros here, which ends at the stage that sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Carried bit by bit: a tensor of the same width, with which nothing is ever computed.
+_SAME_BITS = {torch.int64: torch.float64, torch.int32: torch.float32, torch.int16: torch.float16}
+# Carried by value: fp16 holds every whole number up to 2048.
+_SAME_VALUE = {torch.bool: torch.float16, torch.uint8: torch.float16, torch.int8: torch.float16}
+
+
+def wire_form(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and type of what crosses for a tensor of this shape and type."""
+    if dtype.is_complex:
+        return (*shape, 2), dtype.to_real()
+    return shape, _SAME_BITS.get(dtype) or _SAME_VALUE.get(dtype) or dtype
+
+
+def sent(x: Tensor) -> Tensor:
+    """What crosses for `x`; gradients flow through where `x` may have any."""
+    if x.is_complex():
+        return torch.view_as_real(x.resolve_conj())
+    if x.dtype in _SAME_BITS:
+        return x.contiguous().view(_SAME_BITS[x.dtype])
+    return x.to(_SAME_VALUE[x.dtype]) if x.dtype in _SAME_VALUE else x
+
+
+def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
+    """The tensor that crossed as `wire`; without its graph where it has no gradient in the model:
+    attention with a mask that needs one runs on another kernel."""
+    found = wire if requires_grad else wire.detach()
+    if dtype.is_complex:
+        # A view of a leaf must not be written to in place; the model may.
+        return torch.view_as_complex(found.clone())
+    if dtype in _SAME_BITS:
+        return found.contiguous().view(dtype)
+    return found.to(dtype) if dtype in _SAME_VALUE else found
+
+
+def answering(outputs: Sequence[Tensor], quiet: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A stage's outputs, so that its backward runs and gives zeros to those of its inputs that
+    have no gradient.
+
+    quiet  what was received of them; a stage that trains nothing and was given nothing that does
+           has outputs that are leaves
+    """
+    made = list(outputs)
+    at = next((i for i, x in enumerate(made) if x.requires_grad), 0)
+    if quiet:
+        made[at] = _Answering.apply(made[at], *quiet)  # type: ignore[no-untyped-call] # torch's
+    elif not made[at].requires_grad:
+        made[at] = made[at].detach().requires_grad_()
+    return tuple(made)
+
+
+class _Answering(torch.autograd.Function):
+    """A tensor as it is; its backward gives zeros to the others."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
+        ctx.forms = [(x.shape, x.dtype, x.device) for x in quiet]
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.forms)
+        return (gradient if ctx.needs_input_grad[0] else None, *zeros)

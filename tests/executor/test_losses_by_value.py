@@ -1,0 +1,88 @@
+"""Losses that values decide are traced by expectation and run; what is not finite is placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from executor.launch import run_plan
+from profiles.document import write_document
+from profiles.errors import RunError
+from simulator.values.plan import PLAN_SCHEMA, Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
+from tests.executor.cases import run_job
+from tests.executor.losses_by_value import BY_VALUE
+from tests.executor.one_process import worst_error
+
+
+def _answer(name: str) -> PlanFile:
+    return shardwright.plan(
+        shardwright.trace(
+            f"tests.executor.losses_by_value:{name}", precision="fp32", tp_degrees=(1,)
+        ),
+        "1x2xa100-sxm-40gb",
+        Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples"),
+        pp=2,
+        schedule="1f1b",
+        micro_batch=2,
+    )
+
+
+def _plan(name: str) -> Plan:
+    plan = _answer(name).plan
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_losses_by_value_are_planned_said_and_run(name: str) -> None:
+    answer = _answer(name)
+    assert any("taken as expected in Linear" in said for said in answer.assumptions)
+    assert answer.plan is not None
+    assert worst_error(answer.plan) <= 1e-5
+
+
+def test_what_is_shaped_by_values_crosses_no_cut() -> None:
+    """A pipeline's messages have one size."""
+    plan = _plan("pruned")
+    assert plan.block_entries == ("", "layers.0", "layers.1")
+    assert worst_error(plan) <= 1e-5
+
+
+def test_targets_may_hold_constants_of_the_loss(tmp_path: Path) -> None:
+    one = replace(_plan("weighted"), micro_batch=8)
+    cases = [("pipeline", _plan("weighted")), ("one micro-batch", one)]
+    results = run_job(cases, 2, tmp_path)
+    assert len(results) == len(cases), results[-1]
+    for result in results:
+        assert result["worst"] <= 1e-5, result
+
+
+def _written(plan: Plan, folder: Path) -> Path:
+    path = folder / "plan.json"
+    answer = PlanFile(status="feasible", search_time_s=0.0, cells_considered=1, plan=plan)
+    write_document(path, answer, schema=PLAN_SCHEMA)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("breaks_forward", "the output of layers.2"), ("breaks_backward", "the backward of layers.2")],
+)
+def test_what_is_not_finite_is_placed(name: str, what: str, tmp_path: Path) -> None:
+    """In the first step, on the rank that holds the layer."""
+    plan = _plan(name)
+    path = _written(plan, tmp_path)
+    block = plan.block_entries.index("layers.2")
+    (rank,) = (
+        stage for stage, cut in enumerate(plan.stages) if cut.first_block <= block < cut.last_block
+    )
+    measured = run_plan(path, steps=1, output=tmp_path / "run.json")
+    assert measured.not_finite.startswith(f"step 1, rank {rank}: {what}")
+    assert measured.steps_without_finite_loss == 1
+    with pytest.raises(RunError, match=rf"nothing to compare \(step 1, rank {rank}: {what}"):
+        run_plan(path, steps=1, check=True, output=tmp_path / "run.json")
