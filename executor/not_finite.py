@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from executor.absent import Absent
 from executor.mesh import Mesh
 from executor.rank import Rank
 from executor.recorder import Recorder
-from executor.stages import Absent, StageModule
+from executor.stages import StageModule
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
 
