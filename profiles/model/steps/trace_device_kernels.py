@@ -1,7 +1,7 @@
 """Functions as an accelerator runs them, where torch on shapes would run them as a CPU does.
 
-    dropout     one kernel that writes the output and a mask of one byte per element
-    attention   without a fused kernel: product, scale, mask, softmax, dropout, product
+dropout     one kernel that writes the output and a mask of one byte per element
+attention   without a fused kernel: product, scale, mask, softmax, dropout, product
 """
 
 from __future__ import annotations

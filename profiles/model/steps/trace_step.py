@@ -129,8 +129,9 @@ class _StepRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if func.namespace == "prim":
-            return out
+        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+        if func.namespace == "prim" or not any(x.is_meta for x in tensors):
+            return out  # a number of Python's, or a small table that the module keeps on the host
         for op in step_ops(func, args, kwargs, out, phase=self.phase):
             self._counts[op] = self._counts.get(op, 0) + 1
         for x in tree_leaves(out):
