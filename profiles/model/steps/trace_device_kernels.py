@@ -15,7 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 
 class DeviceKernels(TorchFunctionMode):
-    """Inside it dropout is one kernel and attention is written out."""
+    """Inside it dropout is one kernel, and attention is written out where asked for."""
+
+    def __init__(self, *, write_attention_out: bool) -> None:
+        super().__init__()
+        self.write_attention_out = write_attention_out
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -23,7 +27,7 @@ class DeviceKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.dropout:
             return _dropout(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+        if func is F.scaled_dot_product_attention and self.write_attention_out:
             return plain_attention(*args, **kwargs)
         return func(*args, **kwargs)
 

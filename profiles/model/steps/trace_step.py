@@ -53,9 +53,9 @@ def trace_module_step(
         if precision.autocast:
             autocast = AutocastShapes(getattr(torch, precision.autocast))
             stack.enter_context(autocast)
-        stack.enter_context(FusedAttention() if fused_attention else DeviceKernels())
         if fused_attention:
-            stack.enter_context(DeviceKernels())
+            stack.enter_context(FusedAttention())
+        stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
         stack.enter_context(recorder)
         where = "forward pass"
         try:
