@@ -150,11 +150,22 @@ def validate(
     traced: Annotated[
         bool, typer.Option("--traced", help="also from modules that are built and traced")
     ] = False,
+    modules: Annotated[
+        Path | None,
+        typer.Option("--modules", help="a table of measured steps of modules instead of runs"),
+    ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
 ) -> None:
     """Predictions beside what others measured: errors, intervals, choices, by source."""
     need_room_for(markdown, html)
+    if modules is not None:
+        if table is not None or failed or cross_validate or traced or html:
+            raise typer.BadParameter("--modules goes with --markdown alone")
+        from shardwright.commands.validate_modules import validate_modules
+
+        validate_modules(modules, markdown)
+        return
     from shardwright.commands.validate import validate as command
 
     command(

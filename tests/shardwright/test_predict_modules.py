@@ -136,3 +136,37 @@ def test_measured_columns_are_for_comparing_alone(tmp_path: Path) -> None:
     assert not hasattr(row, "step_time_s")
     (measured,) = read_measured_modules(path)
     assert (measured.step_time_s, measured.peak_memory_gib, measured.oom_batch) == (0.5, None, 96)
+
+
+def test_validate_compares_by_family_device_and_precision(tmp_path: Path) -> None:
+    (guess,) = predicted(tmp_path, ROW)
+    step_s = float(guess["step_time_s"])
+    rows = [
+        {
+            **ROW,
+            "family": "mlp",
+            "step_time_s": step_s / 1.1,
+            "peak_memory_gib": "",
+            "oom_batch": "",
+        },
+        {
+            **ROW,
+            "id": "next",
+            "family": "mlp",
+            "step_time_s": step_s / 0.9,
+            "oom_batch": "40000000",
+        },
+        {**ROW, "id": "bad", "family": "other", "device": "rtx-3091", "step_time_s": "1"},
+    ]
+    page = tmp_path / "page.md"
+    table = str(write(tmp_path, *rows))
+    done = CliRunner().invoke(app, ["validate", "--modules", table, "--markdown", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text(encoding="utf-8")
+    # Errors of +10 % and -10 %, both inside; the batch that did not fit is said not to.
+    assert "| mlp | 2 | 2 | 10.0 % | 10.0 % |" in text
+    assert "| 100.0 % | - | 100.0 % (1) |" in text
+    for name in ("rtx-3090 | 2", "rtx-3091 | 1", "amp-fp16 | 3", "other | 1 | 0"):
+        assert f"| {name}" in text
+    assert "1: unsupported: unknown device 'rtx-3091'" in text
+    assert CliRunner().invoke(app, ["validate", table, "--modules", table]).exit_code == 2
