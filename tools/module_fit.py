@@ -55,6 +55,7 @@ def starts() -> dict[str, tuple[float, float]]:
     for layout in layouts:
         add(0.4, *(f"depthwise.bytes.{layout}.{way}" for way in directions))
         add(0.2, *(f"depthwise.peak.{layout}.{way}" for way in directions))
+        add(1.0, f"depthwise.strided.{layout}", f"depthwise.wide.{layout}")
         add(0.6, *(f"bytes.batch_norm.{layout}.{way}" for way in passes))
     for name in ("row_norm", "pool", "resize"):
         add(0.6, *(f"bytes.{name}.{way}" for way in passes))

@@ -1,7 +1,8 @@
 """Seconds of every kernel of a module's step on a device, alone on it and in order.
 
     product     hypot(work / (peak x share) x small, bytes / (bandwidth x share)) + reordering
-    depthwise   hypot(work / (float32 peak x share), bytes / (bandwidth x share))
+    depthwise   hypot(work / (float32 peak x share), bytes / (bandwidth x share)) x slower,
+                of strides and of kernels larger than 5 x 5
     others      bytes / (bandwidth x share)
 
 and each kernel that does work begins `start` after the one before it. A convolution is the product
@@ -34,6 +35,7 @@ Values = Mapping[str, float]
 
 _PART = 64.0 * 64.0
 _SUMMANDS = 1024.0
+_USUAL_TAPS = 25
 _CONVOLUTIONS = {
     Kernel.CONV_1X1: "conv_1x1",
     Kernel.CONV: "conv",
@@ -204,14 +206,16 @@ def _attention_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
 
 def _depthwise_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     x = group.arrays
-    moved, worked = np.ones(len(x.count)), np.ones(len(x.count))
+    moved, worked, slower = (np.ones(len(x.count)) for _ in range(3))
     for last, layout in _LAYOUTS.items():
         own = x.channels_last == last
+        slower[own & (x.stride > 1)] *= values[f"depthwise.strided.{layout}"]
+        slower[own & (x.taps > _USUAL_TAPS)] *= values[f"depthwise.wide.{layout}"]
         for part, found in (("bytes", moved), ("peak", worked)):
             shares = _by_direction(group, values, f"depthwise.{part}.{layout}")
             found[own] = shares[own]
     work_s = x.flop / (group.rates.float_rate * worked)
-    return np.hypot(_moved_s(group, values) / moved, work_s)
+    return np.hypot(_moved_s(group, values) / moved, work_s) * slower
 
 
 def _batch_norm_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:

@@ -25,6 +25,20 @@ def convolutions(batch: int, groups: int = 1):
     return net, (torch.zeros(batch, 16, 32, 32),), targets, F.cross_entropy
 
 
+class _Slices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 1)
+        self.second = nn.Conv2d(16, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)[:, :16])
+
+
+def sliced(batch: int):
+    return _Slices(), (torch.zeros(batch, 3, 16, 16),), None, lambda y, _: y.mean()
+
+
 class _Attends(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -21,11 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build_step import GivenStep
+from profiles.model.fake_tensors.trace_fakes import no_causal_mask
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
 from profiles.model.steps.trace_autocast import AutocastShapes
 from profiles.model.steps.trace_device_kernels import DeviceKernels
-from profiles.model.steps.trace_step_op import step_ops
+from profiles.model.steps.trace_step_op import laid_out, step_ops
 from profiles.model.tracing.trace_attention import FusedAttention
 
 # torch's caching allocator hands out multiples of 512 bytes, and of 2 MiB above 10 MiB
@@ -56,6 +57,8 @@ def trace_module_step(
         if fused_attention:
             stack.enter_context(FusedAttention())
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
+        # Inputs are never padded: transformers would ask a mask for its values.
+        stack.enter_context(no_causal_mask())
         stack.enter_context(recorder)
         where = "forward pass"
         try:
@@ -132,6 +135,7 @@ class _StepRecorder(TorchDispatchMode):
         tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
         if func.namespace == "prim" or not any(x.is_meta for x in tensors):
             return out  # a number of Python's, or a small table that the module keeps on the host
+        out = laid_out(func, args, out)
         for op in step_ops(func, args, kwargs, out, phase=self.phase):
             self._counts[op] = self._counts.get(op, 0) + 1
         for x in tree_leaves(out):

@@ -17,6 +17,9 @@ from profiles.model.tracing.trace_ops import describe_op, dtype_name, tensor_byt
 
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
 _CONVOLUTION_BACKWARD = "convolution_backward"
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+# Kernels that read one tensor, and in a backward a second, straight through.
+_STRAIGHT = (Kernel.BATCH_NORM, Kernel.ROW_NORM, Kernel.SOFTMAX)
 # First match wins; what matches nothing is elementwise.
 _WORDS = (
     (Kernel.BATCH_NORM, ("batch_norm",)),
@@ -50,14 +53,23 @@ def step_ops(
     name = func._schema.name.removeprefix("aten::")
     if name in _CONVOLUTIONS:
         x, weight = args[0], args[1]
+        last = is_channels_last(x) or is_channels_last(weight)
         parts = ((Direction.OUTPUT, x, weight, out),)
-        return _convolution(name, parts, args[3:9], phase)
+        return (
+            *_convolution(name, parts, args[3:9], phase),
+            *_straightened(x, phase, last=last),
+        )
     if name == _CONVOLUTION_BACKWARD:
         return _convolution_backward(name, args, phase)
     op = describe_op(func, args, kwargs, out, phase=phase, module="")
     if op.kind is OpKind.VIEW or name.startswith(_EMPTY):
         return (StepOp(op=name, kernel=Kernel.VIEW, phase=phase, dtype=op.dtype),)
-    return (_one_kernel(name, op, args, kwargs, out),)
+    made = _one_kernel(name, op, args, kwargs, out)
+    copies: tuple[StepOp, ...] = ()
+    if made.kernel in _STRAIGHT:
+        for x in args[: 1 if phase is Phase.FORWARD else 2]:
+            copies += _straightened(x, phase, last=is_channels_last(x))
+    return (made, *copies)
 
 
 def _one_kernel(name: str, op: Op, args: Any, kwargs: Any, out: Any) -> StepOp:
@@ -82,6 +94,8 @@ def _one_kernel(name: str, op: Op, args: Any, kwargs: Any, out: Any) -> StepOp:
         size = tensor_bytes(largest)
         backward = op.phase is Phase.BACKWARD
         return replace(made, read_bytes=size * (4 if backward else 2), written_bytes=size)
+    if name == "clone" and len(tensors) == 1 and tensors[0].stride() == out.stride():
+        made = replace(made, kernel=Kernel.COPY)
     if name == "embedding":  # the rows that are looked up, not the table
         return replace(made, read_bytes=made.written_bytes)
     return made
@@ -99,10 +113,50 @@ def _kernel(name: str, op: Op) -> Kernel:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether the channels of a batch of images or volumes lie innermost."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    form = formats.get(x.dim())
-    return form is not None and x.is_contiguous(memory_format=form) and not x.is_contiguous()
+    """Whether the channels of a batch of images or volumes lie innermost.
+
+    A tensor of one position per channel lies both ways; its strides tell which was meant, as
+    torch's suggest_memory_format reads them.
+    """
+    form = _LAST.get(x.dim())
+    if form is None or not x.is_contiguous(memory_format=form):
+        return False
+    return not x.is_contiguous() or (x.shape[1] > 1 and x.stride(-1) == x.shape[1])
+
+
+def laid_out(func: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """What a convolution returns, in the layout that cuDNN gives it: channels innermost where its
+    input or its weight has them so (aten/src/ATen/native/ConvUtils.h). On shapes torch answers as
+    a CPU without oneDNN does: channels first."""
+    name = func._schema.name.removeprefix("aten::")
+    if name in _CONVOLUTIONS:
+        return _last(out) if any(map(is_channels_last, args[:2])) else out
+    if name == _CONVOLUTION_BACKWARD and any(map(is_channels_last, args[:3])):
+        return tuple(_last(x) if isinstance(x, Tensor) and x.dim() > 3 else x for x in out)
+    return out
+
+
+def _last(x: Tensor) -> Tensor:
+    form = _LAST.get(x.dim())
+    return x if form is None else torch.empty_like(x, memory_format=form)
+
+
+def _straightened(x: Tensor, phase: Phase, *, last: bool) -> tuple[StepOp, ...]:
+    """The copy that a kernel makes of a tensor that does not lie as it reads it."""
+    form = _LAST.get(x.dim(), torch.contiguous_format) if last else torch.contiguous_format
+    if x.is_contiguous(memory_format=form):
+        return ()
+    size = tensor_bytes(x)
+    copy = StepOp(
+        op="contiguous",
+        kernel=Kernel.TRANSPOSE,
+        phase=phase,
+        dtype=dtype_name(x.dtype),
+        read_bytes=size,
+        written_bytes=size,
+        starts=0,
+    )
+    return (copy,)
 
 
 def _convolution_backward(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[StepOp, ...]:
@@ -117,6 +171,8 @@ def _convolution_backward(name: str, args: tuple[Any, ...], phase: Phase) -> tup
         if needed
     ]
     made = list(_convolution(name, tuple(parts), args[4:10], phase))
+    last = is_channels_last(x) or is_channels_last(weight)
+    made += [copy for z in (y, x) for copy in _straightened(z, phase, last=last)]
     if wanted[2]:
         made.append(
             StepOp(

@@ -10,6 +10,7 @@ import torch
 from profiles.errors import TraceError
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import Direction, Kernel, ModuleStep, step_precision
+from profiles.model.steps.trace_step_op import is_channels_last
 from profiles.model.steps.traced_steps import TracedSteps
 
 HERE = "tests.shardwright.module_factories"
@@ -97,8 +98,30 @@ def test_convolutions_by_groups(groups: int, kind: Kernel) -> None:
 def test_layout_is_followed() -> None:
     for last in (False, True):
         step = step_of("convolutions", batch=8, channels_last=last)
-        own = [op for op in step.ops if op.op.startswith("convolution")]
+        laid = (Kernel.CONV, Kernel.BATCH_NORM)
+        own = [op for op in step.ops if op.kernel in laid and op.phase is Phase.FORWARD]
+        assert {op.kernel for op in own} == set(laid)
         assert {op.channels_last for op in own} == {last}
+
+
+def test_kernels_of_one_position_lie_as_their_strides_say() -> None:
+    weight = torch.empty(32, 16, 1, 1, device="meta")
+    assert not is_channels_last(weight)
+    assert is_channels_last(weight.to(memory_format=torch.channels_last))
+    assert not is_channels_last(torch.empty(4, 4, device="meta"))
+
+
+def test_a_convolution_of_a_slice_copies_it_first() -> None:
+    whole = [op for op in step_of("convolutions", batch=8).ops if op.op == "contiguous"]
+    assert whole == []
+    (copy,) = (
+        op
+        for op in step_of("sliced", batch=8).ops
+        if op.op == "contiguous" and op.phase is Phase.FORWARD
+    )
+    # Half of 32 channels of 8 images of 16 x 16, read and written; no call of the host's own.
+    assert copy.read_bytes == copy.written_bytes == 8 * 16 * 16 * 16 * 4
+    assert copy.starts == 0
 
 
 def test_attention_is_written_out_unless_fused() -> None:
