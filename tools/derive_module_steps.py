@@ -4,8 +4,9 @@
 
 STEPS is a folder in which traced steps are kept, so that a second run traces none. What the
 factories import (timm, torchvision, transformers) must be installed here; the table's folder is on
-the import path. Left out of the fit: rows of LAMB (one micro-batch, the optimizer shared by many)
-and of devices that run no eager kernels (Gaudi). Deterministic, but for the date.
+the import path. Left out of the fit: rows of LAMB (NVIDIA's BERT, whose head sees the masked words
+alone and whose data is packed), and devices that run no eager kernels (Gaudi). Deterministic, but
+for the date.
 """
 
 from __future__ import annotations

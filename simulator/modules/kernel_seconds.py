@@ -196,7 +196,7 @@ def _matmul_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
         backward = np.where(x.k > x.m, values["peak.matmul.weight"], values["peak.matmul.input"])
         share = np.where(x.backward, backward, values["peak.matmul.output"])
     work_s = _work_s(group, values) / share * _small(group, values)
-    return np.hypot(work_s, _moved_s(group, values) / values["bytes.matmul"])
+    return np.asarray(np.hypot(work_s, _moved_s(group, values) / values["bytes.matmul"]))
 
 
 def _attention_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
