@@ -167,15 +167,15 @@ def test_convolutions_are_reordered_with_channels_first_on_tensor_cores_alone() 
     assert seconds(single, values, precision="fp32") == seconds(single, _Plain(), precision="fp32")
 
 
-def test_grouped_convolutions_of_odd_width_run_on_a_general_kernel() -> None:
-    values = _Plain({"peak.grouped.odd_width": 0.1})
+def test_grouped_convolutions_without_a_kernel_of_their_own_run_on_a_general_one() -> None:
+    values = _Plain({"peak.grouped.general": 0.1})
     even = {"batch": 32, "m": 50176, "n": 8, "k": 72, "channels_last": True}
-    odd = even | {"n": 24}
     whole = seconds(convolution(Kernel.GROUPED, **even), values)
-    slow = seconds(convolution(Kernel.GROUPED, **odd), values)
     work, moved = convolution().work_flop / 312e12, 2e7 / 2.039e12
     assert whole == pytest.approx(math.hypot(work, moved), rel=1e-3)
-    assert slow == pytest.approx(math.hypot(10 * work, moved), rel=1e-3)
+    for odd in ({"n": 24, "k": 24 * 9}, {"n": 16}, {"batch": 8}):
+        slow = seconds(convolution(Kernel.GROUPED, **(even | odd)), values)
+        assert slow == pytest.approx(math.hypot(10 * work, moved), rel=1e-3), odd
 
 
 def test_depthwise_convolutions_use_no_tensor_cores() -> None:
