@@ -40,6 +40,7 @@ from tools.module_fit import Array, Flags, MeasuredSteps, fit, measured_steps, w
 
 _GIB = 2**30
 _QUANTILE = 0.9
+_LARGE_GROUP = 0.03  # share of the rows
 _STEP_SCHEMA = "shardwright/module-step@1"
 
 
@@ -71,7 +72,7 @@ def main() -> None:
     used = np.asarray([_is_fitted(r) for r in rows])
     values = fit(data, used, say=_say)
     families = np.asarray([r.measured.family for r in rows])
-    devices = np.asarray([r.row.device for r in rows])
+    devices = np.asarray([r.setting.device.name for r in rows])
     errors = data.log_errors(data.sums(values), values)
     by_family = _left_out(data, values, used, families)
     by_device = _left_out(data, values, used, devices)
@@ -83,8 +84,8 @@ def main() -> None:
         f'schema = "{MODULE_STEPS_SCHEMA}"',
         f'source = "{table.name}: {", ".join(sorted(_sources(table)))}"',
         'method = "Gauss-Newton on log(predicted / measured), weights that fall beyond 12 %, weak '
-        "priors; left-out errors by one further step without the rows "
-        '(tools/module_fit.py)"',
+        "priors; left-out errors by one further step without the rows, by a refit without groups "
+        f'of more than {_LARGE_GROUP:.0%} of them (tools/module_fit.py)"',
         f'date = "{datetime.date.today().isoformat()}"',
         f"rows = {int(used.sum())}",
         f"residual = {_median(errors[used]):.4f}",
@@ -166,9 +167,15 @@ def _left_out(
     data: MeasuredSteps, values: dict[str, float], used: Flags, group: NDArray[np.str_]
 ) -> Array:
     """[rows] log errors with the group of each row left out whole; rows that are not used are left
-    out of every fit."""
+    out of every fit. One step does for small groups; large ones are refitted until it ends."""
     names = sorted(set(group.tolist()))
-    return without(data, values, ((group == name) for name in names), used=used)
+    found = without(data, values, ((group == name) for name in names), used=used)
+    for name in names:
+        own = group == name
+        if (own & used).sum() > _LARGE_GROUP * used.sum():
+            refitted = fit(data, used & ~own, begin=values)
+            found[own] = data.log_errors(data.sums(refitted), refitted)[own]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
