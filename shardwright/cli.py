@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "predict": (
         "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
-        "one prediction per row of a table of runs (--runs)."
+        "one prediction per row of a table of runs (--runs) or of modules (--modules)."
     ),
     "profile": (
         "Measure this machine; the result is what `--on local` names. Or calibrate the "

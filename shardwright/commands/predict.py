@@ -30,9 +30,13 @@ def predict(
     runs: Annotated[
         Path | None, typer.Option("--runs", help="a table of described runs instead of a plan")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", help="with --runs: the table; - for stdout")] = Path(
-        "-"
-    ),
+    modules: Annotated[
+        Path | None,
+        typer.Option("--modules", help="a table of modules: factory, arguments, device"),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", help="with --runs, --modules: the table; - for stdout")
+    ] = Path("-"),
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
     ] = None,
@@ -54,6 +58,14 @@ def predict(
 ) -> None:
     """`shardwright predict`."""
     need_room_for(output, html, trace, figure)
+    if modules is not None:
+        if plan_file is not None or runs is not None:
+            raise typer.BadParameter("--modules goes without a plan and without --runs")
+        # Here, since only tables of modules need what traces a step on meta tensors.
+        from shardwright.commands.predict_modules import predict_module_table
+
+        predict_module_table(modules, output)
+        return
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
     if traced and (runs is None or calibration or explain_run):
@@ -64,7 +76,9 @@ def predict(
         _predict_table(runs, output, calibration, explain_run, traced=traced)
         return
     if plan_file is None:
-        raise typer.BadParameter("give a plan file, or a table of runs with --runs")
+        raise typer.BadParameter(
+            "give a plan file, a table of runs with --runs or of modules with --modules"
+        )
     opened = open_plan(plan_file)
     answer = opened.answer
     if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:

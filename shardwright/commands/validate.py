@@ -52,6 +52,10 @@ def validate(
     traced: Annotated[
         bool, typer.Option("--traced", help="also from modules that are built and traced")
     ] = False,
+    modules: Annotated[
+        Path | None,
+        typer.Option("--modules", help="a table of measured steps of modules instead of runs"),
+    ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
 ) -> None:
@@ -62,6 +66,14 @@ def validate(
     traced          predict also from figures of modules that are built and traced
     """
     need_room_for(markdown, html)
+    if modules is not None:
+        if table is not None or failed or cross_validate or traced or html:
+            raise typer.BadParameter("--modules goes with --markdown alone")
+        # Here, since only tables of modules need what traces a step on meta tensors.
+        from shardwright.commands.validate_modules import validate_modules
+
+        validate_modules(modules, markdown)
+        return
     runs = table or FIGURES
     published = read_runs(runs, lenient=True)
     measured = read_measured(runs)

@@ -22,6 +22,7 @@ ORDER = {
         "profiles/model/fake_tensors",
         "profiles/model/tracing",
         "profiles/model/op_graphs",
+        "profiles/model/steps",
         "profiles/model/figures",
         "profiles/published",
         "profiles/hardware/probe",
@@ -41,6 +42,7 @@ ORDER = {
         "simulator/training_run/fit",
         "simulator/training_run/explain",
         "simulator/traced",
+        "simulator/modules",
         "simulator/mixed",
     ),
     "planner": (

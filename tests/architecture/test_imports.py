@@ -25,6 +25,7 @@ HEAVY = {
         "profiles/model/tracing/trace_",
         "profiles/model/tracing/trace.py",
         "profiles/model/op_graphs/trace",
+        "profiles/model/steps/trace_",
         "profiles/hardware/probe/",
         "executor/",
     ),

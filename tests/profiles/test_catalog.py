@@ -71,8 +71,9 @@ def test_every_device_is_sane(name: str) -> None:
     peak = device.peak("bfloat16").value
     # FLOP per byte of memory traffic: from V100's fp32 (17) to Blackwell (310).
     assert 10 < peak / device.memory_bandwidth_bytes_per_s.value < 700
-    assert 14e9 < device.memory_bytes.value < 320e9
-    assert 100 < device.power_w.value < 1500
+    # From an RTX 3070 (8 GiB) and a laptop board (80 W) to Blackwell.
+    assert 8e9 < device.memory_bytes.value < 320e9
+    assert 60 < device.power_w.value < 1500
     assert device.usable_bytes < device.memory_bytes.value
     for alias in device.aliases:
         assert get_device(alias) is get_device(name)

@@ -300,4 +300,4 @@ def test_an_unknown_key_in_a_file_is_named(tmp_path: Path) -> None:
 def test_the_folder_holds_a_file_per_measured_device() -> None:
     found = {path.name for path in (DATA / "kernels").iterdir()}
     want = {f"{name}.{kind}.toml" for name in MEASURED for kind in ("gemm", "attention")}
-    assert found == want | {"relatives.toml", "memory_rates.toml"}
+    assert found == want | {"chips.toml", "relatives.toml", "memory_rates.toml"}

@@ -1,0 +1,88 @@
+"""Autocast as CUDA does it, on shapes: which torch functions cast their inputs, and to what.
+
+torch's own autocast casts by the device of the tensors, and shapes are on none; so a function mode
+casts before the functions run. The lists are those of the autocast op reference
+(https://docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast to float16", "... to
+float32", "... that promote to the widest input type"). Weights are cast once and kept, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+_LOW = (
+    "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d "
+    "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul mm mv prelu "
+    "einsum"
+)
+_HIGH = (
+    "__pow__ __rpow__ acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy "
+    "cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss huber_loss kl_div "
+    "l1_loss layer_norm log log10 log_softmax log1p log2 logsumexp margin_ranking_loss mse_loss "
+    "multilabel_margin_loss multi_margin_loss nll_loss norm vector_norm pdist poisson_nll_loss pow "
+    "prod reciprocal rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus tan "
+    "triplet_margin_loss binary_cross_entropy_with_logits renorm interpolate upsample"
+)
+_WIDEST = (
+    "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat "
+    "stack concat hstack vstack"
+)
+_HOMES: tuple[Any, ...] = (torch, Tensor, F, torch._C._nn, torch.linalg)
+
+
+def _functions(names: str) -> frozenset[Callable[..., Any]]:
+    found = (getattr(home, name, None) for name in names.split() for home in _HOMES)
+    return frozenset(function for function in found if function is not None)
+
+
+_LOW_FUNCTIONS, _HIGH_FUNCTIONS, _WIDEST_FUNCTIONS = map(_functions, (_LOW, _HIGH, _WIDEST))
+
+
+class AutocastShapes(TorchFunctionMode):
+    """Inside it functions cast as under `torch.autocast("cuda", dtype)`."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self._weights: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def forget_weights(self) -> None:
+        """Drops the kept casts of weights, as leaving autocast does."""
+        self._weights.clear()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _LOW_FUNCTIONS:
+            return func(*map(self._low, args), **{k: self._low(x) for k, x in kwargs.items()})
+        high = func in _HIGH_FUNCTIONS
+        if not high and func in _WIDEST_FUNCTIONS:
+            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+            high = any(x.dtype is torch.float32 for x in tensors)
+        if high:
+            return func(*map(self._high, args), **{k: self._high(x) for k, x in kwargs.items()})
+        return func(*args, **kwargs)
+
+    def _low(self, x: Any) -> Any:
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(self._low, x))
+        if not isinstance(x, Tensor) or x.dtype is not torch.float32:
+            return x
+        if not (x.is_leaf and x.requires_grad):
+            return x.to(self.dtype)
+        if id(x) not in self._weights:
+            self._weights[id(x)] = (x, x.to(self.dtype))  # x too, so that its id stays its own
+        return self._weights[id(x)][1]
+
+    def _high(self, x: Any) -> Any:
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(self._high, x))
+        return x.float() if isinstance(x, Tensor) and x.dtype is self.dtype else x

@@ -1,0 +1,171 @@
+"""Tables of training steps of modules: what is trained, one row each, and what was measured of it.
+
+A prediction is made from `ModuleRow` alone; `MeasuredModule` is for those who compare.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import DocumentError
+from profiles.published.table import Row, Table, count_cell, number_cell, read_table, text_cell
+
+MODULE_COLUMNS = (
+    "id",
+    "factory",
+    "arguments",
+    "device",
+    "devices",
+    "precision",
+    "memory_format",
+    "framework",
+    "optimizer",
+)
+_MEASURED_COLUMNS = ("id", "family", "device", "precision", "step_time_s", "peak_memory_gib")
+_ALL_COLUMNS = frozenset(
+    (
+        *MODULE_COLUMNS,
+        *_MEASURED_COLUMNS,
+        "source",
+        "batch",
+        "oom_batch",
+        "quality",
+        "pick",
+        "notes",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """A training step of a module on a device, as a table describes it.
+
+    row        its place in the table, from 1
+    factory    `package.module:function`, called with `arguments`
+    devices    that train it side by side, each on a batch of its own
+    precision, memory_format, framework, optimizer   in the table's words, "" where it is silent
+    faults     cells that could not be read, as messages
+    """
+
+    row: int
+    id: str
+    factory: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    device: str = ""
+    devices: int = 1
+    precision: str = ""
+    memory_format: str = ""
+    framework: str = ""
+    optimizer: str = ""
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModule:
+    """What was measured of a row; None where nothing was.
+
+    oom_batch  a batch that did not fit while the row's did
+    """
+
+    id: str
+    family: str
+    device: str
+    precision: str
+    step_time_s: float | None
+    peak_memory_gib: float | None
+    oom_batch: int | None
+
+
+def read_modules(path: str | Path) -> tuple[ModuleRow, ...]:
+    """The rows of a table of modules, in its order; a cell that cannot be read costs its own row a
+    prediction (`faults`).
+
+    Raises UnknownNameError for an unknown column, DocumentError for a missing file or column and
+    for an id that is empty or there twice.
+    """
+    table = read_table(
+        path,
+        MODULE_COLUMNS,
+        skipped=_ALL_COLUMNS - set(MODULE_COLUMNS),
+        required=("id", "factory", "device"),
+    )
+    lines: dict[str, int] = {}
+    found = []
+    for row in table.rows:
+        made = _row(table, row)
+        where = table.where(row, "id")
+        if not made.id:
+            raise DocumentError(f"{where}: the id is empty; every row needs one")
+        if made.id in lines:
+            raise DocumentError(
+                f"{where}: {made.id!r} is the id of line {lines[made.id]} already; ids must differ"
+            )
+        lines[made.id] = row.line
+        found.append(made)
+    return tuple(found)
+
+
+def _row(table: Table, row: Row) -> ModuleRow:
+    cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+    faults = []
+    arguments: Any = {}
+    devices = 1
+    if cells["arguments"]:
+        where = table.where(row, "arguments")
+        try:
+            arguments = json.loads(cells["arguments"])
+        except ValueError as error:
+            faults.append(f"{where}: is no JSON: {error}")
+        if not isinstance(arguments, dict):
+            faults.append(f"{where}: must be a JSON object of keywords, is {cells['arguments']}")
+            arguments = {}
+    try:
+        devices = count_cell(cells["devices"], table.where(row, "devices"), least=1) or 1
+    except DocumentError as error:
+        faults.append(str(error))
+    for column in ("factory", "device"):
+        if not cells[column]:
+            faults.append(f"{table.where(row, column)}: is empty")
+    return ModuleRow(
+        row=row.number,
+        id=cells["id"],
+        factory=cells["factory"],
+        arguments=arguments,
+        device=cells["device"],
+        devices=devices,
+        precision=cells["precision"],
+        memory_format=cells["memory_format"],
+        framework=cells["framework"],
+        optimizer=cells["optimizer"],
+        faults=tuple(faults),
+    )
+
+
+def read_measured_modules(path: str | Path) -> tuple[MeasuredModule, ...]:
+    """What was measured of the rows of a table of modules, in its order.
+
+    Raises DocumentError for a figure that is no number of 0 or more.
+    """
+    columns = (*_MEASURED_COLUMNS, "oom_batch")
+    table = read_table(path, columns, skipped=_ALL_COLUMNS - set(columns), required=("id",))
+    found = []
+    for row in table.rows:
+        cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+        found.append(
+            MeasuredModule(
+                id=cells["id"],
+                family=cells["family"],
+                device=cells["device"],
+                precision=cells["precision"],
+                step_time_s=number_cell(cells["step_time_s"], table.where(row, "step_time_s")),
+                peak_memory_gib=number_cell(
+                    cells["peak_memory_gib"], table.where(row, "peak_memory_gib")
+                ),
+                oom_batch=count_cell(cells["oom_batch"], table.where(row, "oom_batch"), least=1),
+            )
+        )
+    return tuple(found)

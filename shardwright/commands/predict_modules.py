@@ -1,0 +1,88 @@
+"""`shardwright predict --modules`: one prediction per row of a table of modules."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiles.errors import ShardwrightError
+from profiles.model.steps.traced_steps import TracedSteps
+from profiles.published.module_table import ModuleRow, read_modules
+from shardwright.commands.output import Bar, note, write_or_print
+from shardwright.commands.predict_runs import row_of
+from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
+from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
+
+_GIB = 2**30
+COLUMNS = PREDICTED_COLUMNS[:10]
+
+
+def predict_module_table(path: Path, output: Path) -> None:
+    """Read the table, trace each distinct module, predict each row, write the table; `-` is stdout.
+
+    A row that cannot be predicted says why under `status` and costs no other row its prediction.
+    """
+    found = predicted_modules(read_modules(path), folder=path.parent)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(row_of(prediction)[: len(COLUMNS)] for prediction in found)
+    write_or_print(output, text.getvalue())
+    supported = sum(prediction.status == OK for prediction in found)
+    note(f"predicted {supported} of {len(found)} rows; the others say why under `status`")
+
+
+def predicted_modules(rows: Sequence[ModuleRow], *, folder: Path) -> tuple[PredictedRun, ...]:
+    """The predictions of rows, in their order.
+
+    folder  of the table: its factories, and those of the current folder, can be imported
+    """
+    for place in (os.fspath(folder.resolve()), os.fspath(Path.cwd())):
+        if place not in sys.path:
+            sys.path.append(place)
+    steps = TracedSteps()
+    found = []
+    with Bar("modules", quiet=False) as update:
+        for row in rows:
+            found.append(_predicted(row, steps))
+            update(len(found), len(rows), row.id)
+    return tuple(found)
+
+
+def _predicted(row: ModuleRow, steps: TracedSteps) -> PredictedRun:
+    try:
+        setting = module_setting(row)
+        return _of_setting(row, setting, steps)
+    except ShardwrightError as error:
+        return PredictedRun(id=row.id, status=f"unsupported: {_one_line(str(error))}")
+
+
+def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> PredictedRun:
+    step = steps.step(
+        row.factory,
+        row.arguments,
+        setting.precision,
+        channels_last=setting.channels_last,
+        fused_attention=setting.framework.fused_attention,
+    )
+    made = predict_module(step, setting)
+    time_s, memory = made.step_time_s, made.peak_memory_bytes
+    return PredictedRun(
+        id=row.id,
+        step_time_s=time_s.value,
+        step_time_low_s=time_s.low,
+        step_time_high_s=time_s.high,
+        peak_memory_gib=memory.value / _GIB,
+        peak_memory_low_gib=memory.low / _GIB,
+        peak_memory_high_gib=memory.high / _GIB,
+        fits=made.fits,
+        defaults="; ".join(setting.defaults),
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,116 @@
+"""The page of `validate --modules`: errors on modules left out first, then by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from profiles.published.module_table import MeasuredModule
+from shardwright.validate.markdown_table import cell, percent, table
+from shardwright.validate.module_study import (
+    ComparedModule,
+    ModuleErrors,
+    by_group,
+    module_errors,
+    unpredicted,
+)
+from simulator.modules.module_constants import LeftOut, ModuleConstants
+
+_HEAD = (
+    "rows",
+    "predicted",
+    "median",
+    "mean",
+    "bias",
+    "in 90 % interval",
+    "memory (rows)",
+    "fits (rows)",
+)
+_REASONS = 12
+_Key = Callable[[MeasuredModule], str]
+
+
+def module_markdown(
+    rows: Sequence[ComparedModule], constants: ModuleConstants, *, name: str, date: str
+) -> str:
+    """The page, in Markdown."""
+    return "\n".join(
+        (
+            "# Accuracy on modules",
+            "",
+            f"Training steps of modules on one device: {len(rows)} rows of {name}, predicted by "
+            f"`shardwright predict --modules` and compared by `shardwright validate --modules` "
+            f"({date}). A step is predicted from the module's traced kernels and the device's data "
+            "sheet; nothing is known of a row's own module.",
+            "",
+            "## Unseen families and devices",
+            "",
+            f"The constants were fitted on {constants.rows} measured steps ({constants.date}, "
+            "tools/derive_module_steps.py), here with every family and every device left out in "
+            "turn. A device left out is known by its data sheet alone.",
+            "",
+            table(
+                ("left out", "rows", "median", "mean", "in 90 % interval"),
+                (
+                    _left_out("families", constants.families),
+                    _left_out("devices", constants.devices),
+                ),
+            ),
+            "",
+            f"Of batches that fitted, where the next one did not, {percent(constants.fits)} are "
+            "told apart; the two figures behind that (what the allocator holds beyond what tensors "
+            f"take: {percent(constants.held - 1)} and {constants.workspace_mib:.0f} MiB) are "
+            "fitted on the same batches.",
+            "",
+            "## With the shipped constants",
+            "",
+            "These rows, or rows of the same sources, are among those fitted on. `bias` is the "
+            "median signed error, `memory` the median error of measured peaks, `fits` the share of "
+            "batches that are said to fit while the next, which did not, is said not to.",
+            "",
+            table(("all", *_HEAD), (_cells(module_errors("all rows", rows)),)),
+            *_section("By family", rows, lambda row: row.family),
+            *_section("By device", rows, lambda row: row.device),
+            *_section("By precision", rows, lambda row: row.precision),
+            *_reasons(rows),
+            "",
+        )
+    )
+
+
+def _left_out(name: str, errors: LeftOut) -> tuple[str, ...]:
+    return (
+        name,
+        str(errors.rows),
+        percent(errors.median),
+        percent(errors.mean),
+        percent(errors.inside),
+    )
+
+
+def _section(title: str, rows: Sequence[ComparedModule], of: _Key) -> tuple[str, ...]:
+    groups = by_group(rows, of)
+    head = (title.removeprefix("By "), *_HEAD)
+    return ("", f"## {title}", "", table(head, map(_cells, groups)))
+
+
+def _cells(errors: ModuleErrors) -> tuple[str, ...]:
+    return (
+        cell(errors.name),
+        str(errors.rows),
+        str(errors.predicted),
+        percent(errors.median),
+        percent(errors.mean),
+        percent(errors.bias, signed=True),
+        percent(errors.inside),
+        f"{percent(errors.memory)} ({errors.memory_rows})" if errors.memory_rows else "-",
+        f"{percent(errors.fits_right)} ({errors.fits_rows})" if errors.fits_rows else "-",
+    )
+
+
+def _reasons(rows: Sequence[ComparedModule]) -> tuple[str, ...]:
+    reasons = unpredicted(rows)
+    if not reasons:
+        return ()
+    listed = [f"- {count}: {cell(why)}" for why, count in reasons[:_REASONS]]
+    more = [f"- {len(reasons) - _REASONS} further reasons"] if len(reasons) > _REASONS else []
+    return ("", "## Without a prediction", "", *listed, *more)

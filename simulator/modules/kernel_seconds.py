@@ -1,0 +1,241 @@
+"""Seconds of every kernel of a module's step on a device, alone on it and in order.
+
+    product     hypot(work / (peak x share) x small, bytes / (bandwidth x share)) + reordering
+    depthwise   hypot(work / (float32 peak x share), bytes / (bandwidth x share)) x slower,
+                of strides and of kernels larger than 5 x 5
+    others      bytes / (bandwidth x share)
+
+and each kernel that does work begins `start` after the one before it. A convolution is the product
+that it equals (implicit GEMM: Chetlur et al., cuDNN, arXiv 1410.0759). `small` is what a product
+[m, k] x [k, n] loses at its edges and in filling the chip,
+
+    (1 + n0 / n) (1 + k0 / k) (1 + m0 / m) (1 + fill x processors / parts)
+
+parts of 64 x 64 outputs and at most 1024 summands. Tensor cores read channels innermost: with
+channels first a convolution's tensors are reordered before and after it. What lies in the
+last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
+`architecture.*` is what an architecture's kernels reach of its datasheet, beside the shares. All
+shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
+measured kernel by kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.model.steps.module_step import Direction, Kernel
+from simulator.modules.kernel_rates import ARCHITECTURES, KernelRates
+from simulator.modules.step_arrays import Array, Flags, StepArrays
+
+Values = Mapping[str, float]
+
+_PART = 64.0 * 64.0
+_SUMMANDS = 1024.0
+_USUAL_TAPS = 25
+_CONVOLUTIONS = {
+    Kernel.CONV_1X1: "conv_1x1",
+    Kernel.CONV: "conv",
+    Kernel.GROUPED: "grouped",
+}
+_DIRECTIONS = {
+    Direction.OUTPUT: "output",
+    Direction.INPUT_GRADIENT: "input",
+    Direction.WEIGHT_GRADIENT: "weight",
+}
+# With channels innermost, groups of so many channels in and out, in multiples of so many groups,
+# run on kernels of their own; all others on a general one. Read off measured steps: ResNeXt
+# against RegNet, ResNeSt, SENet-154, RepVGG-g4 and DLA-x.
+_GROUP_WIDTHS = (4, 8, 16, 32)
+_GROUPS_AT_ONCE = 32
+_LAYOUTS = {False: "channels_first", True: "channels_last"}
+# Kernels that only move bytes, with a share for each pass, or one for both.
+_BY_PASS = {
+    Kernel.ROW_NORM: "row_norm",
+    Kernel.POOL: "pool",
+    Kernel.RESIZE: "resize",
+}
+_ALIKE = {
+    Kernel.SOFTMAX: "softmax",
+    Kernel.REDUCTION: "reduction",
+    Kernel.COPY: "copy",
+    Kernel.TRANSPOSE: "transpose",
+    Kernel.GATHER: "gather",
+    Kernel.SCATTER: "scatter",
+    Kernel.FILL: "fill",
+    Kernel.ELEMENTWISE: "elementwise",
+    Kernel.SORT: "sort",
+    Kernel.FFT: "fft",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelGroup:
+    """The kernels that are priced by one formula, and their places in the step."""
+
+    places: NDArray[np.int64]
+    arrays: StepArrays
+    rates: KernelRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelGroups:
+    """A step's kernels on a device, sorted for pricing; `size` of them. Made by `grouped`."""
+
+    size: int
+    groups: Mapping[Kernel, KernelGroup]
+
+
+def grouped(arrays: StepArrays, rates: KernelRates) -> KernelGroups:
+    """The kernels that do work on the device, by what prices them."""
+    found: dict[Kernel, KernelGroup] = {}
+    for kernel in Kernel:
+        places = np.flatnonzero(arrays.of(kernel))
+        if kernel is not Kernel.VIEW and len(places):
+            found[kernel] = KernelGroup(
+                places=places, arrays=arrays.taken(places), rates=rates.taken(places)
+            )
+    return KernelGroups(size=len(arrays.count), groups=found)
+
+
+def kernel_seconds(kernels: KernelGroups, values: Values) -> Array:
+    """[kernels] seconds of one run of each, in the order of the step; 0 for views."""
+    seconds = np.zeros(kernels.size)
+    for kernel, group in kernels.groups.items():
+        seconds[group.places] = group_seconds(kernel, group, values)
+    return seconds
+
+
+def group_seconds(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    """Seconds of one run of each kernel of a group."""
+    return _formula(kernel)(kernel, group, values) + values["start_us"] * 1e-6
+
+
+def _formula(kernel: Kernel) -> Callable[[Kernel, KernelGroup, Values], Array]:
+    if kernel in _CONVOLUTIONS:
+        return _convolution_s
+    if kernel in (Kernel.MATMUL, Kernel.BATCHED_MATMUL):
+        return _matmul_s
+    others = {
+        Kernel.ATTENTION: _attention_s,
+        Kernel.DEPTHWISE: _depthwise_s,
+        Kernel.BATCH_NORM: _batch_norm_s,
+    }
+    return others.get(kernel, _moving_s)
+
+
+def _moved_s(group: KernelGroup, values: Values) -> Array:
+    """Seconds that the bytes take at the whole bandwidth."""
+    moved, cache = group.arrays.moved_bytes, group.rates.cache_bytes
+    read = moved * (1 - values["cached"] * cache / (cache + moved + 1.0))
+    return read / (group.rates.bandwidth * _of_architecture("memory", group, values))
+
+
+def _work_s(group: KernelGroup, values: Values) -> Array:
+    """Seconds that the work takes at the whole peak."""
+    rates = group.rates
+    tensor = _of_architecture("tensor", group, values)
+    tensor = tensor * np.where(rates.slow_sums, values["peak.float32_sums"], 1.0)
+    plain = _of_architecture("float32", group, values) * values["peak.float32"]
+    return group.arrays.flop / (rates.product_rate * np.where(rates.tensor, tensor, plain))
+
+
+def _of_architecture(part: str, group: KernelGroup, values: Values) -> Array:
+    known = [values.get(f"architecture.{name}.{part}", 1.0) for name in ARCHITECTURES]
+    return np.asarray([*known, 1.0])[group.rates.architecture]  # the last: -1, unknown
+
+
+def _small(group: KernelGroup, values: Values) -> Array:
+    x, tensor = group.arrays, group.rates.tensor
+    found = np.ones(len(x.count))
+    for name, size in (("m", x.m), ("n", x.n), ("k", x.k)):
+        edge = np.where(tensor, values[f"small.{name}.tensor"], values[f"small.{name}.float32"])
+        found = found * (1 + edge / size)
+    parts = x.m * x.n / _PART * np.maximum(1.0, x.k / _SUMMANDS) * x.batch
+    return found * (1 + values["fill"] * group.rates.processors / parts)
+
+
+def _by_direction(group: KernelGroup, values: Values, key: str) -> Array:
+    found = np.ones(len(group.arrays.count))
+    for direction, word in _DIRECTIONS.items():
+        found = np.where(group.arrays.towards(direction), values[f"{key}.{word}"], found)
+    return found
+
+
+def _by_pass(group: KernelGroup, values: Values, key: str) -> Array:
+    backward = group.arrays.backward
+    return np.where(backward, values[f"{key}.backward"], values[f"{key}.forward"])
+
+
+def _convolution_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    name, x, rates = _CONVOLUTIONS[kernel], group.arrays, group.rates
+    last = x.channels_last & rates.tensor & x.half
+    share = _by_direction(group, values, f"peak.{name}")
+    share = share * np.where(rates.emulated, values["peak.emulated"], 1.0)
+    share = share * np.where(last, values[f"peak.{name}.channels_last"], 1.0)
+    alone_s = _work_s(group, values)
+    work_s = alone_s / share * _small(group, values)
+    if kernel is Kernel.GROUPED:
+        slow = last & ~_has_grouped_kernel(x)
+        work_s = np.where(slow, alone_s / values["peak.grouped.general"], work_s)
+    moved_s = _moved_s(group, values)
+    rate = np.where(
+        last, values[f"bytes.{name}.channels_last"], values[f"bytes.{name}.channels_first"]
+    )
+    reordered = np.where(rates.tensor & x.half & ~last, values[f"reorder.{name}"], 0.0)
+    return np.hypot(work_s, moved_s / rate) + moved_s * reordered
+
+
+def _has_grouped_kernel(x: StepArrays) -> Flags:
+    weight = x.towards(Direction.WEIGHT_GRADIENT)
+    one = np.where(weight, x.m, x.n)
+    other = np.where(weight, x.n, x.k) / x.taps
+    known = np.isin(one, _GROUP_WIDTHS) & (one == other)
+    return np.asarray(known & (x.batch % _GROUPS_AT_ONCE == 0))
+
+
+def _matmul_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    x = group.arrays
+    share = np.full(len(x.count), values["peak.matmul.batched"])
+    if kernel is Kernel.MATMUL:
+        # The gradient of a weight sums over the rows, of which there are many.
+        backward = np.where(x.k > x.m, values["peak.matmul.weight"], values["peak.matmul.input"])
+        share = np.where(x.backward, backward, values["peak.matmul.output"])
+    work_s = _work_s(group, values) / share * _small(group, values)
+    return np.asarray(np.hypot(work_s, _moved_s(group, values) / values["bytes.matmul"]))
+
+
+def _attention_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    work_s = _work_s(group, values) / values["peak.attention"]
+    return np.hypot(work_s, _moved_s(group, values) / values["bytes.matmul"])
+
+
+def _depthwise_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    x = group.arrays
+    moved, worked, slower = (np.ones(len(x.count)) for _ in range(3))
+    for last, layout in _LAYOUTS.items():
+        own = x.channels_last == last
+        slower[own & (x.stride > 1)] *= values[f"depthwise.strided.{layout}"]
+        slower[own & (x.taps > _USUAL_TAPS)] *= values[f"depthwise.wide.{layout}"]
+        for part, found in (("bytes", moved), ("peak", worked)):
+            shares = _by_direction(group, values, f"depthwise.{part}.{layout}")
+            found[own] = shares[own]
+    work_s = x.flop / (group.rates.float_rate * worked)
+    return np.hypot(_moved_s(group, values) / moved, work_s) * slower
+
+
+def _batch_norm_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    first = _by_pass(group, values, "bytes.batch_norm.channels_first")
+    last = _by_pass(group, values, "bytes.batch_norm.channels_last")
+    share = np.where(group.arrays.channels_last, last, first)
+    return _moved_s(group, values) / share
+
+
+def _moving_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
+    moved_s = _moved_s(group, values)
+    if kernel in _BY_PASS:
+        return moved_s / _by_pass(group, values, f"bytes.{_BY_PASS[kernel]}")
+    return moved_s / values[f"bytes.{_ALIKE[kernel]}"]

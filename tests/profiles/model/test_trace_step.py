@@ -1,0 +1,154 @@
+"""The step of a module: kernels, casts and memory against what is known of them by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from profiles.errors import TraceError
+from profiles.model.graph import Phase
+from profiles.model.steps.module_step import Direction, Kernel, ModuleStep, step_precision
+from profiles.model.steps.trace_step_op import is_channels_last
+from profiles.model.steps.traced_steps import TracedSteps
+
+HERE = "tests.shardwright.module_factories"
+
+
+def step_of(
+    function: str,
+    precision: str = "fp32",
+    *,
+    channels_last: bool = False,
+    fused: bool = False,
+    **arguments: int,
+) -> ModuleStep:
+    return TracedSteps().step(
+        f"{HERE}:{function}",
+        arguments,
+        step_precision(precision),
+        channels_last=channels_last,
+        fused_attention=fused,
+    )
+
+
+def kernels(step: ModuleStep) -> Counter[Kernel]:
+    found: Counter[Kernel] = Counter()
+    for op in step.ops:
+        found[op.kernel] += op.count
+    return found
+
+
+def test_products_of_a_perceptron() -> None:
+    step = step_of("mlp", width=256, batch=64)
+    products = [op for op in step.ops if op.kernel is Kernel.MATMUL]
+    # Forward: 64 x 256 x 1024 and 64 x 1024 x 10. Backward: each weight's gradient and, of the
+    # second layer alone, the input's.
+    assert sum(op.count for op in products) == 5
+    assert sum(op.work_flop * op.count for op in products) == 2 * 64 * (
+        2 * 256 * 1024 + 3 * 1024 * 10
+    )
+    assert sum(step.parameters) == 256 * 1024 + 1024 + 1024 * 10 + 10
+
+
+def test_autocast_casts_each_weight_once_and_inputs_of_products() -> None:
+    plain, cast = (step_of("mlp", p, width=256, batch=64) for p in ("fp32", "amp-fp16"))
+    products = {op.dtype for op in cast.ops if op.kernel is Kernel.MATMUL}
+    assert products == {"float16"}
+    assert {op.dtype for op in plain.ops if op.kernel is Kernel.MATMUL} == {"float32"}
+    casts = [op for op in cast.ops if op.op == "_to_copy" and op.phase is Phase.FORWARD]
+    # Two weights, two biases and the input to float16; the output back for the loss.
+    assert sum(op.count for op in casts) == 6
+    assert not any(op.op == "_to_copy" for op in plain.ops)
+
+
+def test_autocast_agrees_with_torch_on_types() -> None:
+    # torch's own on a CPU casts the same functions among those used here.
+    layer = torch.nn.Linear(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = torch.relu(layer(torch.zeros(2, 4)))
+    assert y.dtype is torch.bfloat16
+    step = step_of("mlp", "amp-bf16", width=8, batch=2)
+    relu = next(op for op in step.ops if op.op == "relu")
+    assert relu.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind"), [(1, Kernel.CONV), (4, Kernel.GROUPED), (16, Kernel.DEPTHWISE)]
+)
+def test_convolutions_by_groups(groups: int, kind: Kernel) -> None:
+    step = step_of("convolutions", batch=8, groups=groups)
+    own = {op.direction: op for op in step.ops if op.op.startswith("convolution")}
+    assert {op.kernel for op in own.values()} == {kind}
+    # The images need no gradient.
+    assert set(own) == {Direction.OUTPUT, Direction.WEIGHT_GRADIENT}
+    forward = own[Direction.OUTPUT]
+    assert forward.work_flop == 2 * 8 * 16 * 16 * 32 * (16 // groups) * 9
+    assert (forward.batch, forward.m, forward.n, forward.k) == (
+        groups,
+        8 * 16 * 16,
+        32 // groups,
+        16 // groups * 9,
+    )
+    assert forward.read_bytes == 4 * (8 * 16 * 32 * 32 + 32 * (16 // groups) * 9)
+    assert (forward.stride, forward.taps) == (2, 9)
+
+
+def test_layout_is_followed() -> None:
+    for last in (False, True):
+        step = step_of("convolutions", batch=8, channels_last=last)
+        laid = (Kernel.CONV, Kernel.BATCH_NORM)
+        own = [op for op in step.ops if op.kernel in laid and op.phase is Phase.FORWARD]
+        assert {op.kernel for op in own} == set(laid)
+        assert {op.channels_last for op in own} == {last}
+
+
+def test_kernels_of_one_position_lie_as_their_strides_say() -> None:
+    weight = torch.empty(32, 16, 1, 1, device="meta")
+    assert not is_channels_last(weight)
+    assert is_channels_last(weight.to(memory_format=torch.channels_last))
+    assert not is_channels_last(torch.empty(4, 4, device="meta"))
+
+
+def test_a_convolution_of_a_slice_copies_it_first() -> None:
+    whole = [op for op in step_of("convolutions", batch=8).ops if op.op == "contiguous"]
+    assert whole == []
+    (copy,) = (
+        op
+        for op in step_of("sliced", batch=8).ops
+        if op.op == "contiguous" and op.phase is Phase.FORWARD
+    )
+    # Half of 32 channels of 8 images of 16 x 16, read and written; no call of the host's own.
+    assert copy.read_bytes == copy.written_bytes == 8 * 16 * 16 * 16 * 4
+    assert copy.starts == 0
+
+
+def test_attention_is_written_out_unless_fused() -> None:
+    plain, fused = (step_of("attention", batch=2, fused=fused) for fused in (False, True))
+    # Scores and values forward, twice as many backward.
+    assert kernels(plain)[Kernel.BATCHED_MATMUL] == 6
+    assert kernels(plain)[Kernel.SOFTMAX] == 2
+    assert kernels(fused)[Kernel.ATTENTION] == 2
+    assert kernels(fused)[Kernel.BATCHED_MATMUL] == kernels(fused)[Kernel.SOFTMAX] == 0
+    # The scores of 2 x 4 heads of 128 x 128 and their shares are kept.
+    assert plain.peak_bytes - fused.peak_bytes > 2 * 4 * 128 * 128 * 4
+
+
+def test_memory_by_hand() -> None:
+    step = step_of("mlp", width=256, batch=64)
+    assert step.parameter_bytes == 4 * (256 * 1024 + 1024 + 1024 * 10) + 512  # ten biases: a block
+    assert step.gradient_bytes == step.parameter_bytes
+    # Hidden before and after the ReLU, logits, log-probabilities: at the end of the forward pass.
+    least = 4 * (2 * 64 * 1024 + 2 * 64 * 10)
+    assert least <= step.peak_bytes < 2 * least + 4 * 256 * 1024
+    assert step.peak_bytes <= step.peak_with_gradients_bytes
+
+
+def test_a_constructor_may_count() -> None:
+    assert kernels(step_of("counts_while_built", batch=4))[Kernel.MATMUL] == 5
+
+
+def test_what_asks_for_values_is_told() -> None:
+    with pytest.raises(TraceError, match="forward pass fails on shapes"):
+        step_of("asks_for_values", batch=4)
