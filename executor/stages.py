@@ -99,6 +99,11 @@ class StageModule(nn.Module):
         """Whether the stage is the whole model: there is nothing to replay."""
         return self.first == 0 and self.last == len(self._flow.entries)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage ends with the loss."""
+        return self.last == len(self._flow.entries)
+
     # --- set-up -------------------------------------------------------------------------------
 
     def _install(self) -> None:
