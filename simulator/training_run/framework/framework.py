@@ -193,6 +193,9 @@ class Framework:
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient
+    tensor_dispatch   host time of an op on a tensor that is split over ranks, over that of a plain one
+    sends_tokens_once   a token goes to each node once, whatever the number of its experts there
+               (expert_dispatch.py)
     overlaps_host   transfers to and from host memory go on beside computing
     own_executor   exchanges gradients and parameters as ours does (step_messages.py): without a
                pipeline sharded ones in every backward, beside one whole ones after the last
@@ -234,6 +237,8 @@ class Framework:
     rules: FrameworkRules
     coefficients_of: str = ""
     splits_vocabulary: bool = True
+    tensor_dispatch: float = 1.0
+    sends_tokens_once: bool = False
     own_executor: bool = False
     splits_sends: bool = False
     blocking_messages: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulator.collectives import NOTHING
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.messages.expert_dispatch import sent_once
 from simulator.training_run.messages.far_seconds import FarCut, far_cut
 from simulator.training_run.messages.rank_group import (
     context_group,
@@ -45,6 +46,8 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
         routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
+        if stack.sends_tokens_once:
+            expert = sent_once(expert, model=run.model, group=expert_group(run), links=links)
     context = NOTHING
     if run.cp > 1:
         kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp

@@ -52,6 +52,16 @@ KINDS = (
         "(gemm_surface.py)",
     ),
     Kind(
+        name="pace",
+        owner="stack",
+        start=1.0,
+        spread=0.12,
+        meaning="matmul time in a framework over that on the same device in others: layouts, casts "
+        "of weights, what runs beside on other streams",
+        source="one device's matmuls, by definition; the spread is what sources of one framework "
+        "differ by",
+    ),
+    Kind(
         name="grouped",
         owner="stack",
         start=1.3,

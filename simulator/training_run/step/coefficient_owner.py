@@ -26,6 +26,17 @@ _ARCHITECTURES = (
     ("mi", "cdna"),
     ("tpu", "tpu"),
 )
+# Frameworks of one generation, by the beginnings of their names: what the fit draws each towards.
+_GENERATIONS = (
+    ("megatron-2021", "megatron-2021"),
+    ("megatron-deepspeed", "megatron-2021"),
+    ("oneflow", "megatron-2021"),
+    ("megatron", "megatron-core"),
+    ("torch", "torch"),
+    ("nanotron", "torch"),
+    ("maxtext", "graph-compiler"),
+)
+_COMPILED = "graph-compiler"
 _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
 # Protocols over Ethernet's wires.
 _ETHERNET = ("ethernet", "roce", "efa", "slingshot", "data-centre network")
@@ -38,9 +49,9 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits":
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
-        return f"{software_of(run)}.{'sharded' if run.zero_stage else 'whole'}"
+        return f"{_maker_of_kernels(run)}.{_sharding(run)}"
     if kind.owner == "stack":
-        return software_of(run)
+        return _maker_of_kernels(run)
     return (run.node_network.kind or "*") if kind.owner == "network" else "*"
 
 
@@ -48,6 +59,23 @@ def software_of(run: TrainingRun) -> str:
     """The framework whose coefficients a run takes."""
     framework = load_framework(run.stack)
     return framework.coefficients_of or framework.name
+
+
+def compiles_graphs(run: TrainingRun) -> bool:
+    """Whether the device runs steps as programs that its vendor's compiler made of the whole graph
+    (XLA, Neuron, SynapseAI): the framework then writes the model, not the kernels."""
+    return get_device(run.device).type in ("tpu", "accelerator")
+
+
+def _maker_of_kernels(run: TrainingRun) -> str:
+    """The framework, and on devices of graph compilers that it is compiled there."""
+    name = software_of(run)
+    own = _beginning(_GENERATIONS, name) == _COMPILED
+    return name if own or not compiles_graphs(run) else f"{name} (compiled)"
+
+
+def _sharding(run: TrainingRun) -> str:
+    return "sharded" if run.zero_stage else "whole"
 
 
 @functools.cache
@@ -72,10 +100,15 @@ def _datasheet(device: Device) -> tuple[object, ...]:
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
     """What the owner of a run's coefficient is akin to: of a device its architecture (and data
-    type), of a network its protocol, "" for all others. An owner without rows of its own takes its
-    family's value, and rows of one tell of the others."""
+    type), of a framework its generation, of a network its protocol, "" for all others. An owner
+    without rows of its own takes its family's value, and rows of one tell of the others."""
     if kind.owner == "network":
         return "over-ethernet" if run.node_network.kind in _ETHERNET else ""
+    if kind.owner in ("stack", "stack and sharding"):
+        compiled = compiles_graphs(run)
+        found = _COMPILED if compiled else _beginning(_GENERATIONS, software_of(run))
+        sharded = f".{_sharding(run)}" if kind.owner == "stack and sharding" else ""
+        return f"{found}{sharded}" if found else ""
     family = _beginning(_ARCHITECTURES, run.device)
     if kind.owner == "device":
         return family
