@@ -35,7 +35,7 @@ KINDS = (
     Kind(
         name="matmul",
         owner="device",
-        start=1.0,
+        start=0.8,
         spread=0.06,
         meaning="matmul time in a training step over that of the kernel surface (power limit, "
         "layouts of gradients, neighbours in the cache)",
@@ -55,7 +55,7 @@ KINDS = (
         name="pace",
         owner="stack",
         start=1.0,
-        spread=0.12,
+        spread=0.06,
         meaning="matmul time in a framework over that on the same device in others: layouts, casts "
         "of weights, what runs beside on other streams",
         source="one device's matmuls, by definition; the spread is what sources of one framework "
@@ -65,7 +65,7 @@ KINDS = (
         name="grouped",
         owner="stack",
         start=1.3,
-        spread=0.3,
+        spread=0.25,
         meaning="time of experts' matmuls over that of equal shares one after the other: uneven "
         "routing, padding, launches",
         source="assumed",
@@ -91,7 +91,7 @@ KINDS = (
         name="passes",
         owner="stack",
         start=1.2,
-        spread=0.35,
+        spread=0.3,
         meaning="bytes that elementwise work moves over those counted, at the full bandwidth",
         source="measured copies reach 0.78 to 0.96 of the bandwidth (kernels/memory_rates.toml)",
     ),
@@ -351,7 +351,7 @@ KINDS = (
         name="optimizer",
         owner="stack",
         start=1.3,
-        spread=0.4,
+        spread=0.3,
         meaning="time of the optimizer over that of its bytes at the full bandwidth",
         source="assumed",
     ),
@@ -359,7 +359,7 @@ KINDS = (
         name="step_ms",
         owner="stack",
         start=10.0,
-        spread=0.8,
+        spread=0.55,
         meaning="milliseconds per step whatever its size: gradient norm, loss scale, data, logging",
         source="assumed",
     ),
@@ -367,7 +367,7 @@ KINDS = (
         name="microbatch_ms",
         owner="stack",
         start=1.0,
-        spread=0.8,
+        spread=0.55,
         meaning="milliseconds of host work outside the layers per micro-batch and model chunk",
         source="assumed",
     ),

@@ -11,6 +11,7 @@ import functools
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device
 from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.graph_compiler import attention_kernel, compiles_graphs
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import Kind
 
@@ -34,9 +35,7 @@ _GENERATIONS = (
     ("megatron", "megatron-core"),
     ("torch", "torch"),
     ("nanotron", "torch"),
-    ("maxtext", "graph-compiler"),
 )
-_COMPILED = "graph-compiler"
 _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
 # Protocols over Ethernet's wires.
 _ETHERNET = ("ethernet", "roce", "efa", "slingshot", "data-centre network")
@@ -61,17 +60,10 @@ def software_of(run: TrainingRun) -> str:
     return framework.coefficients_of or framework.name
 
 
-def compiles_graphs(run: TrainingRun) -> bool:
-    """Whether the device runs steps as programs that its vendor's compiler made of the whole graph
-    (XLA, Neuron, SynapseAI): the framework then writes the model, not the kernels."""
-    return get_device(run.device).type in ("tpu", "accelerator")
-
-
 def _maker_of_kernels(run: TrainingRun) -> str:
     """The framework, and on devices of graph compilers that it is compiled there."""
     name = software_of(run)
-    own = _beginning(_GENERATIONS, name) == _COMPILED
-    return name if own or not compiles_graphs(run) else f"{name} (compiled)"
+    return f"{name} (compiled)" if compiles_graphs(run) else name
 
 
 def _sharding(run: TrainingRun) -> str:
@@ -100,13 +92,15 @@ def _datasheet(device: Device) -> tuple[object, ...]:
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
     """What the owner of a run's coefficient is akin to: of a device its architecture (and data
-    type), of a framework its generation, of a network its protocol, "" for all others. An owner
+    type), of a framework its generation (its attention: the kernel), of a network its protocol, "" for all others. An owner
     without rows of its own takes its family's value, and rows of one tell of the others."""
     if kind.owner == "network":
         return "over-ethernet" if run.node_network.kind in _ETHERNET else ""
+    if kind.name == "attention":
+        return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
     if kind.owner in ("stack", "stack and sharding"):
         compiled = compiles_graphs(run)
-        found = _COMPILED if compiled else _beginning(_GENERATIONS, software_of(run))
+        found = "compiled" if compiled else _beginning(_GENERATIONS, software_of(run))
         sharded = f".{_sharding(run)}" if kind.owner == "stack and sharding" else ""
         return f"{found}{sharded}" if found else ""
     family = _beginning(_ARCHITECTURES, run.device)

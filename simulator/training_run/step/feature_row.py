@@ -5,6 +5,7 @@ from __future__ import annotations
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
 from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.messages.message_row import message_row
@@ -12,7 +13,6 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.blocked_host import blocked_host
-from simulator.training_run.step.coefficient_owner import compiles_graphs
 from simulator.training_run.step.idle_share import idle_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share

@@ -52,7 +52,7 @@ class Features:
                           ranks that send side by side to another node
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
     reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
-                          ring steps of one such exchange
+                          hops of one such ring, in hops between nodes
     sync_*                exchanging weights between the workers of local steps, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
