@@ -128,11 +128,11 @@ def test_a_file_is_asked_for_the_owner_then_the_kind_then_the_start() -> None:
 
 
 def test_a_device_without_rows_takes_its_architectures_value() -> None:
-    """H200 and H100 are Hopper; a stack has no family."""
+    """H200 and H100 are Hopper; a framework's family is its generation."""
     run = replace(LLAMA_RUN, device="h200-sxm")
     assert family_of(KIND["matmul"], run) == "hopper"
     assert family_of(KIND["power"], run) == "hopper.16"
-    assert family_of(KIND["passes"], run) == ""
+    assert family_of(KIND["passes"], run) == "torch"
     file = file_of(**{"matmul.*": 0.7, "matmul.hopper.*": 0.9, "matmul.h100-sxm-80gb": 0.8})
     assigned = assign([run, LLAMA_RUN, GPT_RUN])
     found = assigned.of(assigned.from_file(file))["matmul"]

@@ -193,7 +193,7 @@ class Framework:
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient
-    tensor_dispatch   host time of an op on a tensor that is split over ranks, over that of a plain one
+    tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
     sends_tokens_once   a token goes to each node once, whatever the number of its experts there
                (expert_dispatch.py)
     overlaps_host   transfers to and from host memory go on beside computing

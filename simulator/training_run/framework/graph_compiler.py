@@ -1,7 +1,7 @@
 """Devices whose vendor's compiler makes one program of a whole step: TPUs, Gaudi, Trainium.
 
-XLA, SynapseAI and Neuron fuse what is elementwise, launch no kernel per op and bring their own fused
-attention (Splash attention of JAX; FusedSDPA of Habana's Megatron-DeepSpeed fork and of Optimum
+XLA, SynapseAI and Neuron fuse what is elementwise, launch no kernel per op and bring their own
+fused attention (Splash attention of JAX; FusedSDPA of Habana's Megatron-DeepSpeed and of Optimum
 Habana; flash attention kernels of neuronx-distributed): there the framework writes the model, not
 the kernels.
 """

@@ -1,8 +1,8 @@
-"""All-to-alls of experts that send a token to a node once, whatever the number of its experts there.
+"""All-to-alls of experts that send a token to a node once, however many of its experts are there.
 
 DeepEP (github.com/deepseek-ai/DeepEP, README, "normal kernels": forwarding from the network to the
-links inside the node) and NVIDIA's HybridEP do so; Megatron-Core's older `alltoall` dispatcher sends
-a copy to each expert. A token whose k experts are picked evenly among n nodes reaches
+links inside the node) and NVIDIA's HybridEP do so; Megatron-Core's older `alltoall` dispatcher
+sends a copy to each expert. A token whose k experts are picked evenly among n nodes reaches
 n (1 - (1 - 1/n)^k) of them; routers limited to fewer nodes (DeepSeek-V3, four) reach less.
 """
 

@@ -48,9 +48,9 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "device and bits":
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "stack and sharding":
-        return f"{_maker_of_kernels(run)}.{_sharding(run)}"
+        return f"{stack_owner(run)}.{_sharding(run)}"
     if kind.owner == "stack":
-        return _maker_of_kernels(run)
+        return stack_owner(run)
     return (run.node_network.kind or "*") if kind.owner == "network" else "*"
 
 
@@ -60,7 +60,7 @@ def software_of(run: TrainingRun) -> str:
     return framework.coefficients_of or framework.name
 
 
-def _maker_of_kernels(run: TrainingRun) -> str:
+def stack_owner(run: TrainingRun) -> str:
     """The framework, and on devices of graph compilers that it is compiled there."""
     name = software_of(run)
     return f"{name} (compiled)" if compiles_graphs(run) else name
@@ -92,8 +92,9 @@ def _datasheet(device: Device) -> tuple[object, ...]:
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
     """What the owner of a run's coefficient is akin to: of a device its architecture (and data
-    type), of a framework its generation (its attention: the kernel), of a network its protocol, "" for all others. An owner
-    without rows of its own takes its family's value, and rows of one tell of the others."""
+    type), of a framework its generation (its attention: the kernel), of a network its protocol, ""
+    for all others. An owner without rows of its own takes its family's value, and rows of one tell
+    of the others."""
     if kind.owner == "network":
         return "over-ethernet" if run.node_network.kind in _ETHERNET else ""
     if kind.name == "attention":

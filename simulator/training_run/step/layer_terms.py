@@ -23,7 +23,6 @@ from simulator.training_run.step.step_term import (
     passes,
 )
 
-
 _WAYS = ("forward", "backward")
 
 

@@ -173,7 +173,9 @@ TERMS: tuple[Term, ...] = (
         words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
         "three where the framework overlaps them, else their sum",
     ),
-    Term("each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"] * x.launches),
+    Term(
+        "each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"] * x.launches
+    ),
     Term(
         "the slowest of the nodes",
         "overhead_s",
