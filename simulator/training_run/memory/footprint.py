@@ -70,7 +70,8 @@ class Footprint:
     reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
     needed_bytes     what must be there for the run not to fail
     device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
-    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`
+    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`;
+                     another kind of peak where the run asks for it
     refused          why the stack would not run this layout, "" if it would
     """
 
@@ -109,8 +110,10 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     reserved = max(rank.reserved_bytes for rank in ranks)
     device = reserved + get_device(run.device).reserved_bytes.value
     device += stack.device_extra_gib.value * GIB
-    shown = _shown(ranks, stack)
-    reported = reported_peak_bytes(run) if runs_program and stack.program else None
+    kind = run.memory_kind or stack.shows
+    shown = _shown(ranks, stack, kind)
+    own_report = runs_program and stack.program and not run.memory_kind
+    reported = reported_peak_bytes(run) if own_report else None
     by_kind = {
         "allocated": shown.allocated_bytes,
         "reserved": shown.reserved_bytes,
@@ -122,17 +125,17 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         reserved_bytes=reserved,
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
-        shown_bytes=by_kind[stack.shows] if reported is None else reported,
+        shown_bytes=by_kind[kind] if reported is None else reported,
         shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
 
 
-def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory) -> RankFootprint:
+def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str) -> RankFootprint:
     """The rank that the stack's report is of. The device's memory is the fullest rank's, whichever
     prints it."""
-    first = stack.peak_rank == "first" and stack.shows != "device"
-    if stack.shows == "allocated":
+    first = stack.peak_rank == "first" and kind != "device"
+    if kind == "allocated":
         return max(ranks[:1] if first else ranks, key=lambda rank: rank.allocated_bytes)
     return max(ranks[:1] if first else ranks, key=lambda rank: rank.reserved_bytes)
 
