@@ -66,7 +66,8 @@ def test_a_layout_that_failed_keeps_the_usual_answers() -> None:
 def test_attention_is_fused_where_its_scores_do_not_fit() -> None:
     run = replace(
         MT_NLG, model="GPT", source="", num_layers=32, hidden_size=4096, num_heads=32,
-        num_devices=8, dp=8, tp=1, pp=1, micro_batch=2, global_batch=64, recompute="none", zero_stage=1,
+        num_devices=8, dp=8, tp=1, pp=1, micro_batch=2, global_batch=64, recompute="none",
+        zero_stage=1,
     )  # fmt: skip
     assert complete_as_usual(run).stack == "megatron-deepspeed"
     assert complete_run(run).stack == "unknown-2023"

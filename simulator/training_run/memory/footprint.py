@@ -108,15 +108,16 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         for rank in range(run.pp)
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
-    device = reserved + get_device(run.device).reserved_bytes.value
-    device += stack.device_extra_gib.value * GIB
+    usable = get_device(run.device).usable_bytes
+    device = max(_held(rank, usable) for rank in ranks)
+    device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
     kind = run.memory_kind or stack.shows
     shown = _shown(ranks, stack, kind)
     own_report = runs_program and stack.program and not run.memory_kind
     reported = reported_peak_bytes(run) if own_report else None
     by_kind = {
         "allocated": shown.allocated_bytes,
-        "reserved": shown.reserved_bytes,
+        "reserved": _held(shown, usable),
         "device": device,
     }
     return Footprint(
@@ -129,6 +130,12 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
+
+
+def _held(rank: RankFootprint, usable_bytes: float) -> float:
+    """Blocks that the allocator holds where the device has so much: no more than that, unless the
+    rank needs more to run at all."""
+    return max(rank.needed_bytes, min(rank.reserved_bytes, usable_bytes))
 
 
 def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str) -> RankFootprint:

@@ -20,6 +20,8 @@ UNKNOWN = "unknown-2023"
 # GPUs of the years in which Megatron-LM was still what megatron-2021 describes. Later ones (A800 of
 # 2022, H100 of 2023) date a run by themselves.
 _OLD_DEVICES = ("v100", "a100")
+# Those were sold from November 2022 until October 2023 (the export rules of both dates).
+_OF_2023 = ("a800", "h800")
 # Attention whose scores are in memory was given up with FlashAttention (May 2022, arXiv
 # 2205.14135): from 8192 tokens on nothing published runs without.
 _LONG_SEQUENCE = 8192
@@ -59,6 +61,7 @@ def may_be_newer(run: PublishedRun, stack: str) -> str:
 def _generation(run: PublishedRun, stack: str, device: Device, said: list[str]) -> str:
     """The named framework, of the generation that the rest of the row tells."""
     old = device.name.startswith(_OLD_DEVICES)
+    has_version = bool(re.search(r"\d", run.framework))
     if stack == "megatron-core" and old and not _is_version(run.framework):
         # One name for ten years of code: without a version the device dates it.
         if _is_recent(run):
@@ -66,9 +69,15 @@ def _generation(run: PublishedRun, stack: str, device: Device, said: list[str]) 
             return stack
         said.append(f"stack megatron-2021 for {run.framework!r}")
         return "megatron-2021"
-    if stack == "megatron-deepspeed" and not old:
+    if stack == "megatron-core" and device.name.startswith(_OF_2023) and not has_version:
+        said.append(f"stack megatron-core-2023 for {run.framework!r}, as {device.name} is of 2023")
+        return "megatron-core-2023"
+    recent = not old or (
+        _is_recent(run) and not has_version and "megatron" in run.framework.lower()
+    )
+    if stack == "megatron-deepspeed" and recent:
         # DeepSpeed by itself shards models of others, with the kernels of their day.
-        stack = UNKNOWN if "megatron" in run.framework.lower() else "torch-fsdp"
+        stack = UNKNOWN if "megatron" in run.framework.lower() else "transformers"
         said.append(f"stack {stack} for {run.framework!r} on {device.name}")
         return stack
     compiled = load_framework(stack).compiled_name
