@@ -133,6 +133,7 @@ def _run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
         precision=sweep.precision,
         schedule="1f1b" if count["pp"] > 1 else "none",
         framework=sweep.framework,
+        ran=False,
     )
 
 

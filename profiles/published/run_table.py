@@ -54,6 +54,7 @@ _TEXTS = frozenset(
         "reduce",
         "compress",
         "order",
+        "peak_memory_kind",
     }
 )
 _FAMILIES = ("", "dense", "moe", "lora")

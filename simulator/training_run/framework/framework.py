@@ -49,7 +49,7 @@ _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
 _PROGRAMS = ("", "nanotron")
 # Keys of a file that `like` does not hand on.
-_OWN = ("name", "names", "date", "source", "like", "compiled_name")
+_OWN = ("name", "names", "devices", "offered", "date", "source", "like", "compiled_name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,7 @@ class FrameworkMemory:
     needed_over_allocated     the same where there is not: what a layout needs to run at all
     program            what its report prints comes of this program (simulator/training_run/
                        reserved_peak.py), where that covers the run; "" for the count of tensors
+    compared           its counts were held against measured peaks, or are those of one that was
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
@@ -103,6 +104,7 @@ class FrameworkMemory:
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
     program: str = ""
+    compared: bool = True
 
     def __post_init__(self) -> None:
         check_name("program", self.program, _PROGRAMS, self.name)
@@ -173,6 +175,8 @@ class Framework:
     """A framework of a generation; every file says where each entry is read off.
 
     names      beginnings of the framework names that mean it, lower case
+    devices    beginnings of the names of devices that run nothing else
+    offered    plans may be made for it; false where it stands for frameworks that nobody here knows
     coefficients_of   the framework whose fitted coefficients it takes; "" for its own
     attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
                uses nothing newer than Ampere's) or `unfused` (scores in memory)
@@ -235,6 +239,8 @@ class Framework:
     accumulation_bytes: float
     memory: tuple[FrameworkMemory, ...]
     rules: FrameworkRules
+    devices: tuple[str, ...] = ()
+    offered: bool = True
     coefficients_of: str = ""
     splits_vocabulary: bool = True
     tensor_dispatch: float = 1.0
@@ -284,6 +290,19 @@ class Framework:
 def framework_names() -> tuple[str, ...]:
     """The frameworks that ship."""
     return tuple(sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")))
+
+
+def offered_frameworks() -> tuple[str, ...]:
+    """Those that ship and that plans may be made for."""
+    return tuple(name for name in framework_names() if load_framework(name).offered)
+
+
+@functools.cache
+def framework_of_device(name: str) -> str:
+    """The framework that is all that a device runs, or ""."""
+    return next(
+        (each for each in framework_names() if name.startswith(load_framework(each).devices)), ""
+    )
 
 
 @functools.cache

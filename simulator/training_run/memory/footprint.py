@@ -70,7 +70,8 @@ class Footprint:
     reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
     needed_bytes     what must be there for the run not to fail
     device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
-    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`
+    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`;
+                     another kind of peak where the run asks for it
     refused          why the stack would not run this layout, "" if it would
     """
 
@@ -107,13 +108,16 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         for rank in range(run.pp)
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
-    device = reserved + get_device(run.device).reserved_bytes.value
-    device += stack.device_extra_gib.value * GIB
-    shown = _shown(ranks, stack)
-    reported = reported_peak_bytes(run) if runs_program and stack.program else None
+    usable = get_device(run.device).usable_bytes
+    device = max(_held(rank, usable) for rank in ranks)
+    device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
+    kind = run.memory_kind or stack.shows
+    shown = _shown(ranks, stack, kind)
+    own_report = runs_program and stack.program and not run.memory_kind
+    reported = reported_peak_bytes(run) if own_report else None
     by_kind = {
         "allocated": shown.allocated_bytes,
-        "reserved": shown.reserved_bytes,
+        "reserved": _held(shown, usable),
         "device": device,
     }
     return Footprint(
@@ -122,17 +126,23 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         reserved_bytes=reserved,
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
-        shown_bytes=by_kind[stack.shows] if reported is None else reported,
+        shown_bytes=by_kind[kind] if reported is None else reported,
         shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
 
 
-def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory) -> RankFootprint:
+def _held(rank: RankFootprint, usable_bytes: float) -> float:
+    """Blocks that the allocator holds where the device has so much: no more than that, unless the
+    rank needs more to run at all."""
+    return max(rank.needed_bytes, min(rank.reserved_bytes, usable_bytes))
+
+
+def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str) -> RankFootprint:
     """The rank that the stack's report is of. The device's memory is the fullest rank's, whichever
     prints it."""
-    first = stack.peak_rank == "first" and stack.shows != "device"
-    if stack.shows == "allocated":
+    first = stack.peak_rank == "first" and kind != "device"
+    if kind == "allocated":
         return max(ranks[:1] if first else ranks, key=lambda rank: rank.allocated_bytes)
     return max(ranks[:1] if first else ranks, key=lambda rank: rank.reserved_bytes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.catalog import base_of, get_device
 from profiles.hardware.catalogue.device import Device
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.graph_compiler import attention_kernel, compiles_graphs
@@ -72,8 +72,9 @@ def _sharding(run: TrainingRun) -> str:
 
 @functools.cache
 def processor_of(name: str) -> str:
-    """That of a device of the catalogue (`processor`)."""
-    return processor(get_device(name))
+    """That of a device of the catalogue (`processor`), whatever its power limit (which is in the
+    rate of its matmuls), its memory or how many share it."""
+    return processor(get_device(base_of(name)))
 
 
 def processor(device: Device) -> str:
