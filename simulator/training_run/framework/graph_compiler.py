@@ -19,5 +19,6 @@ def compiles_graphs(run: TrainingRun) -> bool:
 
 
 def attention_kernel(run: TrainingRun, stack: Framework) -> str:
-    """`fused`, `flash-2` or `unfused` (`Framework.attention`)."""
-    return "fused" if compiles_graphs(run) else stack.attention
+    """`fused`, `flash-2` or `unfused` (`Framework.attention`): what the compiler's own library has,
+    unless the framework was written for such devices and says otherwise."""
+    return "fused" if compiles_graphs(run) and not stack.devices else stack.attention

@@ -34,6 +34,8 @@ _GENERATIONS = (
     ("oneflow", "megatron-2021"),
     ("megatron", "megatron-core"),
     ("torch", "torch"),
+    ("nemo-automodel", "torch"),
+    ("transformers", "torch"),
     ("nanotron", "torch"),
 )
 _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
