@@ -46,6 +46,8 @@ def test_chunks_divide_a_ranks_layers() -> None:
         ("none", "none"),
         ("full", "full"),
         ("activation checkpointing", "full"),
+        ("gradient checkpointing of all layers", "full"),
+        ("core attention", "selective"),
         ("rematerialization on", "full"),
         ("selective", "selective"),
         ("selective modules: mlp", "mlp"),

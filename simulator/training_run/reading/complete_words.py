@@ -45,7 +45,7 @@ PRECISIONS = {
     "mxfp4": "nvfp4",
 }
 # The words that mean that everything in a layer is computed again.
-_FULL = ("full", "rematerialization", "re-materialization", "activation checkpoint", "uniform")
+_FULL = ("full", "rematerialization", "re-materialization", "checkpoint", "uniform", "all layers")
 # What frameworks do whose "selective" is not the attention core alone.
 _SELECTIVE = {"alternate": "every second matmul", "attention": "the attention module"}
 # Columns that are a switch: on is what every framework had first, whole layers.
@@ -87,7 +87,7 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         own = framework.selective
         said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack}'s default)")
         return own
-    if text.startswith("selective"):
+    if "selective" in text or "core attention" in text or "core_attn" in text:
         return "selective"
     if text in RECOMPUTE_KINDS:
         return framework.recompute_meant(text)
@@ -135,10 +135,10 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     """
     text = re.sub(r"\s+", "-", run.precision.strip().lower())
     if text:
-        first = re.split(r"[^a-z0-9_]", text)[0]
-        if text not in PRECISIONS and first in PRECISIONS:
-            said.append(f"precision {run.precision!r} taken as {PRECISIONS[first]}")
-            text = first
+        known = [word for word in re.split(r"[^a-z0-9_]", text) if word in PRECISIONS]
+        if text not in PRECISIONS and known:
+            said.append(f"precision {run.precision!r} taken as {PRECISIONS[known[0]]}")
+            text = known[0]
         if text not in PRECISIONS:
             raise UnsupportedRunError(
                 run.id,

@@ -10,6 +10,7 @@ usual answers, and `fits` says so.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ _OFF = 1.1
 # Shares of a stage's layers that full recomputation is tried on, where a framework can.
 _SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 _GIB = 2**30
+_AXES = ("tp", "pp", "cp")
 _MOST_TP = 8
 _MOST_DEGREE = 64
 
@@ -47,7 +49,7 @@ def possible_run(run: PublishedRun, complete: Callable[[PublishedRun], TrainingR
     try:
         usual = complete(run)
     except UnsupportedRunError as error:
-        found = _least_costly(run, None, complete) if run.ran and _silent_layout(run) else None
+        found = _least_costly(run, None, complete) if run.ran and _silent_axes(run) else None
         if found is None:
             raise
         reason = str(error).removeprefix(f"run {run.id!r} cannot be predicted: ")
@@ -92,7 +94,7 @@ def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answer
 def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
     """Per silence of the row the other answers that there are."""
     found: dict[str, list[Answers]] = {}
-    if _silent_layout(run):
+    if usual is None or len(_silent_axes(run)) == len(_AXES):
         found["layout"] = list(_layouts(run))
     if usual is not None:
         newer = may_be_newer(run, usual.stack)
@@ -122,19 +124,23 @@ def _partial(usual: TrainingRun | None) -> list[Answers]:
     return [{"recompute": "full", "recompute_layers": n} for n in counts if n < layers]
 
 
-def _silent_layout(run: PublishedRun) -> bool:
-    return run.dp is run.tp is run.pp is run.cp is None
+def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
+    """The degrees that a row without dp does not print; () where it prints dp."""
+    return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
 
 
 def _layouts(run: PublishedRun) -> Iterator[Answers]:
-    """Layouts in powers of two: tensor parallelism inside a node, stages, parts of sequences."""
+    """What the silent degrees may be, in powers of two: tensor parallelism inside a node, stages,
+    parts of sequences."""
     devices = run.num_devices or 1
     node = run.devices_per_node or _MOST_TP
-    for tp in (1, *_powers(min(_MOST_TP, node))):
-        for pp in (1, *_powers(_MOST_DEGREE)):
-            for cp in (1, *_powers(_MOST_TP)):
-                if tp * pp * cp > 1 and devices % (tp * pp * cp) == 0:
-                    yield {"tp": tp, "pp": pp, "cp": cp}
+    most = {"tp": min(_MOST_TP, node), "pp": _MOST_DEGREE, "cp": _MOST_DEGREE}
+    silent = _silent_axes(run)
+    printed = math.prod(getattr(run, axis) or 1 for axis in _AXES)
+    for degrees in itertools.product(*((1, *_powers(most[axis])) for axis in silent)):
+        size = math.prod(degrees)
+        if size > 1 and devices % (printed * size) == 0:
+            yield dict(zip(silent, degrees, strict=True))
 
 
 def _powers(most: int) -> tuple[int, ...]:
