@@ -10,7 +10,6 @@ usual answers, and `fits` says so.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.reading.stack_text import may_be_newer
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
@@ -94,8 +94,9 @@ def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answer
 def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
     """Per silence of the row the other answers that there are."""
     found: dict[str, list[Answers]] = {}
-    if usual is None or len(_silent_axes(run)) == len(_AXES):
-        found["layout"] = list(_layouts(run))
+    axes = _silent_axes(run)
+    if usual is None or len(axes) == len(_AXES):
+        found |= {axis: _degrees(run, axis) for axis in axes}
     if usual is not None:
         newer = may_be_newer(run, usual.stack)
         if newer:
@@ -129,18 +130,14 @@ def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
     return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
 
 
-def _layouts(run: PublishedRun) -> Iterator[Answers]:
-    """What the silent degrees may be, in powers of two: tensor parallelism inside a node, stages,
-    parts of sequences."""
+def _degrees(run: PublishedRun, axis: str) -> list[Answers]:
+    """What a silent degree may be, in powers of two: tensor parallelism inside a node, stages, and
+    parts of long sequences."""
+    most = min(_MOST_TP, run.devices_per_node or _MOST_TP) if axis == "tp" else _MOST_DEGREE
+    if axis == "cp" and (run.seq_len or 0) < LONG_SEQUENCE:
+        return []
     devices = run.num_devices or 1
-    node = run.devices_per_node or _MOST_TP
-    most = {"tp": min(_MOST_TP, node), "pp": _MOST_DEGREE, "cp": _MOST_DEGREE}
-    silent = _silent_axes(run)
-    printed = math.prod(getattr(run, axis) or 1 for axis in _AXES)
-    for degrees in itertools.product(*((1, *_powers(most[axis])) for axis in silent)):
-        size = math.prod(degrees)
-        if size > 1 and devices % (printed * size) == 0:
-            yield dict(zip(silent, degrees, strict=True))
+    return [{axis: degree} for degree in _powers(most) if devices % degree == 0]
 
 
 def _powers(most: int) -> tuple[int, ...]:
