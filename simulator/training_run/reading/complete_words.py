@@ -168,14 +168,14 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
-# Layers of a chunk: the middle of the 1 to 5 of published interleaved runs that print chunks (1 and
-# 4 in Korthikanti et al., 2 to 4 in NeMo's and MLPerf's recipes, 3 to 5 in SC'21).
-_LAYERS_PER_CHUNK = 3
+# Layers of a chunk: what most published interleaved runs have that print chunks (1 and 4 in
+# Korthikanti et al., 2 to 4 in NeMo's and MLPerf's recipes, 3 to 5 in SC'21).
+_LAYERS_PER_CHUNK = 4
 
 
 def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
     """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
-    that divide a rank's layers into chunks of three at most (Megatron-LM splits evenly; embedding
+    that divide a rank's layers into chunks of four at most (Megatron-LM splits evenly; embedding
     and head may make the split even: 126 layers on 16 ranks), with a V-shaped one 2. A run of
     Megatron-Core that names no schedule either is taken to interleave, as its documentation
     advises for large pipelines, and so is one that names no framework."""
