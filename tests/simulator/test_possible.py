@@ -87,6 +87,16 @@ def test_ranks_without_a_sequence_make_another_layout() -> None:
         complete_run(replace(run, ran=False))
 
 
+def test_long_sequences_that_no_rank_can_have_whole_are_split() -> None:
+    run = PublishedRun(
+        row=1, id="r", model="Llama 3 8B", device="h100-sxm-80gb", num_devices=64, tp=8, pp=1,
+        global_batch=1, seq_len=1048576, recompute="full", framework="Megatron-Core 0.12",
+    )  # fmt: skip
+    done = complete_run(run)
+    assert (done.dp, done.tp, done.pp, done.cp) == (1, 8, 1, 8)
+    assert done.defaults[0].startswith("cp 8 (dp=8 ranks for 1 sequences")
+
+
 def test_no_claim_rests_on_memory_that_was_never_compared() -> None:
     run = replace(
         MT_NLG, model="GPT", device="tpu-v5e", num_devices=256, dp=256, tp=1, pp=1,

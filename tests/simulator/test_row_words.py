@@ -66,6 +66,10 @@ def test_a_device_that_cannot_be_is_an_error(device: str) -> None:
             {"framework": "Megatron-LM", "device": "a100-sxm-80gb", "seq_len": 32768},
             "megatron-core",
         ),
+        (
+            {"framework": "DeepSpeed 0.10 Ulysses", "device": "a100-sxm-80gb", "seq_len": 65536},
+            "unknown-2023",
+        ),
         ({"framework": "Megatron-DeepSpeed", "device": "a800-sxm-80gb"}, "unknown-2023"),
         ({"framework": "DeepSpeed ZeRO-3", "device": "a800-sxm-80gb"}, "transformers"),
         ({"framework": "NeMo AutoModel (FSDP2)", "device": "h100-sxm-80gb"}, "nemo-automodel"),

@@ -333,7 +333,7 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
                 name=name,
                 vendor=device.vendor,
                 aliases=device.aliases,
-                peak_bf16_flop_per_s=device.peak("bfloat16").value,
+                peak_bf16_flop_per_s=device.peak_or_twins("bfloat16").value,
                 memory_bytes=device.memory_bytes.value,
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
                 power_w=device.power_w.value,

@@ -176,7 +176,8 @@ class Framework:
 
     names      beginnings of the framework names that mean it, lower case
     devices    beginnings of the names of devices that run nothing else
-    offered    plans may be made for it; false where it stands for frameworks that nobody here knows
+    offered    among those that a plan for any framework tries: false for the old, for those of one
+               device, and for some of which no run was fitted
     coefficients_of   the framework whose fitted coefficients it takes; "" for its own
     attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
                uses nothing newer than Ampere's) or `unfused` (scores in memory)
@@ -293,7 +294,7 @@ def framework_names() -> tuple[str, ...]:
 
 
 def offered_frameworks() -> tuple[str, ...]:
-    """Those that ship and that plans may be made for."""
+    """Those that ship and that a plan for any framework tries."""
     return tuple(name for name in framework_names() if load_framework(name).offered)
 
 

@@ -19,6 +19,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.reading.stack_text import may_be_newer
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
@@ -32,6 +33,7 @@ _OFF = 1.1
 # Shares of a stage's layers that full recomputation is tried on, where a framework can.
 _SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 _GIB = 2**30
+_AXES = ("tp", "pp", "cp")
 _MOST_TP = 8
 _MOST_DEGREE = 64
 
@@ -47,7 +49,7 @@ def possible_run(run: PublishedRun, complete: Callable[[PublishedRun], TrainingR
     try:
         usual = complete(run)
     except UnsupportedRunError as error:
-        found = _least_costly(run, None, complete) if run.ran and _silent_layout(run) else None
+        found = _least_costly(run, None, complete) if run.ran and _silent_axes(run) else None
         if found is None:
             raise
         reason = str(error).removeprefix(f"run {run.id!r} cannot be predicted: ")
@@ -92,8 +94,9 @@ def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answer
 def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
     """Per silence of the row the other answers that there are."""
     found: dict[str, list[Answers]] = {}
-    if _silent_layout(run):
-        found["layout"] = list(_layouts(run))
+    axes = _silent_axes(run)
+    if usual is None or len(axes) == len(_AXES):
+        found |= {axis: _degrees(run, axis) for axis in axes}
     if usual is not None:
         newer = may_be_newer(run, usual.stack)
         if newer:
@@ -122,19 +125,19 @@ def _partial(usual: TrainingRun | None) -> list[Answers]:
     return [{"recompute": "full", "recompute_layers": n} for n in counts if n < layers]
 
 
-def _silent_layout(run: PublishedRun) -> bool:
-    return run.dp is run.tp is run.pp is run.cp is None
+def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
+    """The degrees that a row without dp does not print; () where it prints dp."""
+    return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
 
 
-def _layouts(run: PublishedRun) -> Iterator[Answers]:
-    """Layouts in powers of two: tensor parallelism inside a node, stages, parts of sequences."""
+def _degrees(run: PublishedRun, axis: str) -> list[Answers]:
+    """What a silent degree may be, in powers of two: tensor parallelism inside a node, stages, and
+    parts of long sequences."""
+    most = min(_MOST_TP, run.devices_per_node or _MOST_TP) if axis == "tp" else _MOST_DEGREE
+    if axis == "cp" and (run.seq_len or 0) < LONG_SEQUENCE:
+        return []
     devices = run.num_devices or 1
-    node = run.devices_per_node or _MOST_TP
-    for tp in (1, *_powers(min(_MOST_TP, node))):
-        for pp in (1, *_powers(_MOST_DEGREE)):
-            for cp in (1, *_powers(_MOST_TP)):
-                if tp * pp * cp > 1 and devices % (tp * pp * cp) == 0:
-                    yield {"tp": tp, "pp": pp, "cp": cp}
+    return [{axis: degree} for degree in _powers(most) if devices % degree == 0]
 
 
 def _powers(most: int) -> tuple[int, ...]:

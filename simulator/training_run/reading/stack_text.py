@@ -25,6 +25,8 @@ _OF_2023 = ("a800", "h800")
 # Attention whose scores are in memory was given up with FlashAttention (May 2022, arXiv
 # 2205.14135): from 8192 tokens on nothing published runs without.
 _LONG_SEQUENCE = 8192
+# Scores of one head take 2 GiB at this length.
+_NEVER_UNFUSED = 32768
 _FUSED_SINCE = (2023, 1)
 _ARXIV = re.compile(r"(?<!\d)(\d{2})(\d{2})\.\d{4,5}(?!\d)")
 _DATE = re.compile(r"(?<!\d)(20\d{2})-(\d{2})(?!\d)")
@@ -60,6 +62,9 @@ def may_be_newer(run: PublishedRun, stack: str) -> str:
 
 def _generation(run: PublishedRun, stack: str, device: Device, said: list[str]) -> str:
     """The named framework, of the generation that the rest of the row tells."""
+    if load_framework(stack).attention == "unfused" and (run.seq_len or 0) >= _NEVER_UNFUSED:
+        said.append(f"stack {UNKNOWN}: no scores of {run.seq_len} tokens are ever in memory")
+        return UNKNOWN
     old = device.name.startswith(_OLD_DEVICES)
     has_version = bool(re.search(r"\d", run.framework))
     if stack == "megatron-core" and old and not _is_version(run.framework):
