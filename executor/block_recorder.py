@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from executor.recorder import Recorder
 from executor.stages import StageModule
@@ -72,9 +73,8 @@ class BlockRecorder(Recorder):
             if stage.split is not None:
                 stage.split.around = self._product
             modules = dict(stage.model.named_modules())
-            for index in range(max(1, stage.first), min(stage.last + 1, len(entries))):
-                # The stage's own hook comes first where it puts the received tensors in, and last
-                # where it ends the replay (executor/stages.py).
+            for index in range(max(1, stage.first), stage.last):
+                # The stage's own hook comes first where it puts the received tensors in.
                 modules[entries[index]].register_forward_pre_hook(
                     self._hook(index, stage), with_kwargs=True, prepend=index > stage.first
                 )
@@ -148,6 +148,7 @@ class BlockRecorder(Recorder):
             # A replay that knows the model's calls by their number must not meet these.
             with torch._C.DisableTorchFunction():
                 cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+                stage.same(tree_leaves((args, kwargs)), tree_leaves(cut))
             if stage.split is not None:
                 stage.split.label = index
             passed.begins[index] = self._clock.read()

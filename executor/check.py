@@ -86,10 +86,7 @@ def compare_gradients(
         )
         if wanted is None:
             wanted = torch.zeros_like(found)
-        size = float(wanted.double().norm())
-        error = float((found.double() - wanted.double()).norm()) / max(
-            size, 1e-5 * whole_norm, 1e-30
-        )
+        error = relative_error(found, wanted, least=1e-5 * whole_norm)
         checked += 1
         if error > worst or not worst_name or error != error:
             worst, worst_name = error, name
@@ -100,6 +97,12 @@ def compare_gradients(
         "loss": loss,
         "reference_loss": reference_loss,
     }
+
+
+def relative_error(found: Tensor, wanted: Tensor, *, least: float = 0.0) -> float:
+    """Norm of the difference over that of what is wanted, or over `least` where that is more."""
+    size = max(float(wanted.double().norm()), least, 1e-30)
+    return float((found.double() - wanted.double()).norm()) / size
 
 
 def whole(x: Tensor) -> Tensor:

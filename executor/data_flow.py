@@ -7,22 +7,29 @@ the block in whose part of the forward it runs, and makes values that later call
 a stage needs to know to run any set of blocks: which calls are its own, what it receives, and what
 others take from it.
 
-In the replay of a stage (executor/branch_stage.py) the same calls come by in the same order, so
+In the replay of a stage (executor/stages.py) the same calls come by in the same order, so
 that a call is known by its number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from profiles.errors import MismatchError
+from profiles.model.building.build import BuiltModel
+from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_fakes import no_causal_mask
+
+Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+"""Of the tensors that cross a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,39 +81,26 @@ class DataFlow:
     """All calls in their order, and the values that they made; blocks as the plan numbers them.
 
     entries  of the blocks;  units  paths of the modules that run as a whole
-    reached  blocks in the order in which the forward reaches them
-    opening  block -> numbers of the values that the call of its entry is given
+    reached  blocks that the forward reaches
     """
 
     entries: tuple[str, ...]
     units: tuple[str, ...]
     calls: tuple[Call, ...]
     values: tuple[Value, ...]
-    reached: tuple[int, ...]
-    opening: Mapping[int, frozenset[int]]
+    reached: frozenset[int]
 
-    def over(self, cut: int) -> tuple[int, ...]:
-        """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
-        return tuple(
+    def crossing(self, cut: int) -> tuple[int, ...]:
+        """Numbers of the values made by blocks before `cut` and taken by blocks from it on.
+
+        Raises MismatchError where nothing that crosses has a gradient to send back, or a tensor
+        crosses that is of whole numbers and cannot stand among those that have.
+        """
+        found = tuple(
             number
             for number, value in enumerate(self.values)
             if value.block < cut and any(block >= cut for block in value.taken_by)
         )
-
-    def is_chain(self, cuts: Sequence[int]) -> bool:
-        """Whether the blocks run in the plan's order and all that crosses these cuts has a gradient
-        and is given to the call that opens the block behind."""
-        given = all(
-            number in self.opening[cut] and self.values[number].requires_grad
-            for cut in cuts
-            for number in self.over(cut)
-        )
-        return given and list(self.reached) == sorted(self.reached)
-
-    def crossing(self, cut: int) -> tuple[int, ...]:
-        """As `over`. Raises MismatchError where nothing that crosses has a gradient to send back,
-        or a tensor crosses that is of whole numbers and cannot stand among those that have."""
-        found = self.over(cut)
         kinds = [self.values[number] for number in found]
         whole = [value for value in kinds if not value.dtype.is_floating_point]
         if whole or not any(value.requires_grad for value in kinds):
@@ -116,6 +110,11 @@ class DataFlow:
                 "pipeline sends only what gradients come back for; pin --pp 1"
             )
         return found
+
+    def shapes(self, cut: int) -> Shapes:
+        """Of what crosses the cut before block `cut`; nothing before block 0."""
+        crossing = [self.values[number] for number in (self.crossing(cut) if cut else ())]
+        return tuple((value.shape, value.dtype) for value in crossing)
 
 
 def takes_shape_only(func: Any) -> bool:
@@ -138,16 +137,13 @@ class _Recording(TorchFunctionMode):
         self.calls: list[Call] = []
         self.made: list[tuple[int, Tensor]] = []
         self.taken: list[set[int]] = []
-        self.reached: list[int] = []
-        self.opening: dict[int, frozenset[int]] = {}
+        self.reached: set[int] = set()
         self._numbers: dict[int, tuple[Tensor, int]] = {}
 
-    def enter(self, block: int, inputs: Sequence[Any]) -> None:
-        """From here on the calls are this block's; `inputs` are the leaves its entry is given."""
+    def enter(self, block: int) -> None:
+        """From here on the calls are this block's."""
         self.block = block
-        self.reached.append(block)
-        known = [self._numbers.get(id(x)) for x in inputs]
-        self.opening[block] = frozenset(found[1] for found in known if found is not None)
+        self.reached.add(block)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -203,12 +199,10 @@ class _Recording(TorchFunctionMode):
             Value(block, tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken))
             for (block, x), taken in zip(self.made, self.taken, strict=True)
         ]
-        return DataFlow(
-            entries, units, tuple(self.calls), tuple(values), tuple(self.reached), self.opening
-        )
+        return DataFlow(entries, units, tuple(self.calls), tuple(values), frozenset(self.reached))
 
 
-def data_flow(
+def recorded_flow(
     module: nn.Module,
     run: Callable[[], Any],
     *,
@@ -223,7 +217,7 @@ def data_flow(
     """
     modules = dict(module.named_modules())
     recording = _Recording()
-    recording.enter(entries.index(""), ())
+    recording.enter(entries.index(""))
     seen: set[str] = set()
     handles = []
 
@@ -231,7 +225,7 @@ def data_flow(
         def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
             if path not in seen:
                 seen.add(path)
-                recording.enter(entries.index(path), tree_leaves((args, kwargs)))
+                recording.enter(entries.index(path))
 
         return hook
 
@@ -261,3 +255,71 @@ def data_flow(
         for handle in handles:
             handle.remove()
     return recording.flow(entries, units)
+
+
+def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
+    """Paths of the top-most modules that hold parameters and contain no entry of a block."""
+    above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
+    above |= {""} if opening else set()
+    units: list[str] = []
+
+    def visit(path: str, child: nn.Module) -> None:
+        if next(child.parameters(), None) is None:
+            return
+        # Lists and dictionaries are never called themselves; parameters that stand in one, as those
+        # that stand in the model itself, are held by every stage.
+        if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+            return
+        listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
+        if listed or (path in above and path not in opening):
+            for name, member in child.named_children():
+                visit(f"{path}.{name}" if path else name, member)
+        elif path not in units:
+            units.append(path)
+
+    visit("", module)
+    return tuple(units) if units != [""] else ("",)
+
+
+def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
+    """The data flow of a model whose blocks open at `entries`; the built model is used up by it.
+
+    Raises MismatchError where the model has no module of an entry's name, or never calls it.
+    """
+    modules = dict(built.module.named_modules())
+    opening = tuple(entry for entry in entries if entry)
+    for entry in opening:
+        if entry not in modules:
+            raise MismatchError(
+                f"the plan cuts the model at {entry!r}, but the model has no such module: the plan "
+                "is for another model; plan again for this one"
+            )
+    units = units_of(built.module, opening)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        _fake_state(built.module, fake)
+        args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
+        with no_causal_mask(), expected_shapes():
+            flow = recorded_flow(
+                built.module,
+                lambda: built.loss_fn(built.call(built.module, *args), targets),
+                entries=entries,
+                units=units,
+            )
+    missing = sorted(set(range(len(entries))) - flow.reached)
+    if missing:
+        raise MismatchError(
+            f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
+        )
+    return flow
+
+
+def _fake_state(module: nn.Module, fake: FakeTensorMode) -> None:
+    """Parameters and buffers as fake CPU tensors: shapes without storage, in place."""
+    for child in module.modules():
+        for key, p in child._parameters.items():
+            if p is not None:
+                empty = torch.empty(p.shape, dtype=p.dtype, device="cpu")
+                child._parameters[key] = nn.Parameter(empty, requires_grad=p.requires_grad)
+        for key, b in child._buffers.items():
+            if b is not None:
+                child._buffers[key] = torch.empty(b.shape, dtype=b.dtype, device="cpu")

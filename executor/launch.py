@@ -29,31 +29,48 @@ from simulator.values.runnable import why_not_runnable_plan
 _STEP = re.compile(r"^step (\d+)/(\d+)$")
 
 
-def command_for(
-    plan_path: str | Path,
-    *,
-    world_size: int,
-    model: str = "",
-    steps: int = 10,
-    check: bool = False,
-    output: str | Path = "run.json",
-    threads: int = 1,
-    timeout_s: float = 300.0,
-    device: str = "cpu",
-    errors: str = "",
+def torchrun_command(
+    program: str, path: str | Path, processes: int, options: Mapping[str, object]
 ) -> list[str]:
-    """The torchrun command of a run on this machine, ready to be started or printed.
+    """The torchrun command of a program of ours on this machine, ready to be started or printed.
 
+    options  of the program, by name; those that are empty are left out
     On several nodes, replace `--standalone` by torchrun's own rendezvous flags.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={world_size}", "-m", "executor.train", str(plan_path)]
-    command += [f"--steps={steps}", f"--output={output}", f"--threads={threads}"]
-    command += [f"--timeout={timeout_s:g}", f"--device={device}"]
-    command += [f"--model={model}"] if model else []
-    command += [f"--errors={errors}"] if errors else []
-    command += ["--check"] if check else []
+    command += [f"--nproc-per-node={processes}", "-m", program, str(path)]
+    for name, value in options.items():
+        if value is True:
+            command.append(f"--{name}")
+        elif value is not False and value != "":
+            command.append(f"--{name}={value}")
     return command
+
+
+def torchrun(
+    program: str,
+    path: str | Path,
+    processes: int,
+    options: Mapping[str, object],
+    *,
+    threads: int,
+    announce: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Run a program of ours to its end; raises RunError with the first failing rank's message.
+
+    threads   per rank;  announce  told of the command;  progress  of the steps as they come
+    """
+    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as errors:
+        if announce is not None:
+            shown = torchrun_command(program, path, processes, options)
+            announce(" ".join(["torchrun", *shown[3:]]))
+        command = torchrun_command(program, path, processes, {**options, "errors": errors})
+        before = out_of_memory_kills()
+        code, text = _start(command, threads, progress)
+        if code != 0:
+            lacks = out_of_memory_kills() > before
+            raise RunError(first_failure(_errors(Path(errors)), text, code, lacks_memory=lacks))
 
 
 def run_plan(
@@ -92,27 +109,24 @@ def run_plan(
         check_machine(str(plan_path), answer.machine, device=device, threads=threads)
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
-    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as errors:
-        command = command_for(
-            plan_path,
-            world_size=plan.world_size,
-            model=model,
-            steps=steps,
-            check=check,
-            output=Path(output).resolve(),
-            threads=threads,
-            timeout_s=timeout_s,
-            device=device,
-            errors=errors,
-        )
-        if announce is not None:
-            announce(" ".join(["torchrun", *(word for word in command[3:] if errors not in word)]))
-        before = out_of_memory_kills()
-        code, text = start_torchrun(command, threads, progress)
-        if code != 0:
-            lacks = out_of_memory_kills() > before
-            found = error_files(Path(errors))
-            raise RunError(first_failure(found, text, code, lacks_memory=lacks))
+    options = {
+        "steps": steps,
+        "output": Path(output).resolve(),
+        "threads": threads,
+        "timeout": f"{timeout_s:g}",
+        "device": device,
+        "model": model,
+        "check": check,
+    }
+    torchrun(
+        "executor.train",
+        plan_path,
+        plan.world_size,
+        options,
+        threads=threads,
+        announce=announce,
+        progress=progress,
+    )
     return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
 
 
@@ -147,8 +161,8 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
         )
 
 
-def start_torchrun(
-    command: list[str], threads: int, progress: Callable[[int, int], None] | None = None
+def _start(
+    command: list[str], threads: int, progress: Callable[[int, int], None] | None
 ) -> tuple[int, str]:
     """Exit status and output of a torchrun command, its steps told as they come."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
@@ -179,12 +193,9 @@ def start_torchrun(
     return code, "".join(lines)
 
 
-def error_files(folder: Path) -> list[dict[str, Any]]:
+def _errors(folder: Path) -> list[dict[str, Any]]:
     """What ranks reported before they ended."""
-    found = []
-    for path in sorted(folder.glob("rank*.json")):
-        found.append(json.loads(path.read_text(encoding="utf-8")))
-    return found
+    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("rank*.json"))]
 
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}

@@ -1,13 +1,12 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism is DTensor's (column and row split linear layers;
-executor/conv1d_styles.py for GPT-2's). Data parallelism by ZeRO
-stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so too, and each rank
-updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2 (fully_shard per
-block), keeping parameters whole between passes or sharding them again after each. bf16 plans run
-under FSDP2's mixed precision: fp32 weights, gradient sums and optimizer states, bf16 in between.
-torch's DDP is not used: with pipeline schedules that split the backward its gradients are silently
-wrong (pytorch issue 144530).
+Tensor parallelism is DTensor's (column and row split linear layers, executor/split_layer.py). Data
+parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so
+too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2
+(fully_shard per block), keeping parameters whole between passes or sharding them again after each.
+bf16 plans run under FSDP2's mixed precision: fp32 weights, gradient sums and optimizer states, bf16
+in between. torch's DDP is not used: with pipeline schedules that split the backward its gradients
+are silently wrong (pytorch issue 144530).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from executor.conv1d_styles import SplitLayer
 from executor.mesh import Mesh
+from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from profiles.model.building.tensor_parallel_rules import (
     divide_attributes,
@@ -30,22 +29,15 @@ from profiles.model.building.tensor_parallel_rules import (
     split_of,
 )
 from profiles.model.tracing.trace_local_sizes import use_local_sizes
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
-
-# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
-BUCKET_BYTES = 25 * 2**20
 
 
 def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
     """Split the stage's linear layers over the tp group."""
     if plan.tp == 1:
         return
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        ParallelStyle,
-        RowwiseParallel,
-        parallelize_module,
-    )
+    from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
     styles: dict[str, ParallelStyle] = {}
     for path, module in stage.model.named_modules():
@@ -53,12 +45,9 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
             continue
         for pattern, kind in plan.tensor_parallel:
             side, parts = split_of(kind)
-            if not side or not matches(pattern, path):
-                continue
-            if is_transposed(module) or len(parts) > 1:
+            splits = isinstance(module, nn.Linear) or is_transposed(module) or len(parts) > 1
+            if side and splits and matches(pattern, path):
                 styles[path] = SplitLayer(side, parts)
-            elif isinstance(module, nn.Linear):
-                styles[path] = ColwiseParallel() if side == "column" else RowwiseParallel()
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
     divide_attributes(stage.model, plan.tensor_parallel, plan.tp)
@@ -170,7 +159,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int)
         gradient = local(p.grad)
         bucket.append(gradient)
         held += gradient.numel() * gradient.element_size()
-        if held >= BUCKET_BYTES:
+        if held >= GRADIENT_BUCKET_BYTES:
             _mean(bucket, group, size)
             bucket, held = [], 0
     _mean(bucket, group, size)

@@ -26,10 +26,10 @@ from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
-from profiles.hardware.probe.probe_blocks import measure_graphs
+from profiles.hardware.probe.probe_blocks import measure_graph
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_blocks
+from profiles.hardware.probe.profile_file import with_action, with_blocks
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
@@ -58,9 +58,8 @@ def profile_model(
     spec: ModelSpec,
     traced: TracedModel,
     cluster: Cluster,
-    micro_batches: Sequence[int],
+    micro_batch: int,
     *,
-    date: str = "",
     threads_per_device: int = 1,
     num_steps: int = 12,
     progress: Progress = no_progress,
@@ -75,33 +74,57 @@ def profile_model(
             spec,
             traced,
             cluster,
-            micro_batches,
+            micro_batch,
             threads_per_device=threads_per_device,
             num_steps=num_steps,
             progress=progress,
         )
-        return with_blocks(cluster, found.blocks, references=found.references, date=date)
-    points = measure_graphs(
+        return with_blocks(cluster, found.blocks, references=found.references)
+    points = measure_graph(
         spec,
-        [traced.at(size, 1) for size in sorted(set(micro_batches))],
+        traced.at(micro_batch, 1),
         num_processes=cluster.num_devices,
         threads_per_device=threads_per_device,
         progress=progress,
     )
-    return with_blocks(cluster, points, date=date)
+    return with_blocks(cluster, points)
+
+
+def measure_action(
+    spec: ModelSpec,
+    traced: TracedModel,
+    cluster: Cluster,
+    *,
+    threads_per_device: int = 1,
+    progress: Progress = no_progress,
+) -> Cluster:
+    """The cluster with what the runtime takes around the actions of a pipeline, as it took around
+    those of this (small) model; unchanged where no pipeline of it can be measured here."""
+    if not can_measure_in_pipeline(traced, cluster):
+        return cluster
+    found = measure_in_pipeline(
+        spec,
+        traced,
+        cluster,
+        1,
+        threads_per_device=threads_per_device,
+        progress=progress,
+    )
+    action = next((point.action for point in found.blocks if point.action is not None), None)
+    return with_action(cluster, action) if action is not None else cluster
 
 
 def measure_in_pipeline(
     spec: ModelSpec,
     traced: TracedModel,
     cluster: Cluster,
-    micro_batches: Sequence[int],
+    micro_batch: int,
     *,
     threads_per_device: int = 1,
     num_steps: int = 12,
     progress: Progress = no_progress,
 ) -> PipelineTimes:
-    """One point per distinct block at each micro-batch size, from a pipeline over all devices.
+    """One point per distinct block at a micro-batch size, from a pipeline over all devices.
 
     cluster    this machine: so many processes as it has devices, and stages of equal time by its
                measured rates
@@ -109,18 +132,16 @@ def measure_in_pipeline(
                under ZB-H1, for the part of each backward that is the gradients of weights
 
     Times are means over the middle half of the undisturbed steps (`quiet_steps`). Raises InputError
-    where the machine has one device or the model fewer blocks than devices (measure_graphs measures
+    where the machine has one device or the model fewer blocks than devices (measure_graph measures
     those), RunError where a process fails.
     """
     if num_steps < 1:
         raise InputError(f"a pipeline is measured for a step at least, asked for {num_steps}")
-    sizes = sorted(set(micro_batches))
-    plans = [pipeline_plan(spec, traced, cluster, size) for size in sizes]
-    split = [replace(plan, schedule="zb-h1") for plan in plans]
+    plan = pipeline_plan(spec, traced, cluster, micro_batch)
     job = {
         "spec": encode(spec),
-        "plans": [encode(plan) for plan in (*plans, *split)],
-        "num_steps": [num_steps] * len(plans) + [max(2, num_steps // 3)] * len(split),
+        "plans": [encode(plan), encode(replace(plan, schedule="zb-h1"))],
+        "num_steps": [num_steps, max(2, num_steps // 3)],
     }
     for _ in range(_ATTEMPTS):
         answers = run_workers(
@@ -130,11 +151,11 @@ def measure_in_pipeline(
             threads_per_process=threads_per_device,
             progress=progress,
         )
-        logs = [
+        whole, halves = (
             [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
-            for index in range(len(plans) + len(split))
-        ]
-        if all(map(any_undisturbed, logs[: len(plans)])):
+            for index in range(2)
+        )
+        if any_undisturbed(whole):
             break
     else:
         logger.warning(
@@ -143,14 +164,14 @@ def measure_in_pipeline(
             spec.name,
             _ATTEMPTS,
         )
-    points: dict[str, BlockPoint] = {}
-    for plan, log, halves in zip(plans, logs[: len(plans)], logs[len(plans) :], strict=True):
-        graph = traced.at(plan.micro_batch, 1)
-        shares = weight_shares(plan, graph, halves)
-        for point in block_points(plan, graph, log):
-            points.setdefault(point.kind, replace(point, weight_share=shares[point.kind]))
+    graph = traced.at(micro_batch, 1)
+    shares = weight_shares(plan, graph, halves)
+    points = [
+        replace(point, weight_share=shares[point.kind])
+        for point in block_points(plan, graph, whole)
+    ]
     return PipelineTimes(
-        blocks=tuple(points[kind] for kind in sorted(points)),
+        blocks=tuple(sorted(points, key=lambda point: point.kind)),
         references=combined_references([_references(answer) for answer in answers]),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from executor.branch_stage import BranchStage, boundary_of, flow_of
-from executor.data_flow import DataFlow
+from executor.data_flow import DataFlow, Shapes, flow_of
 from executor.mesh import Mesh
 from executor.parallelize import (
     apply_fully_sharded,
@@ -27,7 +26,6 @@ from executor.parallelize import (
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
 from executor.split_backward import SplitBackward
-from executor.stage_layout import Boundary, Layout, layout_of
 from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
@@ -67,19 +65,8 @@ class Rank:
             dtype=dtype,
             seed=plan.seed,
         )
-        probe = build(micro_batch=plan.micro_batch)
-        cuts = [stage.first_block for stage in plan.stages[1:]]
-        layout = flow = None
-        boundaries: Mapping[int, Boundary] = {}
-        if cuts:
-            flow = flow_of(probe, plan.block_entries)
-            probe = build(micro_batch=plan.micro_batch)
-        if flow is not None and not flow.is_chain(cuts):
-            boundaries = {cut: boundary_of(flow, cut) for cut in (0, *cuts)}
-        else:
-            flow = None
-            layout = layout_of(probe, plan.block_entries)
-            boundaries = layout.boundaries
+        flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
+        crossing = [flow.shapes(stage.first_block) for stage in plan.stages]
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
         self.args = tuple(self._slice(x) for x in data.args)
@@ -91,10 +78,10 @@ class Rank:
                     f"shape {tuple(x.shape)}; keep constants of the loss in loss_fn itself"
                 )
         self.targets = tree_map_only(Tensor, self._slice, data.targets)
-        self.stages = self._build_stages(build, layout, flow, getattr(torch, dtype))
+        self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
-        self.pipeline = self._make_pipeline(boundaries) if plan.pp > 1 else None
+        self.pipeline = self._make_pipeline(crossing) if plan.pp > 1 else None
 
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.dp
@@ -106,8 +93,7 @@ class Rank:
     def _build_stages(
         self,
         build: Callable[..., BuiltModel],
-        layout: Layout | None,
-        flow: DataFlow | None,
+        flow: DataFlow,
         dtype: torch.dtype,
     ) -> dict[int, StageModule]:
         stages = {}
@@ -117,13 +103,7 @@ class Rank:
             built = build(micro_batch=self.plan.micro_batch)
             names = parameter_names(built.module)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
-            if flow is not None:
-                stage: StageModule = BranchStage(
-                    built, flow, cut.first_block, cut.last_block, split=split
-                )
-            else:
-                assert layout is not None  # one of the two is there
-                stage = StageModule(built, layout, cut.first_block, cut.last_block, split=split)
+            stage = StageModule(built, flow, cut.first_block, cut.last_block, split=split)
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)
@@ -132,10 +112,7 @@ class Rank:
             stages[index] = stage
         return stages
 
-    def _make_pipeline(self, at_block: Mapping[int, Boundary]) -> Pipeline:
-        boundaries: dict[int, Boundary] = {
-            i: at_block[stage.first_block] for i, stage in enumerate(self.plan.stages)
-        }
+    def _make_pipeline(self, crossing: Sequence[Shapes]) -> Pipeline:
         schedule = build_schedule(
             self.plan.schedule,
             num_ranks=self.plan.pp,
@@ -144,7 +121,7 @@ class Rank:
         )
         return Pipeline(
             self.stages,
-            boundaries,
+            crossing,
             schedule,
             device=self.device,
             group=self.mesh.pp.get_group(),

@@ -1,24 +1,29 @@
-"""Stages: a range of a model's blocks, run by replaying the model's own forward.
+"""Stages: any set of a model's blocks, run by replaying the model's own forward.
 
-Modules outside the stage hold no weights. In a replay the calls of earlier blocks return
-placeholders of the right shape, the call that opens the stage takes the received tensors instead,
-and the call that opens the next stage ends the replay and gives its tensors as the stage's output.
-Any Python between blocks runs as it is. What crosses a cut is known from `stage_layout.py`.
+Modules outside the stage hold no weights. Every call that depends on weights, of a unit or of a
+torch function in the code between units, is known by its number (executor/data_flow.py): in a
+replay the stage's own calls run on what stands for their inputs, and all others give placeholders
+of the right shape back. Behind the last of its own calls the replay ends. Any Python between blocks
+runs as it is. So a stage may as well be half of one tower and half of another, or the way down of a
+UNet whose features skip over the stages between: what a later stage takes goes through every stage
+between, and one that only hands a tensor on sends the one that it received.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from executor.absent import Absent
+from executor.data_flow import Call, DataFlow, takes_shape_only
 from executor.split_backward import SplitBackward
-from executor.stage_layout import Layout
-from executor.uses_beside import Replaced
+from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
 
 
@@ -29,58 +34,52 @@ class StopReplay(Exception):
         self.tensors = tensors
 
 
-# Where torch keeps a module's forward hooks (2.11 to 2.13).
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-)
+class _WithQuiet(torch.autograd.Function):
+    """A tensor as it is; its backward gives zeros to the others, which have no gradient.
 
-
-class Absent(nn.Module):
-    """Stands where a module outside the stage was: no weights, placeholders as outputs.
-
-    Plain attributes and the class are still those of the module (models look at them between
-    blocks: `if isinstance(layer, ...)`), and its hooks still run (some models collect features so).
+    Torch's pipeline expects a gradient for everything that a stage received. What has none in the
+    model (a mask that a block made) must not get one from its uses either: attention with a mask
+    that needs a gradient runs on another kernel.
     """
 
-    def __init__(self, stage: StageModule, path: str, original: nn.Module) -> None:
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in quiet]
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.shapes)
+        return (gradient, *zeros)
+
+
+class _Replay(TorchFunctionMode):
+    """Around a replay: every torch function between units goes to the stage."""
+
+    def __init__(self, stage: StageModule) -> None:
         super().__init__()
-        object.__setattr__(self, "_stage", stage)
-        object.__setattr__(self, "_path", path)
-        object.__setattr__(self, "_original", original)
-        for name in _HOOKS:
-            object.__setattr__(self, name, getattr(original, name))
+        self._stage = stage
 
-    @property  # type: ignore[misc] # what isinstance asks; never assigned
-    def __class__(self) -> Any:
-        return type(object.__getattribute__(self, "_original"))
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(object.__getattribute__(self, "_original"), name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._stage.placeholder(self._path, args, kwargs)
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self._stage.between(func, args, kwargs or {})
 
 
 class StageModule(nn.Module):
-    """Blocks [first, last) of a model as a module.
+    """Blocks [first, last) of a plan's order as a module.
 
     forward(*received, **model_args) -> tuple of tensors for the next stage, or for the last stage
     the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
-    Holds real weights for its own blocks only. A model whose forward gives tensors of shapes that
-    depend on their values cannot be staged. `split` is there where its backward runs in two halves.
+    Holds real weights for its own blocks only; a stage of all blocks runs the model as it is. A
+    model whose forward gives tensors of shapes that depend on their values cannot be staged.
+    `split` is there where its backward runs in two halves.
     """
 
     def __init__(
         self,
         built: BuiltModel,
-        layout: Layout,
+        flow: DataFlow,
         first: int,
         last: int,
         *,
@@ -90,39 +89,47 @@ class StageModule(nn.Module):
         self.split = split
         self.model = built.module
         self.first, self.last = first, last
-        self.is_last = last == len(layout.entries)
-        self._built, self._layout = built, layout
-        self._counts: dict[str, int] = {}
+        self._built, self._flow = built, flow
         # Not read off a call's inputs: models move them to where an absent module's weights are.
         self.device = torch.device("cpu")
-        # id of a placeholder -> (the placeholder, what stands for it): it must stay alive, or its
-        # id could be that of another tensor later.
-        self._replaced: dict[int, tuple[Any, Tensor]] = {}
-        self._received: tuple[Tensor, ...] = ()
-        self._entered: set[str] = set()
-        self._install()
+        own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
+        self._entering = flow.crossing(first) if first else ()
+        self._leaving = flow.crossing(last) if last < len(flow.entries) else ()
+        self._final = max(own)
+        # The own call behind which the stage itself has no more use of a value that it made.
+        self._last_use = {number: n for n in own for number in flow.calls[n].takes}
+        self._number = self._depth = 0
+        self._running_own = False  # the outermost unit that runs
+        self._mode: _Replay | None = None
+        # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
+        # another tensor later.
+        self._standing: dict[int, tuple[Tensor, int]] = {}
+        self._real: dict[int, Tensor] = {}
+        if not self.is_whole:
+            self._install()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stage is the whole model: there is nothing to replay."""
+        return self.first == 0 and self.last == len(self._flow.entries)
 
     # --- set-up -------------------------------------------------------------------------------
 
     def _install(self) -> None:
         modules = dict(self.model.named_modules())
-        for path in self._layout.units:
-            blocks = {call.block for call in self._layout.calls[path]}
-            inside = [b for b in blocks if self.first <= b < self.last]
-            if not inside and (blocks or self.first > 0) and path:
+        called: dict[str, set[int]] = {path: set() for path in self._flow.units}
+        for call in self._flow.calls:
+            if isinstance(call.function, str):
+                called[call.function].add(call.block)
+        for path, blocks in called.items():
+            # One that is never called is read by code of the first stage (DeBERTa's positions).
+            if path and not any(map(self._own, blocks)) and (blocks or self.first):
                 self._replace(path, Absent(self, path, modules[path]))
-            elif path and any(b < self.first for b in blocks):
+            elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
 
-    def watch_entries(self) -> None:
-        """Hook the calls that open blocks. To be called last: FSDP's own hooks hand the module new
-        tensor objects, and placeholders are known by identity."""
-        modules = dict(self.model.named_modules())
-        for index, path in enumerate(self._layout.entries):
-            if index and self.first <= index <= self.last:
-                modules[path].register_forward_pre_hook(
-                    self._at_entry(index, path), prepend=True, with_kwargs=True
-                )
+    def _own(self, block: int) -> bool:
+        return self.first <= block < self.last
 
     def _replace(self, path: str, module: nn.Module) -> None:
         parent, _, name = path.rpartition(".")
@@ -135,45 +142,76 @@ class StageModule(nn.Module):
                     other._modules[key] = module
 
     def _guard(self, path: str, module: nn.Module) -> None:
-        """A unit that is called both before and inside the stage: placeholders before."""
+        """A unit that other stages call, too: placeholders where the call is theirs."""
         original = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            number = self._counts.get(path, 0)
-            if self._layout.calls[path][number].block < self.first:
-                return self.placeholder(path, args, kwargs)
-            self._counts[path] = number + 1
-            return original(*args, **kwargs)
+            if self._running_own:
+                return original(*args, **kwargs)
+            return self.placeholder(path, args, kwargs)
 
         module.forward = forward
 
     def unit_paths(self, block: int) -> list[str]:
-        """Units of this stage that a block calls, in the order of the layout."""
-        calls = self._layout.calls
-        return [u for u in self._layout.units if any(c.block == block for c in calls[u])]
+        """Units of this stage that a block calls, in the order of the model."""
+        called = {call.function for call in self._flow.calls if call.block == block}
+        return [path for path in self._flow.units if path in called]
+
+    def watch_entries(self) -> None:
+        """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
+        tensor objects, and placeholders are known by identity."""
+        modules = dict(self.model.named_modules())
+        for path in () if self.is_whole else self._flow.units:
+            if path and not isinstance(modules[path], Absent):
+                modules[path].register_forward_pre_hook(
+                    self._began(path), prepend=True, with_kwargs=True
+                )
+                modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
+
+    def _began(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            self._depth += 1
+            if self._depth > 1:
+                return None
+            self._running_own = self._own(self._call_of(path).block)
+            if not self._running_own:
+                return None
+            given = tuple(tree_map(self._stands_for, args)), tree_map(self._stands_for, kwargs)
+            # Nothing that a unit does inside is looked at.
+            self._look(False)
+            return given
+
+        return hook
+
+    def _ended(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            self._depth -= 1
+            # Another stage's call has been counted already, by its placeholder.
+            if self._depth == 0 and self._running_own:
+                self._look(True)
+                self._made(self._call_of(path), output)
+
+        return hook
 
     # --- replay -------------------------------------------------------------------------------
 
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
-        self._counts, self._replaced, self._entered = {}, {}, set()
-        self._received = received if self.first else ()
-        args, targets = self.given(model_args)
-        beside = self.first in self._layout.used_beside
+        self._number = self._depth = 0
+        self._real = self._taken_in(received if self.first else ())
+        self._standing = {id(x): (x, number) for number, x in self._real.items()}
+        args, targets = self._given(model_args)
         try:
-            # Of two modes the one entered last is asked first: placeholders go before products.
-            with (
-                self.split.watching() if self.split else nullcontext(),
-                Replaced(self._replaced) if beside else nullcontext(),
-            ):
+            # Of two modes the one entered last is asked first: the replay goes before products.
+            with self.split.watching() if self.split else nullcontext(), self._replaying():
                 output = self._built.call(self.model, *args)
                 loss = self._built.loss_fn(output, targets)
         except StopReplay as stop:
             return stop.tensors
         finally:
-            self._replaced, self._received = {}, ()
+            self._standing, self._real = {}, {}
         return loss.reshape(1)
 
-    def given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
+    def _given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
         """The model's inputs and the targets of a micro-batch (see model_arguments)."""
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
@@ -181,42 +219,144 @@ class StageModule(nn.Module):
         found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
         return args, tree_unflatten(found, spec)
 
-    def _at_entry(self, index: int, path: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            if path in self._entered:
-                return None
-            self._entered.add(path)
-            leaves, spec = tree_flatten((args, kwargs))
-            positions = self._layout.boundaries[index].positions
-            if index == self.first:
-                for position, tensor in zip(positions, self._received, strict=True):
-                    self._replaced[id(leaves[position])] = (leaves[position], tensor)
-            changed = [self._replaced.get(id(x), (x, x))[1] for x in leaves]
-            if index == self.last:
-                raise StopReplay(tuple(changed[p] for p in positions))
-            return tree_unflatten(changed, spec)
+    @contextmanager
+    def _replaying(self) -> Iterator[None]:
+        self._look(not self.is_whole)
+        try:
+            yield
+        finally:
+            self._look(False)
 
-        return hook
+    def _look(self, on: bool) -> None:
+        """Look at torch functions from here on, or no more."""
+        mode = self._mode
+        if on and mode is None:
+            self._mode = _Replay(self)
+            self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
+        # Only the last mode can be left; one of the model's own may stand above it.
+        elif not on and mode is not None and _get_current_function_mode() is mode:
+            self._mode = None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
+
+    def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
+        """What was received, by the numbers of the values; without gradient what has none."""
+        real = dict(zip(self._entering, received, strict=True))
+        has = [n for n in self._entering if self._flow.values[n].requires_grad]
+        quiet = [n for n in self._entering if n not in has]
+        if quiet:
+            real[has[0]] = _WithQuiet.apply(real[has[0]], *(real[n] for n in quiet))  # type: ignore[no-untyped-call] # torch's
+            real |= {n: real[n].detach() for n in quiet}
+        return real
+
+    def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A torch function of the code between units."""
+        if self._depth or self._number >= len(self._flow.calls) or takes_shape_only(func):
+            return func(*args, **kwargs)
+        call = self._flow.calls[self._number]
+        inputs = tree_leaves((args, kwargs))
+        known = [self._standing[id(x)][1] for x in inputs if id(x) in self._standing]
+        depends = self._depends(inputs)
+        if call.function != func or tuple(known) != call.takes or not depends:
+            # Data that depends on no weight, or a question about a shape.
+            out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+            if depends and any(isinstance(x, Tensor) for x in tree_leaves(out)):
+                raise _runs_differently(getattr(func, "__name__", func), call)
+            return out
+        if not self._own(call.block):
+            return self._stand_in(call, inputs)
+        for leaf in call.leaves:
+            if leaf.source >= 0:
+                self._may_be_written(inputs[leaf.source])
+        out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+        # What is written in place is the tensor that stood for the first input.
+        self._made(call, self._stands_for(inputs[0]) if call.writes else out)
+        return out
+
+    def same(self, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """From here on the tensors `after` stand for those before, one for one."""
+        for x, y in zip(before, after, strict=True):
+            if x is not y and id(x) in self._standing:
+                number = self._standing[id(x)][1]
+                self._standing[id(y)] = (y, number)
+                self._real[number] = y
+
+    def _may_be_written(self, x: Any) -> None:
+        """What was received is a leaf of autograd, which must not be written to: a copy may."""
+        found = self._standing.get(id(x))
+        real = None if found is None else self._real.get(found[1])
+        if found is not None and real is not None and real.is_leaf and real.requires_grad:
+            self._real[found[1]] = real.clone()
+
+    def _depends(self, inputs: list[Any]) -> bool:
+        return any(
+            isinstance(x, Tensor) and (x.requires_grad or id(x) in self._standing) for x in inputs
+        )
+
+    def _stands_for(self, x: Any) -> Any:
+        found = self._standing.get(id(x)) if isinstance(x, Tensor) else None
+        return x if found is None else self._real.get(found[1], x)
+
+    def _call_of(self, path: str) -> Call:
+        """The call that comes now, which must be of this unit."""
+        calls = self._flow.calls
+        call = calls[self._number] if self._number < len(calls) else None
+        if call is None or call.function != path:
+            raise _runs_differently(path, call)
+        return call
+
+    def _made(self, call: Call, out: Any) -> None:
+        """An own call has given `out` back."""
+        for leaf, x in zip(call.leaves, tree_flatten(out)[0], strict=True):
+            number = max(leaf.value, leaf.handed)
+            if number >= 0:
+                self._real[number] = x
+                self._standing[id(x)] = (x, number)
+        if self._number == self._final and self._leaving:
+            raise StopReplay(tuple(self._real[n] for n in self._leaving))
+        for number in call.takes:
+            if self._last_use[number] == self._number:
+                self._let_go(number)
+        self._number += 1
+
+    def _let_go(self, number: int) -> None:
+        """A value that this stage made and has used up; what autograd needs of it, that keeps."""
+        if not self._own(self._flow.values[number].block) or number in self._leaving:
+            return
+        x = self._real.pop(number, None)
+        # A tensor that was written to in place has another number by now.
+        if x is not None and self._standing.get(id(x), (x, -1))[1] == number:
+            del self._standing[id(x)]
 
     def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
-        """Outputs of a call outside the stage: no memory, right shapes."""
-        number = self._counts.get(path, 0)
-        self._counts[path] = number + 1
-        call = self._layout.calls[path][number]
-        inputs = tree_leaves((args, kwargs))
+        """Outputs of a unit's call that is another stage's: no memory, right shapes."""
+        return self._stand_in(self._call_of(path), tree_leaves((args, kwargs)))
+
+    def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
         made: list[Any] = []
+        given: dict[int, Any] = {}
         for leaf in call.leaves:
-            if leaf[0] == "input":
-                made.append(inputs[leaf[1]])
-            elif leaf[0] == "same":
-                made.append(made[leaf[1]])
-            elif leaf[0] == "new" and call.written:
-                made.append(torch.zeros(leaf[1], dtype=leaf[2], device=self.device))
-            elif leaf[0] == "new":
-                made.append(torch.zeros((), dtype=leaf[2], device=self.device).expand(leaf[1]))
+            if leaf.source >= 0:
+                x = inputs[leaf.source]
+            elif leaf.value in given:
+                x = given[leaf.value]
+            elif leaf.dtype is not None:
+                x = torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
             else:
-                made.append(leaf[1])
-        return tree_unflatten(made, call.spec)
+                x = leaf.plain
+            if leaf.value >= 0:
+                self._standing[id(x)] = (x, leaf.value)
+                given[leaf.value] = x
+            made.append(x)
+        self._number += 1
+        return None if call.writes else tree_unflatten(made, call.spec)
+
+
+def _runs_differently(what: object, call: Call | None) -> RunError:
+    before = "nothing more" if call is None else getattr(call.function, "__name__", call.function)
+    return RunError(
+        f"the model calls {what!r} where it called {before!r} when its blocks were looked at: it "
+        "runs differently from one call to the next; pin --pp 1"
+    )
 
 
 def model_arguments(args: Sequence[Tensor], targets: Any) -> dict[str, Tensor]:

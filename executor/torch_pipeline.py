@@ -11,15 +11,15 @@ setting weights' gradients aside, and a W is what that has to do later, handed t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from executor.data_flow import Shapes
 from executor.parallelize import keep_gradient_sums
-from executor.stage_layout import Boundary
 from executor.stages import StageModule, model_arguments
 from profiles.errors import RunError
 from simulator.schedules.schedule import Schedule
@@ -30,13 +30,13 @@ ActionTimer = Callable[[str], Any]
 class Pipeline:
     """One rank's stages under a schedule; `step` runs all micro-batches forward and backward.
 
-    Gradients end up as the mean over micro-batches.
+    crossing  per stage, of what it receives. Gradients end up as the mean over micro-batches.
     """
 
     def __init__(
         self,
         stages: dict[int, StageModule],
-        boundaries: dict[int, Boundary],
+        crossing: Sequence[Shapes],
         schedule: Schedule,
         *,
         device: torch.device,
@@ -46,7 +46,7 @@ class Pipeline:
         self._last = max(stages) == len(schedule.stage_to_rank) - 1
         self._micro_batches = schedule.num_microbatches
         self._stages = [
-            _pipeline_stage(stages[i], i, boundaries, schedule, device, group, timer)
+            _pipeline_stage(stages[i], i, crossing, schedule, device, group, timer)
             for i in sorted(stages)
         ]
         self._runtime = _runtime(self._stages, schedule, device)
@@ -232,7 +232,7 @@ class Messages:
 def _pipeline_stage(
     module: StageModule,
     index: int,
-    boundaries: dict[int, Boundary],
+    crossing: Sequence[Shapes],
     schedule: Schedule,
     device: torch.device,
     group: Any,
@@ -242,15 +242,15 @@ def _pipeline_stage(
 
     count = len(schedule.stage_to_rank)
 
-    def metas(boundary: Boundary) -> tuple[Tensor, ...]:
+    def metas(shapes: Shapes) -> tuple[Tensor, ...]:
         return tuple(
             torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
-            for shape, dtype in boundary.shapes
+            for shape, dtype in shapes
         )
 
-    inputs = metas(boundaries[index]) if index else _model_input(module)
+    inputs = metas(crossing[index]) if index else _model_input(module)
     outputs = (
-        metas(boundaries[index + 1])
+        metas(crossing[index + 1])
         if index + 1 < count
         else (torch.empty(1, device="meta", requires_grad=True),)
     )

@@ -31,11 +31,7 @@ from profiles.errors import MismatchError, RunError
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import cpu_model
-from profiles.hardware.probe.probe_reference import (
-    combined_references,
-    middle_references,
-    time_references,
-)
+from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.model.loaders import ModelSpec
 from simulator.values.measurement import (
     MEASUREMENT_SCHEMA,
@@ -95,7 +91,7 @@ def _run(options: argparse.Namespace) -> None:
         if dist.get_rank() == 0:
             print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
     recorder.steps = recorder.steps[WARM_UP_STEPS:]
-    during = _of_all_ranks(middle_references(readings[WARM_UP_STEPS:]))
+    during = _of_all_ranks(combined_references(readings[WARM_UP_STEPS:], median))
     after = references_of_all(device)
     measurement = _gather(plan, mesh, recorder, peak, check, device)
     if measurement is not None:

@@ -180,10 +180,6 @@ def decode(cls: Any, data: Any, *, where: str) -> Any:
     arguments = typing.get_args(cls)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(arguments, data, where)
-    if origin is typing.Literal:
-        if data not in arguments:
-            raise UnknownNameError("value", str(data), map(str, arguments), where=where)
-        return data
     if origin is tuple:
         return _decode_tuple(arguments, data, where)
     if origin is not None and issubclass(origin, Mapping):

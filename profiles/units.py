@@ -2,7 +2,7 @@
 
 Inside the code every number is in SI base units and its name says so. This module is the only
 place where human units appear in text. Decimal prefixes are powers of 1000 (GB, Gb), binary ones
-powers of 1024 (GiB); a lower-case `b` is a bit, an upper-case `B` a byte.
+powers of 1024 (GiB).
 """
 
 from __future__ import annotations
@@ -14,33 +14,31 @@ from profiles.errors import UnitError
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_PREFIX = {**_DECIMAL, **_BINARY}
-_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {
+    "bytes": {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()},
+    "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400},
+    "count": {**_DECIMAL, "B": 1e9},
+}
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d]*)\s*$")
 
 _EXAMPLE = {
     "bytes": "80GiB or 80GB",
-    "bytes_per_s": "400Gb/s or 50GB/s",
     "time": "30d, 4h or 12ms",
     "count": "1024, 4M or 2T",
-    "usd": "3M$ or 2500$",
-    "flop_per_s": "989TFLOP/s",
 }
 
 
 def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     """The SI value of `text` read as a quantity of `dimension`.
 
-    dimension: `bytes`, `bytes_per_s`, `time`, `count`, `usd` or `flop_per_s`. A bare number is
-    accepted for `count` only: everything else must say its unit.
+    dimension: `bytes`, `time` or `count`. A bare number is accepted for `count` only: everything
+    else must say its unit.
 
     Raises UnitError, naming `where`, for a missing, unknown or foreign unit and for values that
     are negative or not finite.
 
     >>> parse_quantity("80GiB", "bytes")
     85899345920.0
-    >>> parse_quantity("400Gb/s", "bytes_per_s")
-    50000000000.0
     >>> parse_quantity("2T", "count")
     2000000000000.0
     """
@@ -51,38 +49,17 @@ def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
             f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}"
         )
     number, unit = float(match.group(1)), match.group(2)
-    factor = _factor(unit, dimension)
+    factor = _UNITS[dimension].get(unit)
     if factor is None:
         what = f"has the unit {unit!r}" if unit else "has no unit"
         raise UnitError(
-            f"{place}{text!r} {what}, but a quantity of {dimension.replace('_', ' ')} is wanted; "
+            f"{place}{text!r} {what}, but a quantity of {dimension} is wanted; "
             f"write for example {_EXAMPLE[dimension]}"
         )
     value = number * factor
     if not math.isfinite(value) or value < 0:
         raise UnitError(f"{place}{text!r} must be finite and not negative")
     return value
-
-
-def _factor(unit: str, dimension: str) -> float | None:
-    if dimension == "time":
-        return _TIME.get(unit)
-    if dimension == "count":
-        return {**_DECIMAL, "B": 1e9}.get(unit)
-    if dimension == "usd":
-        return _DECIMAL.get(unit[:-1]) if unit.endswith("$") else None
-    if dimension == "flop_per_s":
-        return _DECIMAL.get(unit.removesuffix("FLOP/s")) if unit.endswith("FLOP/s") else None
-    if dimension == "bytes_per_s":
-        if not unit.endswith("/s"):
-            return None
-        unit = unit[:-2]
-    if unit.endswith("B"):
-        return _PREFIX.get(unit[:-1])
-    if unit.endswith("b") and dimension == "bytes_per_s":
-        prefix = _PREFIX.get(unit[:-1])
-        return None if prefix is None else prefix / 8.0
-    return None
 
 
 def format_bytes(memory_bytes: float) -> str:

@@ -1,20 +1,68 @@
 """The command line: its commands in the order of the help, and how it ends.
 
-Typer and rich only at import; everything else when a command runs.
+Typer and rich only at import; a command's file, shardwright/commands/NAME.py, when it is asked for.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
-from shardwright.flags import judging, machine, planning
+# What each command is for, in the order of the help.
+COMMANDS = {
+    "fit": "What a model is made of, and on which devices its training fits.",
+    "plan": (
+        "The best plan for a model on a cluster, with its bound and its runners-up. Or the plans "
+        "of many models, clusters and prices: a sweep, into the folder -o. Missing folders are "
+        "made."
+    ),
+    "predict": (
+        "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
+        "one prediction per row of a table of runs (--runs)."
+    ),
+    "profile": (
+        "Measure this machine; the result is what `--on local` names. Or calibrate the "
+        "predictions of described runs to a cluster by a handful of its own (--from)."
+    ),
+    "run": (
+        "Run a plan through torchrun on this machine and measure it; of a sharding file compare "
+        "values, gradients and collectives with what was planned."
+    ),
+    "shard": (
+        "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
+        "placements with a bound, beside Megatron's layout. `run` applies the file."
+    ),
+    "compare": "Predicted against measured, part by part; or the difference of two plans.",
+    "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
+    "catalog": "The devices that are known, with every number's source.",
+    "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",
+}
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands; one is imported when it is asked for, and none for the help of them all."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {n: typer.core.TyperCommand(n, help=said) for n, said in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        assert name is not None  # what is no command has ended in an error
+        module = importlib.import_module(f"shardwright.commands.{name}")
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, name))
+        return name, typer.main.get_command(alone), rest
+
 
 app = typer.Typer(
+    cls=_Commands,
     help="Plan, predict, run and verify distributed training.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,18 +88,6 @@ def _common(
     ] = False,
 ) -> None:
     """Plan, predict, run and verify distributed training."""
-
-
-app.command(epilog=planning.FIT_EXAMPLES)(planning.fit)
-app.command(epilog=planning.PLAN_EXAMPLES)(planning.plan)
-app.command(epilog=judging.PREDICT_EXAMPLES)(judging.predict)
-app.command(epilog=machine.PROFILE_EXAMPLES)(machine.profile)
-app.command(epilog=machine.RUN_EXAMPLES)(machine.run)
-app.command(epilog=planning.SHARD_EXAMPLES)(planning.shard)
-app.command(epilog=judging.COMPARE_EXAMPLES)(judging.compare)
-app.command(epilog=judging.VALIDATE_EXAMPLES)(judging.validate)
-app.command(epilog=machine.CATALOG_EXAMPLES)(machine.catalog)
-app.command(epilog=machine.DEMO_EXAMPLES)(machine.demo)
 
 
 def main() -> None:

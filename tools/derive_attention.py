@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from profiles.document import write_text
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.attention_surface import ATTENTION_SCHEMA, attention_path
 from profiles.hardware.kernels.attention_table import (
     AttentionShapes,
     AttentionTable,
@@ -33,6 +32,7 @@ from profiles.hardware.kernels.attention_table import (
     table_time_s,
 )
 from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import surface_path
 from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
 from tools.compass_search import compass_search
 from tools.derive_gemm import DATE, SYSTEMS
@@ -244,7 +244,7 @@ def derive(system: str, calls: tuple[Calls, ...]) -> None:
         f"# {METHOD}.",
         "# percent: 100 ln(measured / formula) at nodes of length, batch x heads, heads per",
         "# key-value head. Symbols: attention_table.py.",
-        f'schema = "{ATTENTION_SCHEMA}"',
+        'schema = "shardwright/attention-surface@1"',
         f'device = "{name}"',
         f'measured_on = "{name}"',
         f"sm_count = {sm_count}",
@@ -261,7 +261,7 @@ def derive(system: str, calls: tuple[Calls, ...]) -> None:
                 f"{name} {table.dtype} {table.head_dim} {e.split} {e.where}: "
                 f"{e.median:.1%} {e.p90:.1%} {e.bias:+.1%}"
             )
-    write_text(attention_path(name), "\n".join(lines))
+    write_text(surface_path(name, "attention"), "\n".join(lines))
 
 
 def main(folder: Path, chosen: tuple[str, ...]) -> None:

@@ -42,7 +42,6 @@ from simulator.training_run.fit.interval import (
     step_interval,
 )
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
-from simulator.training_run.framework.host_lead import HOST_LEAD_FILE, shipped_host_lead
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import (
@@ -66,7 +65,6 @@ def main() -> None:
     unseen = left_out_s(table, source_folds(table.published))
     step = step_bands(table, five, unseen)
     peaks = memory_table(published, measured)
-    write_text(HOST_LEAD_FILE, host_lead_file(peaks, today))
     memory_folds = plain_folds(peaks.published)
     left = left_out_bytes(peaks, memory_folds)
     memory = bands(ratios_by_regime(peaks, left))
@@ -127,9 +125,8 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     sources = sorted({source_of(run.id) for run in table.runs})
     file = CoefficientFile(
         source=f"step times of published runs: {', '.join(sources)}",
-        method="hierarchical least squares of log(predicted / measured), Cauchy's loss, each run "
-        "in the case (stalled or not) that it is nearer to; stall_any, _node, _tensor_node, _whole "
-        "and _alone by the likelihood of how often that happened (fit/fit.py)",
+        method="hierarchical least squares of log(predicted / measured), Cauchy's loss "
+        "(fit/fit.py)",
         date=today,
         runs=int((table.weights > 0).sum()),
         residual=round(fitted.residual, 4),
@@ -176,29 +173,6 @@ def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> st
             lines.append(
                 f'"{name}" = {{ low = {band.low:.4f}, high = {band.high:.4f}, rows = {band.rows} }}'
             )
-    return "\n".join(lines) + "\n"
-
-
-def host_lead_file(table: MemoryTable, today: str) -> str:
-    """The text of profiles/data/calibration/host_lead.toml."""
-    fitted = fit_memory(table)
-    launches = shipped_host_lead()
-    lines = [
-        "# Shares of runs whose host is ahead of its device, by regime, and by how many launches;",
-        "# what it means: simulator/training_run/framework/host_lead.py. Made by",
-        "# tools/derive_calibration.py, but for the launches.",
-        'schema = "shardwright/host-lead@1"',
-        'source = "847 peaks of the Ultra-Scale sweep (nanotron on H100)"',
-        'method = "nearer of two peaks by row, shrunk from wide to narrow regimes"',
-        f'date = "{today}"',
-        "# The launches were chosen among 450, 600, 800 and 1000 by hand: they are not refitted.",
-        f"launches = {launches.launches}",
-        f"two_stage_launches = {launches.two_stage_launches}",
-        f"pipeline_launches = {launches.pipeline_launches}",
-        "",
-        "[share]",
-    ]
-    lines += [f'"{name}" = {value:.3f}' for name, value in sorted(fitted.share.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from profiles.document import write_text
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.gemm_surface import GEMM_SCHEMA, gemm_path
 from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
 from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import surface_path
 from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
 from tools.compass_search import compass_search
 from tools.fit_log_grid import fit_log_grid
@@ -282,7 +282,7 @@ def derive(system: str, rows: Mapping[tuple[str, str], Rows]) -> None:
     lines = [
         f"# {METHOD}.",
         "# percent: 100 ln(measured / formula) at nodes of m, n, k. Symbols: gemm_table.py.",
-        f'schema = "{GEMM_SCHEMA}"',
+        'schema = "shardwright/gemm-surface@1"',
         f'device = "{name}"',
         f'measured_on = "{name}"',
         f"sm_count = {sm_count}",
@@ -309,7 +309,7 @@ def derive(system: str, rows: Mapping[tuple[str, str], Rows]) -> None:
             print(
                 f"{name} {dtype} {e.split} {e.where}: {e.median:.1%} {e.p90:.1%} {e.bias:+.1%}"
             )  # a script
-    write_text(gemm_path(name), "\n".join(lines))
+    write_text(surface_path(name, "gemm"), "\n".join(lines))
 
 
 def main(folder: Path, chosen: tuple[str, ...]) -> None:

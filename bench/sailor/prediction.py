@@ -104,12 +104,12 @@ def predict_run(
         for number in range(run.num_replicas)
     ]
     reduce_s = [_ring_s(run, stage, shape, measurements, nodes) for stage in range(len(run.layers))]
-    ends = {one: _ends(*one) for one in dict.fromkeys(replicas)}
+    last_s = max(max(_ends(*one)) for one in dict.fromkeys(replicas))
     step: MixedStep = mixed_step(
         [replica for replica, _ in replicas],
         reduce_s=reduce_s,
-        reduce_together=True,
-        backward_ends_s=[ends[one] for one in replicas],
+        # All ranks wait for each other before the first reduction.
+        backward_ends_s=[(last_s,) * len(run.layers)] * len(replicas),
     )
     last = max(layer for stage in run.layers for layer in stage)
     return RunPrediction(

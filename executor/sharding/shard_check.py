@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._pytree import tree_leaves
 
-from executor.check import TOLERANCE
+from executor.check import TOLERANCE, relative_error
 from executor.rank_errors import run_rank
 from executor.sharding.collective_count import CollectiveCount, Key
 from executor.sharding.op_replay import Replay
@@ -130,7 +130,11 @@ def run_sharded(
         loss=whole_loss,
         reference_loss=reference_loss,
         output_relative_error=max(
-            (_error(x, y) for x, y in zip(outputs, wanted_outputs, strict=True) if x is not None),
+            (
+                relative_error(x, y)
+                for x, y in zip(outputs, wanted_outputs, strict=True)
+                if x is not None
+            ),
             default=0.0,
         ),
         worst_relative_error=worst,
@@ -173,11 +177,6 @@ def _reference(built: BuiltModel) -> tuple[float, list[Tensor], dict[str, Tensor
     return float(loss.detach()), outputs, {n: p.grad for n, p in named if p.grad is not None}
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
-    size = float(wanted.double().norm())
-    return float((found.double() - wanted.double()).norm()) / max(size, 1e-30)
-
-
 def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[float, str]:
     """Largest error of a gradient by its own norm, or a millionth of the whole gradient's where
     it is zero but for rounding (as in executor/check.py)."""
@@ -185,8 +184,7 @@ def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[float, 
     worst, worst_name = 0.0, ""
     for name, right in wanted.items():
         mine = found.get(name, torch.zeros_like(right))
-        size = max(float(right.double().norm()), 1e-6 * whole, 1e-30)
-        error = float((mine.double() - right.double()).norm()) / size
+        error = relative_error(mine, right, least=1e-6 * whole)
         if error > worst or not worst_name or error != error:
             worst, worst_name = error, name
     return worst, worst_name

@@ -19,13 +19,12 @@ from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
 from planner.chain.block_lattice import BlockLattice, lattice_of
-from planner.chain.ideal_problem import IdealPartition
 from planner.chain.problem import Partition
 from planner.costs.costs import SimulatorCosts
 from simulator.values.plan import Plan, Stage
 
 MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
-MOST_ORDERS = 16  # that are tried where the traced one has no plan
+MOST_ORDERS = 16  # that are tried where the traced one has no plan: others may fit the memory
 _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
@@ -37,7 +36,7 @@ def cell_solver(
     chain = CellSolver(costs, solver=solver, seed=seed, workers=workers)
     if not isinstance(costs, SimulatorCosts):
         return chain
-    graph = costs.traced.at(costs.micro_batches[0], 1)
+    graph = costs.model.graph(costs.model.micro_batches[0], 1)
     if not graph.branches or len(graph.chain) < 2:
         return chain
     return BranchSolver(chain, costs, lattice_of(graph, MOST_IDEALS))
@@ -54,19 +53,11 @@ class BranchSolver:
         self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice | None
     ) -> None:
         self.chain, self.costs, self.lattice = chain, costs, lattice
-        self._entries = [ref.entry for ref in costs.traced.at(costs.micro_batches[0], 1).chain]
+        self._entries = [
+            ref.entry for ref in costs.model.graph(costs.model.micro_batches[0], 1).chain
+        ]
         self._ideals = IdealCosts(costs, lattice) if lattice is not None else None
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
-        self._found: tuple[Cell, float, IdealPartition | None] | None = None
-
-    def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
-        """As CellSolver's."""
-        if cell.pp == 1:
-            return self.chain.exact_bound(cell, below, lower)
-        if is_timed(cell) or self._ideals is None:
-            return lower
-        found = self._best(cell, below)
-        return found.step_time_s if found is not None else below
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
@@ -78,10 +69,11 @@ class BranchSolver:
         if self.lattice is not None and self.lattice.is_chain:
             return traced
         limit = min(below, traced.step_time_s)
+        problem = self._ideals.problem(cell)
         if is_timed(cell):
-            found, bound = partition_ideals(self._ideals.problem(cell)), lower
+            found, bound = partition_ideals(problem), lower
         else:
-            found = self._best(cell, limit)
+            found = partition_ideals(problem, below=limit)
             bound = found.step_time_s if found is not None else limit
         orders = []
         if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
@@ -103,13 +95,6 @@ class BranchSolver:
         """False: the integer programme knows one order only."""
         return cell.pp == 1 and self.chain.certified(cell, effort)
 
-    def _best(self, cell: Cell, below: float) -> IdealPartition | None:
-        if self._found is None or self._found[0] != cell or self._found[1] < below:
-            assert self._ideals is not None  # asked by the caller
-            found = partition_ideals(self._ideals.problem(cell), below=below)
-            self._found = (cell, below, found)
-        return self._found[2]
-
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
         if found.plan is None:
@@ -122,24 +107,14 @@ class BranchSolver:
             return None
         return replace(found, plan=plan, prediction=prediction)
 
-    def _costs(self, order: tuple[int, ...]) -> SimulatorCosts:
-        costs = self.costs
-        return SimulatorCosts(
-            Ordered(costs.traced, tuple(self._entries[k] for k in order)),
-            costs.cluster,
-            costs.workload,
-            stack=costs.stack,
-            strategies=costs.strategies,
-            micro_batches=costs.micro_batches,
-            price=costs.price,
-            seed=costs.seed,
-            workers=costs.workers,
-        )
-
     def _solver(self, order: tuple[int, ...]) -> CellSolver:
         if order not in self._solvers:
+            costs = self.costs
+            traced = Ordered(costs.model.traced, tuple(self._entries[k] for k in order))
             self._solvers[order] = CellSolver(
-                self._costs(order),
+                SimulatorCosts(
+                    replace(costs.model, traced=traced), price=costs.price, seed=costs.seed
+                ),
                 solver=self.chain.solver,
                 seed=self.chain.seed,
                 workers=self.chain.workers,

@@ -15,6 +15,7 @@ from planner.costs.cell_memory import CellMemory
 from planner.costs.cell_tails import CellTails
 from planner.costs.costs import SimulatorCosts
 from planner.costs.in_flight import in_flight
+from planner.costs.priced_model import PricedModel
 from profiles.model.graph import ModelGraph
 
 
@@ -87,20 +88,18 @@ class IdealCosts:
 
     def __init__(self, costs: SimulatorCosts, lattice: BlockLattice) -> None:
         self._costs, self._lattice = costs, lattice
-        self._memory = _IdealMemory(costs, lattice)
+        self._memory = _IdealMemory(costs.model, lattice)
         self._tails = CellTails(
-            costs.cluster,
-            costs.workload,
-            stack=costs.stack,
-            places=costs.places,
-            parameters=self._memory.parameters,  # type: ignore[arg-type] # asks for what it has
+            costs.model,
+            costs.places,
+            self._memory.parameters,  # type: ignore[arg-type] # asks for what it has
         )
         self._first = _first_blocks(lattice)
         self._crossing: dict[tuple[int, int], Array] = {}
 
     def problem(self, cell: Cell) -> IdealProblem:
         """The cell's problem, as SimulatorCosts.problem has it for a chain."""
-        costs, graph = self._costs, self._costs.traced.at(cell.micro_batch, cell.tp)
+        costs, graph = self._costs, self._costs.model.graph(cell.micro_batch, cell.tp)
         chain = costs.problem(cell)
         over = self._over(cell, graph)
         last = len(over) - 1
@@ -114,7 +113,7 @@ class IdealCosts:
                 cell, in_flight(cell), arriving[:, None], over[None, :], first_bytes
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in costs.places.distinct(cell))
-        apart = costs.stack.behaviour.receive_buffers_per_microbatch
+        apart = costs.model.stack.behaviour.receive_buffers_per_microbatch
         sizes, where = np.unique(over, return_inverse=True)
         sends = np.asarray(
             [
@@ -151,21 +150,14 @@ class IdealCosts:
 
 
 class _IdealMemory(CellMemory):
-    def __init__(self, costs: SimulatorCosts, lattice: BlockLattice) -> None:
-        super().__init__(
-            costs.traced,
-            costs.cluster,
-            costs.workload,
-            stack=costs.stack,
-            strategies=costs.strategies,
-            micro_batches=costs.micro_batches,
-        )
+    def __init__(self, model: PricedModel, lattice: BlockLattice) -> None:
+        super().__init__(model)
         self._lattice = lattice
         self._in_ideals: dict[int, HeldInIdeals] = {}
 
     def parameters(self, tp: int) -> HeldInIdeals:  # type: ignore[override] # of other ranges
         if tp not in self._in_ideals:
-            graph = self._traced.at(self._sizes[0], tp)
+            graph = self.model.graph(self.model.micro_batches[0], tp)
             self._in_ideals[tp] = held_in_ideals(graph, self._lattice)
         return self._in_ideals[tp]
 

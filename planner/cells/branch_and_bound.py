@@ -24,8 +24,6 @@ from planner.chain.problem import Array
 from simulator.values.plan import Plan
 from simulator.values.prediction import Prediction
 
-_REACHED = 1.02  # predictions over estimates at most; only decides which runners-up are looked for
-
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first plan), gap and seconds so far."""
 
@@ -58,9 +56,6 @@ class Refinement:
 Family = tuple[int, int, int, str]
 Refine = Callable[[Cell, float], Refinement]
 """Refines a cell; plans that cannot be under the given step time need not be looked for."""
-Estimate = Callable[[Cell, float], float]
-"""The least step time of a cell as far as it is known without a prediction; at least the given one
-where that cannot be beaten. `refine` with no higher time may be asked for the same cell next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +79,6 @@ def branch_and_bound(
     bounds: Array,
     refine: Refine,
     *,
-    estimate: Estimate | None = None,
     runners_up: int = 3,
     extra_refinements: int = 12,
     first_only: bool = False,
@@ -95,9 +89,8 @@ def branch_and_bound(
     """The best plan over all cells, with a proof of how good it is, and runners-up.
 
     bounds   [cells] lower bounds on the step time; infinite prunes a cell at once
-    estimate for runners-up: a bound that is nearly reached, cheaper than refining
-    runners_up, extra_refinements   after the proof, so many more cells at most are estimated and
-             refined until there are so many plans of other meshes or schedules than the best
+    runners_up, extra_refinements   after the proof, so many more cells at most are refined until
+             there are so many plans of other meshes or schedules than the best
     first_only   stop at the first plan: enough to know that there is one
     clock    seconds; read between refinements only
     """
@@ -125,7 +118,7 @@ def branch_and_bound(
     refined, pruned = len(done), len(cells) - len(done)
     if complete and np.isfinite(best):
         with suppress(KeyboardInterrupt):
-            _look_further(cells, left, refine, estimate, done, runners_up, extra_refinements)
+            _look_further(cells, left, refine, done, runners_up, extra_refinements)
     plans = sorted((r for r in done.values() if r.plan is not None), key=lambda r: r.rank_key)
     return Outcome(
         plans=tuple(plans), bound_s=bound, refined=refined, pruned=pruned, complete=complete
@@ -165,10 +158,6 @@ class _Left:
         """The cell with the least bound, or None where none is left."""
         return self._heap[0][2] if self._heap else None
 
-    def drop(self) -> None:
-        """Leaves out the cell with the least bound."""
-        heapq.heappop(self._heap)
-
     def put_back(self, index: int, bound: float) -> None:
         """Leaves a cell once more, with what is known of it now."""
         self.bounds[index] = max(self.bounds[index], bound)
@@ -191,7 +180,6 @@ def _look_further(
     cells: Sequence[Cell],
     left: _Left,
     refine: Refine,
-    estimate: Estimate | None,
     done: dict[int, Refinement],
     runners_up: int,
     extra: int,
@@ -206,8 +194,6 @@ def _look_further(
             left.put_back(known, refinement.bound_s)
     settled = {kind for kind, step_s in best.items() if np.isfinite(step_s)}
     tried: Counter[Family] = Counter()
-    estimated: set[int] = set()
-    hopes = dict(best)
     while True:
         times = sorted(best.values())
         shown = times[runners_up] if len(times) > runners_up else np.inf
@@ -215,27 +201,12 @@ def _look_further(
         if index is None or bound >= shown:
             return
         kind = family(cells[index])
-        begun = index in estimated
-        spent = tried.total() >= extra or tried[kind] * 3 >= extra
-        if kind in settled or bound >= best.get(kind, np.inf) or (spent and not begun):
-            left.drop()
-            continue
         left.pop()
-        below = min(shown, best.get(kind, np.inf))
-        tried[kind] += not begun
-        if estimate is not None and not begun:
-            estimated.add(index)
-            found = estimate(cells[index], min(below, _likely(hopes, runners_up)))
-            hopes[kind] = min(hopes.get(kind, np.inf), found)
-            left.put_back(index, found)
+        spent = tried.total() >= extra or tried[kind] * 3 >= extra
+        if kind in settled or bound >= best.get(kind, np.inf) or spent:
             continue
-        refinement = refine(cells[index], below)
+        tried[kind] += 1
+        refinement = refine(cells[index], min(shown, best.get(kind, np.inf)))
         if refinement.plan is not None:
             done[index] = refinement
             best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
-
-
-def _likely(hopes: dict[Family, float], runners_up: int) -> float:
-    """No family slower than this will be shown, as far as the estimates are reached."""
-    times = sorted(hopes.values())
-    return times[runners_up] * _REACHED if len(times) > runners_up else np.inf

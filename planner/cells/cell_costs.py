@@ -63,23 +63,6 @@ class CellSolver:
         self.solver = solver
         self.seed = seed
         self.workers = workers
-        self._last: tuple[Cell, PartitionProblem] | None = None
-        self._solved: dict[Cell, tuple[float, Partition | None, float]] = {}
-
-    def exact_bound(self, cell: Cell, below: float, lower: float) -> float:
-        """Seconds that no plan of the cell beats, short of a prediction: of schedules with a closed
-        form what the partition that is best on its own takes, or `below` where none is under that
-        (`refine` then starts from it); of others `lower`."""
-        if is_timed(cell):
-            return lower
-        problem = self._problem(cell)
-        self._solved[cell] = (below, *self._solve(problem, below, lower))
-        return self._solved[cell][2]
-
-    def _problem(self, cell: Cell) -> PartitionProblem:
-        if self._last is None or self._last[0] != cell:
-            self._last = (cell, self.costs.problem(cell))
-        return self._last[1]
 
     def by_timeline(self, cell: Cell) -> SplitProblem:
         """The problem of a cell for the search by timelines, whatever its schedule."""
@@ -92,7 +75,7 @@ class CellSolver:
         chain = replace(problem.chain, costs=halved)
         return replace(
             problem,
-            held=replace(problem.held, chain=chain),
+            chain=chain,
             weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
         )
 
@@ -110,12 +93,10 @@ class CellSolver:
         return other if other.step_time_s < solved.step_time_s else solved
 
     def _refine_exactly(self, cell: Cell, below: float, lower: float) -> Refinement:
-        problem = self._problem(cell)
+        problem = self.costs.problem(cell)
         bound: float | None = None
-        for attempt in range(_ATTEMPTS):
-            known, found, proved = self._solved.get(cell, (-np.inf, None, 0.0))
-            if attempt or known < below:
-                found, proved = self._solve(problem, below, lower)
+        for _ in range(_ATTEMPTS):
+            found, proved = self._solve(problem, below, lower)
             # Only the first problem has all the memory: what is proved of the others is not of it.
             bound = proved if bound is None else bound
             if found is None:

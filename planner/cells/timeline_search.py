@@ -20,14 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.chain.problem import Array, Partition
-from planner.costs.interleaved_problem import Ranges, most_per_stage, ranges_of, starts_of
 from planner.costs.split_moments import split_moments
 from planner.costs.split_problem import (
+    Ranges,
     SplitProblem,
+    most_per_stage,
+    ranges_of,
     rank_peaks,
     split_durations,
     split_tails,
     stage_figures,
+    starts_of,
 )
 from simulator.schedules.timeline import simulate
 

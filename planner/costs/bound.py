@@ -13,10 +13,9 @@ of p ranks can have when whole blocks are dealt out (`least_busiest_s`).
               c = (M-1) / p), so that every stage's time has the same factor: no split, however
               uneven, does better than the even one.
 interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
-              step >= M W / p + fill + any_tail (`interleaved_fill_s`)
               step >= W + (p v - 1) send + (M - 1) b_last + any_tail: one micro-batch through all
               p v stages, and all of them through the last
-split backward   as interleaved, without fill
+split backward   the first of these
 
 tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
 what any stage needs.
@@ -43,7 +42,6 @@ class ChainTotals:
 
     total_s, busiest_s, last_s   W, R, b_last
     send_s    least time of one crossing between stages, there and back
-    fill_s    of an interleaved schedule, beyond M W / p; 0 for others
     tail_s, any_tail_s   least time of the first, of any stage after its last backward
     """
 
@@ -51,7 +49,6 @@ class ChainTotals:
     busiest_s: float
     last_s: float
     send_s: float
-    fill_s: float
     tail_s: float
     any_tail_s: float
 
@@ -67,52 +64,17 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     cuts = np.asarray([cell.num_stages - 1 for cell in cells], dtype=float)
     whole = np.asarray([cell.schedule == "interleaved" for cell in cells])
     rows = np.asarray(
-        [
-            (t.total_s, t.busiest_s, t.last_s, t.send_s, t.fill_s, t.tail_s, t.any_tail_s)
-            for t in totals
-        ],
+        [(t.total_s, t.busiest_s, t.last_s, t.send_s, t.tail_s, t.any_tail_s) for t in totals],
         dtype=float,
     )
-    # Cells that cannot hold their blocks come with an infinite total; the rest stays computable.
-    impossible = ~np.isfinite(rows).all(axis=1)
-    total, busiest, last, send, fill, tail, any_tail = np.where(impossible[:, None], 0.0, rows).T
+    total, busiest, last, send, tail, any_tail = rows.T
     window = np.where(gpipe, 1.0, p)
     steady = np.maximum((m - 1) * last, (m - window) * busiest)
     steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
     plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
     through = np.where(whole, total + cuts * send + (m - 1) * last, 0.0)
-    own = np.maximum(np.maximum(m * total / p + fill, m * busiest), through) + any_tail
-    return np.asarray(np.where(impossible, np.inf, np.where(apart, own, plain)))
-
-
-def interleaved_fill_s(times: Array, cell: Cell, *, any_order: bool = False) -> float:
-    """Seconds beyond M W / p that an interleaved step takes at least.
-
-    times  [n] of the blocks at their fastest; every stage holds n // stages of them or one more
-    any_order  the blocks before the last may stand in any order: stages hold the fastest of them
-
-    Two kinds of paths run through any interleaved timeline (T_s of virtual stage s, R_r of rank r):
-        rank r < p - 1    T_0 + ... + T_{r-1} + M R_r: down to the rank, all its work, and up
-        the last rank     W + (M - p) R_{p-1} + (p - 1) T_last: down and up with micro-batch 0, the
-                          rank's steady work, down and up with the last micro-batch
-    Weighted with M / ((p-1) (M-p) + M) for the last rank and (M - p) / M of that for the others,
-    every stage has the factor M / p, and the rest is the fill.
-    """
-    p, m, stages = cell.pp, cell.num_microbatches, cell.num_stages
-    least = len(times) // stages
-    last_rank = m / ((p - 1) * (m - p) + m)
-    other_rank = last_rank * (m - p) / m
-    if any_order:
-        fastest = np.concatenate([[0.0], np.cumsum(np.sort(times[:-1]))])
-        before = sum(float(fastest[rank * least]) for rank in range(1, p - 1))
-        last_s = float(times[-1] + fastest[least - 1])
-        return last_rank * (p - 1) * last_s + other_rank * before
-    total = np.concatenate([[0.0], np.cumsum(times)])
-    windows = total[least:] - total[:-least]
-    # Stage s begins somewhere between s x least and s x (least + 1) blocks.
-    stage_s = [float(windows[s * least : s * (least + 1) + 1].min()) for s in range(p)]
-    before = sum(sum(stage_s[:rank]) for rank in range(1, p - 1))
-    return float(last_rank * (p - 1) * windows[-1] + other_rank * before)
+    own = np.maximum(np.maximum(m * total / p, m * busiest), through) + any_tail
+    return np.asarray(np.where(apart, own, plain))
 
 
 def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:

@@ -3,51 +3,30 @@ any plan must at least."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
-from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges, price_chain
+from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges
 from planner.costs.placement import sides
-from planner.traced import Traced
-from profiles.hardware.catalogue.cluster import Cluster
+from planner.costs.priced_model import PricedModel
 from simulator.traced.memory import message_counts, static_bytes
-from simulator.traced.stack import Stack
-from simulator.values.plan import Recompute
-from simulator.values.workload import Workload
 
 
 class CellMemory:
-    """Bytes that cells need; what they share is priced once.
+    """Bytes that cells need; what they share is priced once. They grow with the micro-batch, so
+    that larger ones are not priced once a smaller one holds no block."""
 
-    micro_batches those that the search will ask for: memory grows with them, so that larger ones
-                  are not priced once a smaller one holds no block
-    """
-
-    def __init__(
-        self,
-        traced: Traced,
-        cluster: Cluster,
-        workload: Workload,
-        *,
-        stack: Stack,
-        strategies: tuple[Recompute, ...],
-        micro_batches: Sequence[int],
-    ) -> None:
-        self._traced, self._cluster, self._workload = traced, cluster, workload
-        self._stack, self._strategies = stack, strategies
-        self._sizes = sorted(set(micro_batches))
+    def __init__(self, model: PricedModel) -> None:
+        self.model = model
         self._held: dict[int, HeldParameters] = {}
-        self._repeats: dict[tuple[object, ...], Array] = {}
         self._cuts: dict[tuple[int, int], float] = {}
         self._singles: dict[tuple[object, ...], Array] = {}
         self._ranges: dict[tuple[object, ...], tuple[Array, Array]] = {}
         self._missing: dict[tuple[int, ...], tuple[tuple[float, float], ...]] = {}
         self._needs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._activations: dict[tuple[int, int], Array] = {}
-        self.capacity_bytes = max(group.device.usable_bytes for group in cluster.groups)
+        self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
         """Bytes that some device lacks in every plan of the cell; 0 or less where none must.
@@ -68,7 +47,7 @@ class CellMemory:
         mean = sum(self.states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
         if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
-            smallest = self._sizes[0]
+            smallest = self.model.micro_batches[0]
             working = float(self._least_activations(cell.tp, smallest).max())
             buffers = self.crossing_bytes(cell, smallest, cell.num_microbatches)
             return ((mean + working - room, buffers * cell.micro_batch / smallest),)
@@ -93,7 +72,7 @@ class CellMemory:
     def parameters(self, tp: int) -> HeldParameters:
         """What every range of blocks holds at a tp degree."""
         if tp not in self._held:
-            self._held[tp] = held_in_ranges(self._traced.at(self._sizes[0], tp))
+            self._held[tp] = held_in_ranges(self.model.graph(self.model.micro_batches[0], tp))
         return self._held[tp]
 
     def moments(
@@ -132,10 +111,10 @@ class CellMemory:
         behind them (a row), and what their first block needs."""
         micro = cell.num_microbatches
         crossing = arriving + leaving
-        habits, piped = self._stack.behaviour, cell.pp > 1
+        habits, piped = self.model.stack.behaviour, cell.pp > 1
         fixed, gradients = self._state_ranges(cell)
         if piped:
-            incoming, outgoing = message_counts(self._stack, micro)
+            incoming, outgoing = message_counts(self.model.stack, micro)
             fixed = fixed + incoming * arriving + outgoing * leaving
         own = 0.0 if habits.receive_buffers_per_microbatch else arriving
         sent = crossing * (piped and habits.sent_tensors_held_until_end)
@@ -171,18 +150,6 @@ class CellMemory:
         every = tuple(loads(k) for k in kept)
         return tuple(statics), every
 
-    def static_of_repeats(self, cell: Cell, kind: int, number: int, most_kept: int) -> Array:
-        """[number] static bytes of 1, 2, ... blocks of a kind when most is in flight."""
-        steady = cell.num_microbatches > most_kept
-        several = cell.num_microbatches > 1 or cell.pp > 1
-        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, kind, steady)
-        if key not in self._repeats:
-            block = self._traced.at(cell.micro_batch, cell.tp).kinds[kind]
-            size = float(sum(p.spec.num_elements for p in block.parameters if not p.tied_to))
-            states = [self.states(cell, count * size, size) for count in range(1, number + 1)]
-            self._repeats[key] = np.asarray([f + (g if steady else 0.0) for f, g in states])
-        return self._repeats[key]
-
     def crossing_bytes(self, cell: Cell, micro_batch: int, done: int) -> float:
         """Over one side of a stage at least: receive buffers, and what was sent for so many
         micro-batches that are done, in messages of micro-batches of that size."""
@@ -190,9 +157,9 @@ class CellMemory:
             return 0.0
         key = (cell.tp, micro_batch)
         if key not in self._cuts:
-            graph = self._traced.at(micro_batch, cell.tp)
+            graph = self.model.graph(micro_batch, cell.tp)
             self._cuts[key] = crossings_of(graph).least
-        habits = self._stack.behaviour
+        habits = self.model.stack.behaviour
         messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
         return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
 
@@ -201,9 +168,9 @@ class CellMemory:
         found = static_bytes(
             count,
             largest,
-            stack=self._stack,
-            precision=self._workload.precision,
-            optimizer=self._workload.optimizer,
+            stack=self.model.stack,
+            precision=self.model.workload.precision,
+            optimizer=self.model.workload.optimizer,
             zero_stage=cell.zero_stage,
             dp=cell.dp,
             pp=cell.pp,
@@ -238,15 +205,13 @@ class CellMemory:
         smaller micro-batch where that is too much already."""
         key = (tp, micro_batch)
         if key not in self._activations:
-            smaller = [size for size in self._sizes if size < micro_batch]
+            smaller = [size for size in self.model.micro_batches if size < micro_batch]
             if smaller:
                 least = self._least_activations(tp, smaller[-1])
                 if least.max() > self.capacity_bytes:
                     return least
-            graph = self._traced.at(micro_batch, tp)
-            chain = price_chain(graph, self._strategies, tuple(range(tp)), self._cluster)
-            kinds = [ref.kind for ref in graph.chain]
-            self._activations[key] = chain.first_bytes[kinds]
+            chain = self.model.chain(micro_batch, tuple(range(tp)))
+            self._activations[key] = chain.first_bytes[self.model.kinds(micro_batch, tp)]
         return self._activations[key]
 
 

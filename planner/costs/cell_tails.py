@@ -9,12 +9,10 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array
 from planner.costs.chain_costs import HeldParameters
-from planner.costs.interleaved_problem import Ranges
 from planner.costs.placement import Places, dp_group, first_device
-from profiles.hardware.catalogue.cluster import Cluster
-from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Tail, price_tail
-from simulator.values.workload import Workload
+from planner.costs.priced_model import PricedModel
+from planner.costs.split_problem import Ranges
+from simulator.traced.step_tail import Tail
 
 
 class CellTails:
@@ -24,16 +22,9 @@ class CellTails:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        workload: Workload,
-        *,
-        stack: Stack,
-        places: Places,
-        parameters: Callable[[int], HeldParameters],
+        self, model: PricedModel, places: Places, parameters: Callable[[int], HeldParameters]
     ) -> None:
-        self._cluster, self._workload, self._stack = cluster, workload, stack
-        self._places, self._parameters = places, parameters
+        self._model, self._places, self._parameters = model, places, parameters
         self._known: dict[tuple[object, ...], float] = {}
         self._ranges: dict[tuple[object, ...], Array] = {}
 
@@ -72,7 +63,7 @@ class CellTails:
         return seconds
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:
-        return self._cluster.device_at(first_device(cell, rank)).type == "cpu"
+        return self._model.cluster.device_at(first_device(cell, rank)).type == "cpu"
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of the optimizer on a CPU."""
@@ -81,14 +72,10 @@ class CellTails:
         )
 
     def _price(self, cell: Cell, rank: int, count: int) -> Tail:
-        return price_tail(
-            (count,),
-            group=dp_group(cell, rank),
+        return self._model.tail(
+            count,
+            dp_group(cell, rank),
             zero_stage=cell.zero_stage,
-            precision=self._workload.precision,
-            optimizer=self._workload.optimizer,
-            cluster=self._cluster,
-            stack=self._stack,
+            tp=cell.tp,
             pipelined=cell.pp > 1,
-            sharing=cell.tp,
         )

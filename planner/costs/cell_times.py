@@ -6,35 +6,21 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.chain_costs import ChainCosts, price_chain
+from planner.costs.chain_costs import ChainCosts
 from planner.costs.placement import Places, dp_group, first_device, tp_group
-from planner.traced import Traced
-from profiles.hardware.catalogue.cluster import Cluster
+from planner.costs.priced_model import PricedModel
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import gather_seconds
-from simulator.values.plan import Recompute
-from simulator.values.workload import Workload
 
 
 class CellTimes:
     """Prices of blocks and messages; what cells share is priced once.
 
-    K kinds of block, S `strategies` (recompute kinds that a block may use).
+    K kinds of block, S strategies.
     """
 
-    def __init__(
-        self,
-        traced: Traced,
-        cluster: Cluster,
-        workload: Workload,
-        *,
-        stack: Stack,
-        strategies: tuple[Recompute, ...],
-        places: Places,
-    ) -> None:
-        self._traced, self._cluster, self._workload = traced, cluster, workload
-        self._stack, self._strategies, self._places = stack, strategies, places
+    def __init__(self, model: PricedModel, places: Places) -> None:
+        self._model, self._places = model, places
         self._chains: dict[tuple[object, ...], ChainCosts] = {}
         self._gathered: dict[tuple[object, ...], Array] = {}
         self._sends: dict[tuple[object, ...], float] = {}
@@ -43,9 +29,7 @@ class CellTimes:
         """What the kinds of block cost on a rank's devices."""
         key = (cell.micro_batch, cell.tp, self._places.of(cell, rank)[:2])
         if key not in self._chains:
-            graph = self._traced.at(cell.micro_batch, cell.tp)
-            group = tp_group(cell, rank)
-            self._chains[key] = price_chain(graph, self._strategies, group, self._cluster)
+            self._chains[key] = self._model.chain(cell.micro_batch, tp_group(cell, rank))
         return self._chains[key]
 
     def gathers(self, cell: Cell, rank: int) -> Array:
@@ -63,9 +47,9 @@ class CellTimes:
                             cost,
                             zero_stage=cell.zero_stage,
                             group=group,
-                            precision=self._workload.precision,
-                            cluster=self._cluster,
-                            stack=self._stack,
+                            precision=self._model.workload.precision,
+                            cluster=self._model.cluster,
+                            stack=self._model.stack,
                             pipelined=cell.pp > 1,
                             sharing=cell.tp,
                         )
@@ -114,6 +98,8 @@ class CellTimes:
         devices = (first_device(cell, source), first_device(cell, target))
         key = (cell.tp, cell.dp, source, target, size_bytes)
         if key not in self._sends:
-            cost = price_collective("send", size_bytes, devices, self._cluster, sharing=cell.tp)
+            cost = price_collective(
+                "send", size_bytes, devices, self._model.cluster, sharing=cell.tp
+            )
             self._sends[key] = cost.time_s
         return self._sends[key]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array
-from planner.costs.bound import ChainTotals, interleaved_fill_s, least_busiest_s
+from planner.costs.bound import ChainTotals, least_busiest_s
 from planner.costs.cell_memory import CellMemory
 from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
 from planner.costs.chain_costs import crossings_of
-from planner.costs.in_flight import in_flight
-from planner.costs.interleaved_problem import most_per_stage
-from planner.costs.memory_bound import least_longest_s
-from planner.costs.placement import Places, sides
-from planner.traced import Traced
-from simulator.traced.stack import Stack
+from planner.costs.placement import Places
+from planner.costs.priced_model import PricedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,39 +33,29 @@ class CellTotals:
 
     def __init__(
         self,
-        traced: Traced,
-        *,
-        stack: Stack,
+        model: PricedModel,
         places: Places,
         times: CellTimes,
         memory: CellMemory,
         tails: CellTails,
     ) -> None:
-        self._traced, self._stack, self._places = traced, stack, places
+        self._model, self._places = model, places
         self._times, self._memory, self._tails = times, memory, tails
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
 
     def of(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
-        graph = self._traced.at(cell.micro_batch, cell.tp)
+        graph = self._model.graph(cell.micro_batch, cell.tp)
         kinds = tuple(ref.kind for ref in graph.chain)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[list(kinds)]
-        busiest = max(
-            self._busiest_s(cell, times, kinds), self._memory_bound_s(cell, kinds, least.seconds)
-        )
         return ChainTotals(
-            total_s=float(times.sum()) if np.isfinite(busiest) else np.inf,
-            busiest_s=busiest,
+            total_s=float(times.sum()),
+            busiest_s=self._busiest_s(cell, times, kinds),
             last_s=float(times[-1]),
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
-            fill_s=(
-                interleaved_fill_s(times, cell, any_order=bool(graph.branches))
-                if cell.schedule == "interleaved"
-                else 0.0
-            ),
             tail_s=least.any_tail_s if graph.branches else least.tail_s,
             any_tail_s=least.any_tail_s,
         )
@@ -83,7 +68,7 @@ class CellTotals:
             single = np.diagonal(self._memory.parameters(cell.tp).count, offset=1)
             crossing = 0.0
             if cell.pp > 1:
-                size = crossings_of(self._traced.at(cell.micro_batch, cell.tp)).least
+                size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
                 crossing = 2 * min(self._times.send_s(cell, s, size) for s in range(1, cell.pp + 1))
             self._leasts[key] = _Least(
@@ -102,42 +87,3 @@ class CellTotals:
         if key not in self._busiest:
             self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
         return self._busiest[key]
-
-    def _memory_bound_s(self, cell: Cell, kinds: tuple[int, ...], seconds: Array) -> float:
-        """Seconds of the busiest rank in view of memory; `seconds` [K, S] of each kind."""
-        kind, number = Counter(kinds).most_common(1)[0]
-        chain = self._times.chain(cell, 0)
-        kept = in_flight(cell)
-        free = self._memory.capacity_bytes - float(chain.backward_transient_bytes.min())
-        crossing = [
-            self._memory.crossing_bytes(
-                cell,
-                cell.micro_batch,
-                # Of a split backward's moments is only known what is in flight, not what is done.
-                0 if cell.splits_backward else cell.num_microbatches - k,
-            )
-            for k in kept[: cell.pp]
-        ]
-        rooms = [free - bytes_ * sides(cell, rank) for rank, bytes_ in enumerate(crossing)]
-        # What a stage receives is among what it keeps, unless it lies in a buffer of its own.
-        apart = self._stack.behaviour.receive_buffers_per_microbatch
-        return least_longest_s(
-            seconds=seconds[kind],
-            saved_bytes=chain.kept_bytes[kind],
-            static_bytes=self._memory.static_of_repeats(
-                cell,
-                kind,
-                number,
-                cell.num_microbatches if cell.splits_backward else max(kept),
-            ),
-            room_bytes=rooms,
-            edge_bytes=float(chain.input_bytes.max()) if apart else 0.0,
-            in_flight=[
-                tuple(kept[stage] for stage in cell.stages_of(rank)) for rank in range(cell.pp)
-            ],
-            most_per_stage=(
-                most_per_stage(len(kinds), cell.num_stages)
-                if cell.schedule == "interleaved"
-                else number
-            ),
-        )

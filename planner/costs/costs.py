@@ -10,7 +10,7 @@ interleaved schedules they are an estimate, so that every plan is checked by its
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -21,73 +21,42 @@ from planner.costs.cell_memory import CellMemory, edges
 from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
 from planner.costs.cell_totals import CellTotals
-from planner.costs.chain_costs import crossings_of, kinds_to_tell
+from planner.costs.chain_costs import ChainCosts, crossings_of, kinds_to_tell
 from planner.costs.in_flight import in_flight
-from planner.costs.interleaved_problem import InterleavedProblem, Ranges
 from planner.costs.placement import Places, first_device, tp_group
-from planner.costs.split_problem import SplitProblem
-from planner.traced import Traced
+from planner.costs.priced_model import PricedModel
+from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
-from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.schedules.schedule import build_schedule
 from simulator.traced.memory import message_counts
 from simulator.traced.predict import predict
-from simulator.traced.stack import Stack
 from simulator.traced.weight_gradients import weight_gradient_s
-from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.plan import Plan, Stage
 from simulator.values.prediction import Prediction
-from simulator.values.workload import Workload
 
 
 class SimulatorCosts:
     """Prices of cells by the simulator; what cells share is priced once.
 
-    strategies    recompute kinds that a block may use
-    micro_batches those that the search will ask for
+    price  US dollars per device-hour;  seed, workers  of the solver, as the plan names them
     """
 
     def __init__(
         self,
-        traced: Traced,
-        cluster: Cluster,
-        workload: Workload,
+        model: PricedModel,
         *,
-        stack: Stack,
-        strategies: tuple[Recompute, ...],
-        micro_batches: Sequence[int],
         price: Sourced | None = None,
         seed: int = 0,
         workers: int = 1,
     ) -> None:
-        self.traced, self.cluster, self.workload = traced, cluster, workload
-        self.stack, self.strategies, self.price = stack, strategies, price
-        self.seed, self.workers = seed, workers
-        self.micro_batches = tuple(micro_batches)
-        self.cluster_hash = content_hash(cluster)
-        self.places = Places(cluster)
-        self.memory = CellMemory(
-            traced,
-            cluster,
-            workload,
-            stack=stack,
-            strategies=strategies,
-            micro_batches=micro_batches,
-        )
-        self._tails = CellTails(
-            cluster, workload, stack=stack, places=self.places, parameters=self.memory.parameters
-        )
-        self.times = CellTimes(
-            traced, cluster, workload, stack=stack, strategies=strategies, places=self.places
-        )
-        self._totals = CellTotals(
-            traced,
-            stack=stack,
-            places=self.places,
-            times=self.times,
-            memory=self.memory,
-            tails=self._tails,
-        )
+        self.model, self.price, self.seed, self.workers = model, price, seed, workers
+        self.cluster_hash = content_hash(model.cluster)
+        self.places = Places(model.cluster)
+        self.memory = CellMemory(model)
+        self._tails = CellTails(model, self.places, self.memory.parameters)
+        self.times = CellTimes(model, self.places)
+        self._totals = CellTotals(model, self.places, self.times, self.memory, self._tails)
         self.capacity_bytes = self.memory.capacity_bytes
 
     def missing_bytes(self, cell: Cell) -> float:
@@ -101,9 +70,9 @@ class SimulatorCosts:
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
-        graph = self.traced.at(cell.micro_batch, cell.tp)
+        graph = self.model.graph(cell.micro_batch, cell.tp)
         kinds = kinds_to_tell(graph)
-        at = np.asarray([ref.kind for ref in graph.chain])
+        at = np.asarray(self.model.kinds(cell.micro_batch, cell.tp))
         places = self.places.distinct(cell)
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         stages = cell.num_stages
@@ -123,7 +92,7 @@ class SimulatorCosts:
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
         if cell.vpp > 1 or cell.splits_backward:
-            # What ranks hold is asked for by InterleavedProblem, not by stage.
+            # What ranks hold is asked for by SplitProblem, not by stage.
             nothing = np.zeros((len(kinds), len(kinds) + 1))
             statics, tails = (nothing,), (nothing,) * len(places)
             loads = tuple((Load(in_flight=k),) for k in kept)
@@ -132,7 +101,7 @@ class SimulatorCosts:
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
             kinds=kinds,
-            strategies=tuple(str(strategy.value) for strategy in self.strategies),
+            strategies=tuple(str(strategy.value) for strategy in self.model.strategies),
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
             num_microbatches=cell.num_microbatches,
             costs=tuple(costs),
@@ -140,7 +109,7 @@ class SimulatorCosts:
                 StageSlot(
                     in_flight=kept[s],
                     loads=loads[s],
-                    capacity_bytes=self.cluster.device_at(
+                    capacity_bytes=self.model.cluster.device_at(
                         first_device(cell, cell.rank_of(s))
                     ).usable_bytes,
                     costs=2 * at_rank[s] + (s == stages - 1),
@@ -153,19 +122,18 @@ class SimulatorCosts:
             edge_bytes=edges(
                 arrives,
                 leaves,
-                buffers_apart=self.stack.behaviour.receive_buffers_per_microbatch,
+                buffers_apart=self.model.stack.behaviour.receive_buffers_per_microbatch,
                 branched=chain.branched,
             ),
             send_forward_s=sends,
             send_backward_s=sends,
         )
 
-    def interleaved(self, cell: Cell) -> InterleavedProblem:
-        """The problem of an interleaved cell."""
-        chain = self.problem(cell)
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        at = np.asarray([ref.kind for ref in graph.chain])
-        held, habits = self.memory.parameters(cell.tp), self.stack.behaviour
+    def split(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell whose step the timeline tells."""
+        graph, ranks = self.model.graph(cell.micro_batch, cell.tp), self.places.distinct(cell)
+        at = np.asarray(self.model.kinds(cell.micro_batch, cell.tp))
+        held, habits = self.memory.parameters(cell.tp), self.model.stack.behaviour
         over = crossings_of(graph)
 
         @functools.cache
@@ -177,70 +145,55 @@ class SimulatorCosts:
         def tail_s(rank: int, ranges: Ranges) -> float:
             return self._tails.of_rank(cell, rank, ranges)
 
-        return InterleavedProblem(
-            chain=chain,
-            num_ranks=cell.pp,
-            states=states,
-            tail_s=tail_s,
-            backward_transient_bytes=tuple(
-                self.times.chain(cell, rank).backward_transient_bytes[at]
-                for rank in self.places.distinct(cell)
-                for _ in (0, 1)
-            ),
-            received_bytes=over.arrives,
-            sent_bytes=over.leaves,
-            room_for_messages=message_counts(self.stack, cell.num_microbatches),
-            holds_sent=habits.sent_tensors_held_until_end,
-            outputs_counted=bool(graph.branches),
-        )
+        def of_costs(figure: Callable[[int], Array]) -> tuple[Array, ...]:
+            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
+            return tuple(found for rank in ranks for found in (figure(rank)[at],) * 2)
 
-    def split(self, cell: Cell) -> SplitProblem:
-        """The problem of a cell that splits the backward."""
-        held = self.interleaved(cell)
-        places = self.places.distinct(cell)
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        at = np.asarray([ref.kind for ref in graph.chain])
-        weight_s = [
-            np.asarray(
-                [
-                    weight_gradient_s(kind, devices=tp_group(cell, rank), cluster=self.cluster)
-                    for kind in graph.kinds
-                ]
-            )[at]
-            for rank in places
-        ]
+        def weight_s(rank: int) -> Array:
+            devices = tp_group(cell, rank)
+            seconds = (
+                weight_gradient_s(kind, devices=devices, cluster=self.model.cluster)
+                for kind in graph.kinds
+            )
+            return np.asarray(list(seconds))
+
+        def chain(rank: int) -> ChainCosts:
+            return self.times.chain(cell, rank)
+
         return SplitProblem(
-            held=held,
+            chain=self.problem(cell),
             schedule=build_schedule(
                 cell.schedule,
                 num_ranks=cell.pp,
                 num_microbatches=cell.num_microbatches,
                 stages_per_rank=cell.vpp,
             ),
-            weight_s=tuple(seconds for seconds in weight_s for _ in (0, 1)),
-            weight_bytes=tuple(
-                self.times.chain(cell, rank).weight_bytes[at] for rank in places for _ in (0, 1)
-            ),
-            forward_transient_bytes=tuple(
-                self.times.chain(cell, rank).forward_rise_bytes[at]
-                for rank in places
-                for _ in (0, 1)
-            ),
+            states=states,
+            tail_s=tail_s,
+            received_bytes=over.arrives,
+            sent_bytes=over.leaves,
+            room_for_messages=message_counts(self.model.stack, cell.num_microbatches),
+            holds_sent=habits.sent_tensors_held_until_end,
+            outputs_counted=bool(graph.branches),
+            weight_s=of_costs(weight_s),
+            weight_bytes=of_costs(lambda rank: chain(rank).weight_bytes),
+            forward_transient_bytes=of_costs(lambda rank: chain(rank).forward_rise_bytes),
+            backward_transient_bytes=of_costs(lambda rank: chain(rank).backward_transient_bytes),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
         """The complete plan of a partition."""
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        kinds = [self.strategies[index] for index in found.strategies]
+        graph = self.model.graph(cell.micro_batch, cell.tp)
+        kinds = [self.model.strategies[index] for index in found.strategies]
         return Plan(
-            model=self.traced.name,
-            model_hash=self.traced.content_hash,
+            model=self.model.traced.name,
+            model_hash=self.model.traced.content_hash,
             block_entries=tuple(ref.entry for ref in graph.chain),
-            tied_parameters=self.traced.tied_parameters,
-            tensor_parallel=self.traced.tensor_parallel if cell.tp > 1 else (),
-            cluster=self.cluster.name,
+            tied_parameters=self.model.traced.tied_parameters,
+            tensor_parallel=self.model.traced.tensor_parallel if cell.tp > 1 else (),
+            cluster=self.model.cluster.name,
             cluster_hash=self.cluster_hash,
-            workload=self.workload,
+            workload=self.model.workload,
             pp=cell.pp,
             dp=cell.dp,
             tp=cell.tp,
@@ -258,9 +211,10 @@ class SimulatorCosts:
 
     def first_bytes(self, cell: Cell) -> Array:
         """[n] bytes while the backward of a stage runs that begins with a block, at least."""
-        graph = self.traced.at(cell.micro_batch, cell.tp)
-        return self.times.chain(cell, 0).first_bytes[[ref.kind for ref in graph.chain]]
+        return self.times.chain(cell, 0).first_bytes[self.model.kinds(cell.micro_batch, cell.tp)]
 
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""
-        return predict(plan, self.traced, self.cluster, stack=self.stack, price=self.price)
+        return predict(
+            plan, self.model.traced, self.model.cluster, stack=self.model.stack, price=self.price
+        )

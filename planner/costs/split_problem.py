@@ -1,8 +1,10 @@
-"""The partition problem of a schedule that splits the backward, or lays its stages in a V.
+"""The partition problem of a cell whose step only the timeline tells: ranks that hold several
+stages in turn or in a V, or split the backward.
 
 A chain of blocks is cut into p x v contiguous stages, with one strategy per block; virtual stage s
-lies on the rank that the schedule names: s itself with one stage per rank, or there and back again
-with two (a V). The objective is the end of the event timeline with each rank's tail
+lies on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
+turn, or there and back again with two (a V). Interleaved stages hold n blocks or n + 1, n being the
+blocks per stage rounded down. The objective is the end of the event timeline with each rank's tail
 (schedules/timeline.py), under each rank's memory, action by action (traced/memory.py):
 
     F    what is kept + the stage's own micro-batch, with the rise of its forward
@@ -17,37 +19,56 @@ From its I to its W a micro-batch keeps what its weights' gradients need.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from planner.chain.problem import Array, PartitionProblem, stage_times
-from planner.costs.interleaved_problem import InterleavedProblem, ranges_of
+from planner.chain.problem import Array, PartitionProblem, stage_times, with_capacity
 from planner.costs.split_moments import split_moments
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import Placement, Schedule
+
+Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitProblem:
     """A chain for the ranks of a schedule; n blocks, S strategies.
 
-    held       the chain's blocks and what ranks hold, as for interleaved stages; each stage's slot
-               names the costs and the capacity of its rank. Loads are not read
-    schedule   the actions; loop with one stage per rank, or a V with two
-    weight_s   [n] for each of the chain's costs: seconds of W; B is I + W, and I is what the
-               strategy's backward takes beside W
-    weight_bytes   [n, S] for each of the costs: kept from I to W
-    forward_transient_bytes   [n, S] for each of the costs: highest bytes while a block runs
-               forward, beyond what is saved of its stage up to and including it
+    chain      the blocks, as for any schedule; its slots are the virtual stages, each with the
+               costs and the capacity of its rank. Its static_bytes, tails and loads are not read
+    schedule   the actions; stages in turn, or a V with two
+    states     (fixed, gradient) bytes of a rank that holds these ranges of blocks: what stays all
+               step long, and what comes in equal shares with each stage's first backward
+    tail_s     seconds of a rank with these ranges after its last backward
+    received_bytes, sent_bytes   [n] over the cut before and behind each block
+    room_for_messages   messages (of the received, of the sent size) that a stage has room for
+    holds_sent    messages of a micro-batch that is done stay to the end of the step
+    outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
+
+    of each of the chain's costs:
+    weight_s   [n] seconds of W; B is I + W, and I is what the strategy's backward takes beside W
+    weight_bytes   [n, S] kept from I to W
+    forward_transient_bytes, backward_transient_bytes   [n, S] highest bytes while a block runs,
+               beyond what is saved of its stage up to and including it
     """
 
-    held: InterleavedProblem
+    chain: PartitionProblem
     schedule: Schedule
+    states: Callable[[Ranges], tuple[float, float]]
+    tail_s: Callable[[int, Ranges], float]
+    received_bytes: Array
+    sent_bytes: Array
+    room_for_messages: tuple[int, int]
+    holds_sent: bool
+    outputs_counted: bool = False
     weight_s: tuple[Array, ...]
     weight_bytes: tuple[Array, ...]
     forward_transient_bytes: tuple[Array, ...]
+    backward_transient_bytes: tuple[Array, ...]
 
     def __post_init__(self) -> None:
         chain, schedule = self.chain, self.schedule
@@ -69,10 +90,6 @@ class SplitProblem:
                 raise InputError("weight_s must be between 0 and the backward seconds of a block")
 
     @property
-    def chain(self) -> PartitionProblem:
-        return self.held.chain
-
-    @property
     def num_ranks(self) -> int:
         return self.schedule.num_ranks
 
@@ -83,7 +100,32 @@ class SplitProblem:
 
     def with_capacity(self, more_bytes: float) -> SplitProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
-        return replace(self, held=self.held.with_capacity(more_bytes))
+        return replace(self, chain=with_capacity(self.chain, more_bytes))
+
+    def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
+        """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""
+        received = float(self.received_bytes[i]) if stage else 0.0
+        last = stage == self.chain.num_stages - 1
+        return received, 0.0 if last else float(self.sent_bytes[j - 1])
+
+    def handed_on_late(self, stage: int, i: int, j: int) -> float:
+        """Bytes of the edge of a stage of blocks [i, j) that are there only behind its blocks."""
+        return 0.0 if self.outputs_counted else self.crossing(stage, i, j)[1]
+
+
+def most_per_stage(num_blocks: int, num_stages: int) -> int:
+    """Blocks that an interleaved stage holds at most; the others hold one less."""
+    return -(-num_blocks // num_stages)
+
+
+def starts_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """First block of each stage."""
+    return tuple(accumulate((0, *sizes[:-1])))
+
+
+def ranges_of(starts: tuple[int, ...], num_blocks: int) -> Ranges:
+    """(first block, end) of each stage."""
+    return tuple(pairwise((*starts, num_blocks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +147,21 @@ class StageFigures:
 def rank_peaks(
     problem: SplitProblem,
     rank: int,
-    ranges: tuple[tuple[int, int], ...],
+    ranges: Ranges,
     stages: tuple[StageFigures, ...],
 ) -> Array:
     """[K] highest bytes of a rank with these ranges of blocks; each stage has K ways or one."""
-    held, schedule = problem.held, problem.schedule
+    schedule = problem.schedule
     micro = schedule.num_microbatches
     known = split_moments(schedule.name, problem.num_ranks, micro, problem.per_rank, rank)
-    fixed, gradients = held.states(ranges)
+    fixed, gradients = problem.states(ranges)
     share = gradients / len(ranges)
-    arriving, leaving = held.room_for_messages
+    arriving, leaving = problem.room_for_messages
     crossing = np.zeros(len(ranges))
     for turn, (stage, (i, j)) in enumerate(zip(schedule.stages_of(rank), ranges, strict=True)):
-        received, sent = held.crossing(stage, i, j)
+        received, sent = problem.crossing(stage, i, j)
         fixed += arriving * received + leaving * sent
-        crossing[turn] = (received + sent) * held.holds_sent
+        crossing[turn] = (received + sent) * problem.holds_sent
     count = max(way.kept_bytes.size for way in stages)
     need = np.zeros((count, len(known.turn))) + share * known.begun + known.done @ crossing
     other = np.zeros_like(need)
@@ -152,8 +194,8 @@ def stage_figures(
         np.concatenate([np.cumsum(figures[::-1])[::-1][1:], [0.0]]) for figures in (saved, weights)
     )
     edge = float(chain.edge_bytes[start, end])
-    sent = problem.held.handed_on_late(stage, start, end)
-    back = problem.held.backward_transient_bytes[index][at]
+    sent = problem.handed_on_late(stage, start, end)
+    back = problem.backward_transient_bytes[index][at]
     # The edge is what is handed on, less an input that lies in a buffer of its own.
     return StageFigures(
         kept_bytes=np.asarray([saved.sum() + edge]),
@@ -192,6 +234,6 @@ def split_tails(problem: SplitProblem, starts: tuple[int, ...]) -> list[float]:
     """Seconds of every rank after its last action."""
     ranges = ranges_of(starts, problem.chain.num_blocks)
     return [
-        problem.held.tail_s(rank, tuple(ranges[s] for s in problem.schedule.stages_of(rank)))
+        problem.tail_s(rank, tuple(ranges[s] for s in problem.schedule.stages_of(rank)))
         for rank in range(problem.num_ranks)
     ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.heterogeneous.mixed_answer import Compared, LeftOut, MixedPlanFile
 from planner.heterogeneous.mixed_prices import MixedPrices, check_rates
@@ -77,20 +78,31 @@ def plan_mixed(
     check_rates(cluster, workload.precision, workload.compute_dtype)
     prices = _prices(traced, cluster, workload, space=space, stack=stack)
     parts = parts_of(cluster, space, _slowest(prices))
-    found = [
-        _ordinary(
-            traced,
-            part,
-            workload,
-            stack=stack,
-            usd_per_hour=usd_per_hour,
-            solver=solver,
-            seed=seed,
-            limit_s=None if time_limit_s is None else _left(clock, end) / (len(parts) - i + 1),
-            clock=clock,
-        )
-        for i, part in enumerate(parts)
-    ]
+
+    def ordinary(part: Part, share: int) -> _Found:
+        """The answer on a part in an equal share of the time that is left."""
+        limit_s = None if time_limit_s is None else _left(clock, end) / share
+        if limit_s == 0.0:
+            return _Found(part=part, why_not="not searched: the time limit was reached")
+        one_type = len(set(part.devices)) == 1
+        try:
+            answer = search(
+                traced,
+                part.cluster,
+                workload,
+                space=part.space,
+                stack=stack,
+                solver=solver,
+                price=usd_per_hour.get(part.devices[0]) if one_type else None,
+                seed=seed,
+                time_limit_s=limit_s,
+                clock=clock,
+            )
+        except InputError as error:
+            return _Found(part=part, why_not=str(error))
+        return _Found(part=part, answer=answer)
+
+    found = [ordinary(part, len(parts) - i + 1) for i, part in enumerate(parts)]
     keys = mixed_keys(prices, space, in_time=lambda: clock() < end) if prices.stages else ()
     if not keys and not any(each.answer for each in found):
         raise InputError(
@@ -147,53 +159,20 @@ def _prices(
         if ("none" if count == 1 else "1f1b") in schedules and count <= len(graph.chain)
     )
     sizes = [size for size in divisors(workload.global_batch) if space.allows("micro_batch", size)]
-    return MixedPrices(
-        traced,
-        cluster,
-        workload,
+    model = PricedModel(
+        traced=traced,
+        cluster=cluster,
+        workload=workload,
         stack=stack,
         strategies=space.strategies,
-        micro_batches=sizes or [1],
-        stages=stages if space.allows("vpp", 1) and sizes else (),
+        micro_batches=tuple(sizes) or (1,),
     )
+    return MixedPrices(model, stages if space.allows("vpp", 1) and sizes else ())
 
 
 def _slowest(prices: MixedPrices) -> str:
     seconds = prices.fastest_s(1, 1)
     return max(zip(seconds, prices.types(1), strict=True), key=lambda p: p[0])[1].device.name
-
-
-def _ordinary(
-    traced: Traced,
-    part: Part,
-    workload: Workload,
-    *,
-    stack: Stack,
-    usd_per_hour: Mapping[str, Sourced],
-    solver: str,
-    seed: int,
-    limit_s: float | None,
-    clock: Callable[[], float],
-) -> _Found:
-    if limit_s == 0.0:
-        return _Found(part=part, why_not="not searched: the time limit was reached")
-    one_type = len(set(part.devices)) == 1
-    try:
-        answer = search(
-            traced,
-            part.cluster,
-            workload,
-            space=part.space,
-            stack=stack,
-            solver=solver,
-            price=usd_per_hour.get(part.devices[0]) if one_type else None,
-            seed=seed,
-            time_limit_s=limit_s,
-            clock=clock,
-        )
-    except InputError as error:
-        return _Found(part=part, why_not=str(error))
-    return _Found(part=part, answer=answer)
 
 
 def _reasons(found: list[_Found]) -> dict[str, str]:
@@ -323,8 +302,8 @@ def _with_ordinary(
     plan = ordinary.plan
     if not best.part.exact:
         # It was searched on a view of the cluster; it is for the cluster.
-        plan = replace(plan, cluster=prices.cluster.name, cluster_hash=prices.cluster_hash)
-        ordinary = replace(ordinary, plan=plan, machine=prices.cluster.machine)
+        plan = replace(plan, cluster=prices.model.cluster.name, cluster_hash=prices.cluster_hash)
+        ordinary = replace(ordinary, plan=plan, machine=prices.model.cluster.machine)
     return replace(
         answer,
         status=status_of(gap) if best.part.exact else "feasible",
@@ -354,9 +333,9 @@ def _left_out(
     }
     best_s = min(seconds)
     found = []
-    names = list(dict.fromkeys(group.device.name for group in prices.cluster.groups))
+    names = list(dict.fromkeys(group.device.name for group in prices.model.cluster.groups))
     for name in names:
-        groups = [group for group in prices.cluster.groups if group.device.name == name]
+        groups = [group for group in prices.model.cluster.groups if group.device.name == name]
         have = sum(group.count * group.devices_per_node for group in groups)
         left = have - used.get(name, 0)
         if not left:

@@ -10,7 +10,6 @@ messages and the exchange of gradients cross the widest level of the cluster or 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,18 +18,15 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.chain_costs import ChainCosts, crossings_of, price_chain
+from planner.costs.chain_costs import ChainCosts, crossings_of
+from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.mixed_stages import StageTables, ranged
-from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.stack import Stack
-from simulator.traced.step_tail import price_tail
 from simulator.values.plan import Recompute
-from simulator.values.workload import Workload
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
 
@@ -103,31 +99,13 @@ class MixedKey:
 class MixedPrices:
     """Prices of keys; what they share is priced once.
 
-    micro_batches  those that will be asked for;  most_stages  longest pipeline
+    stages  how many a pipeline may have
     """
 
-    def __init__(
-        self,
-        traced: Traced,
-        cluster: Cluster,
-        workload: Workload,
-        *,
-        stack: Stack,
-        strategies: tuple[Recompute, ...],
-        micro_batches: Sequence[int],
-        stages: tuple[int, ...],
-    ) -> None:
-        self.traced, self.cluster, self.workload = traced, cluster, workload
-        self.stack, self.strategies, self.stages = stack, strategies, stages
-        self.cluster_hash = content_hash(cluster)
-        self._memory = CellMemory(
-            traced,
-            cluster,
-            workload,
-            stack=stack,
-            strategies=strategies,
-            micro_batches=micro_batches,
-        )
+    def __init__(self, model: PricedModel, stages: tuple[int, ...]) -> None:
+        self.model, self.stages = model, stages
+        self.cluster_hash = content_hash(model.cluster)
+        self._memory = CellMemory(model)
         self._chains: dict[tuple[int, int, str], ChainCosts] = {}
         self._types: dict[int, tuple[DeviceType, ...]] = {}
         self._tails: dict[tuple[object, ...], Array] = {}
@@ -137,13 +115,13 @@ class MixedPrices:
     def types(self, tp: int) -> tuple[DeviceType, ...]:
         """`device_types` of the cluster."""
         if tp not in self._types:
-            self._types[tp] = device_types(self.cluster, tp)
+            self._types[tp] = device_types(self.model.cluster, tp)
         return self._types[tp]
 
     def fastest_s(self, tp: int, micro_batch: int) -> tuple[float, ...]:
         """Per type, seconds of the whole chain with whatever recompute kind takes least."""
         if (tp, micro_batch) not in self._fastest:
-            kinds = self._kinds(micro_batch, tp)
+            kinds = self.model.kinds(micro_batch, tp)
             chains = [self._chain(tp, micro_batch, kind) for kind in self.types(tp)]
             self._fastest[tp, micro_batch] = tuple(
                 float((chain.forward_s + chain.backward_s.min(axis=1))[kinds].sum())
@@ -164,7 +142,7 @@ class MixedPrices:
 
     def tables(self, key: MixedKey, reach: Reach) -> StageTables:
         """The times of every stage that fits; none of Reach.NONE is above a prediction's."""
-        graph = self.traced.at(key.micro_batch, key.tp)
+        graph = self.model.graph(key.micro_batch, key.tp)
         n = len(graph.chain)
         types = self.types(key.tp)
         depth = min(max(self.stages), n)
@@ -176,7 +154,7 @@ class MixedPrices:
             seconds=tuple(tuple(rows[at * depth : (at + 1) * depth]) for at in range(len(types))),
             tails_s=tuple(self._tail(key, at, reach) for at in range(len(types))),
             stages=tuple(count for count in self.stages if count <= n),
-            num_microbatches=self.workload.global_batch // key.micro_batch,
+            num_microbatches=self.model.workload.global_batch // key.micro_batch,
         )
 
     def recompute(
@@ -184,26 +162,22 @@ class MixedPrices:
     ) -> tuple[Recompute, ...]:
         """What the blocks [first, last) of a stage compute again in the fastest way that fits."""
         _, pattern = self._fitting(key, self.types(key.tp)[kind], from_end)
-        chosen = self._patterns(len(self.traced.at(key.micro_batch, key.tp).chain))
+        chosen = self._patterns(len(self.model.graph(key.micro_batch, key.tp).chain))
         return tuple(
-            self.strategies[index] for index in chosen[int(pattern[first, last])][first:last]
+            self.model.strategies[index] for index in chosen[int(pattern[first, last])][first:last]
         )
 
     # Times and memory.
 
-    def _kinds(self, micro_batch: int, tp: int) -> list[int]:
-        return [ref.kind for ref in self.traced.at(micro_batch, tp).chain]
-
     def _chain(self, tp: int, micro_batch: int, kind: DeviceType) -> ChainCosts:
         key = (tp, micro_batch, kind.device.name)
         if key not in self._chains:
-            graph = self.traced.at(micro_batch, tp)
-            self._chains[key] = price_chain(graph, self.strategies, kind.groups[0], self.cluster)
+            self._chains[key] = self.model.chain(micro_batch, kind.groups[0])
         return self._chains[key]
 
     def _patterns(self, blocks: int) -> tuple[tuple[int, ...], ...]:
         """Strategies of the chain's blocks: one for all, or two of them in quarters."""
-        count = len(self.strategies)
+        count = len(self.model.strategies)
         found = [(strategy,) * blocks for strategy in range(count)]
         for cheap, dear in itertools.combinations(range(count), 2):
             for quarters in _QUARTERS:
@@ -214,7 +188,7 @@ class MixedPrices:
 
     def _fitting(self, key: MixedKey, kind: DeviceType, from_end: int) -> tuple[Array, Array]:
         """[n, n+1] each: seconds of the fastest pattern that fits a stage, and which that is."""
-        in_flight = min(from_end, self.workload.global_batch // key.micro_batch)
+        in_flight = min(from_end, self.model.workload.global_batch // key.micro_batch)
         shared = key.replicas if key.zero_stage else 1
         name = (key.tp, key.micro_batch, key.zero_stage, shared, kind.device.name, in_flight)
         if name not in self._fits:
@@ -232,7 +206,7 @@ class MixedPrices:
         return self._fits[name]
 
     def _work(self, key: MixedKey, chain: ChainCosts, pattern: tuple[int, ...]) -> _Work:
-        kinds = self._kinds(key.micro_batch, key.tp)
+        kinds = self.model.kinds(key.micro_batch, key.tp)
         at = (kinds, list(pattern))
         saved = np.ceil(chain.kept_bytes[at])
         outputs = chain.output_bytes[kinds]
@@ -250,14 +224,14 @@ class MixedPrices:
         )
 
     def _moments(self, key: MixedKey, chain: ChainCosts, in_flight: int) -> _Moments:
-        kinds = self._kinds(key.micro_batch, key.tp)
-        over = crossings_of(self.traced.at(key.micro_batch, key.tp))
+        kinds = self.model.kinds(key.micro_batch, key.tp)
+        over = crossings_of(self.model.graph(key.micro_batch, key.tp))
         arrives, leaves = over.arrives, over.leaves
         cell = _cell(key, in_flight)
         statics, (loads,) = self._memory.moments(
             cell, (in_flight,), arrives, leaves, chain.first_bytes[kinds]
         )
-        habits = self.stack.behaviour
+        habits = self.model.stack.behaviour
         return _Moments(
             statics=statics,
             loads=loads,
@@ -274,13 +248,13 @@ class MixedPrices:
     def _crossing(self, key: MixedKey, reach: Reach) -> Array:
         """[n + 1] seconds of both messages over the cut before a block."""
         groups = [group[0] for kind in self.types(key.tp) for group in kind.groups]
-        kinds = self._kinds(key.micro_batch, key.tp)
+        kinds = self.model.kinds(key.micro_batch, key.tp)
         if reach is Reach.NONE or len(groups) < 2:
             return np.zeros(len(kinds) + 1)
         ends = (groups[0], groups[-1 if reach is Reach.FAR else 1])
-        sizes = crossings_of(self.traced.at(key.micro_batch, key.tp)).arrives
+        sizes = crossings_of(self.model.graph(key.micro_batch, key.tp)).arrives
         one_way = {
-            size: price_collective("send", size, ends, self.cluster, sharing=key.tp).time_s
+            size: price_collective("send", size, ends, self.model.cluster, sharing=key.tp).time_s
             for size in set(sizes[1:].tolist())
         }
         return np.asarray([0.0, *(2 * one_way[size] for size in sizes[1:].tolist()), 0.0])
@@ -302,22 +276,15 @@ class MixedPrices:
         """[n, n+1] seconds of a stage after its last backward."""
         name = (key.tp, key.zero_stage, key.replicas, kind, reach)
         if reach is Reach.NONE:
-            blocks = len(self._kinds(key.micro_batch, key.tp))
+            blocks = len(self.model.kinds(key.micro_batch, key.tp))
             return np.zeros((blocks, blocks + 1))
         if name not in self._tails:
             ends = self._exchanging(key, kind, reach)
             count = self._memory.parameters(key.tp).count
             sizes, where = np.unique(count, return_inverse=True)
             seconds = [
-                price_tail(
-                    (int(size),),
-                    group=ends,
-                    zero_stage=key.zero_stage,
-                    precision=self.workload.precision,
-                    optimizer=self.workload.optimizer,
-                    cluster=self.cluster,
-                    stack=self.stack,
-                    sharing=key.tp,
+                self.model.tail(
+                    int(size), ends, zero_stage=key.zero_stage, tp=key.tp, pipelined=True
                 ).total_s
                 for size in sizes.tolist()
             ]

@@ -74,7 +74,11 @@ def search_mixed(
             solved += 1
             for plan in _plans(prices, key, splits):
                 prediction = predict_mixed(
-                    plan, prices.traced, prices.cluster, stack=prices.stack, prices=usd_per_hour
+                    plan,
+                    prices.model.traced,
+                    prices.model.cluster,
+                    stack=prices.model.stack,
+                    prices=usd_per_hour,
                 )
                 if prediction.fits and prediction.step_time_s.value < best_s:
                     best, best_s = (plan, prediction), prediction.step_time_s.value
@@ -99,8 +103,8 @@ def mixed_keys(
     """Every key of the space: degrees of which some type has a whole group in a node; without the
     ZeRO stages that a higher one beats in both time and memory, as long as there is time to ask."""
     found = []
-    batch = prices.workload.global_batch
-    for tp in prices.traced.tp_degrees:
+    batch = prices.model.workload.global_batch
+    for tp in prices.model.traced.tp_degrees:
         if not space.allows("tp", tp):
             continue
         groups = sum(len(kind.groups) for kind in prices.types(tp))
@@ -135,7 +139,7 @@ def _coarse_s(prices: MixedPrices, key: MixedKey) -> float:
     types = prices.types(key.tp)
     chains = prices.fastest_s(key.tp, key.micro_batch)
     speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
-    return prices.workload.global_batch // key.micro_batch / speed
+    return prices.model.workload.global_batch // key.micro_batch / speed
 
 
 _Known = tuple[StageTables, dict[Counts, tuple[Split, ...]]]
@@ -204,7 +208,7 @@ def mixed_plan(
     """
     types = prices.types(key.tp)
     devices = _numbered(types, solution, by_stage=by_stage)
-    graph = prices.traced.at(key.micro_batch, key.tp)
+    graph = prices.model.graph(key.micro_batch, key.tp)
     pipelines = []
     for number, replica in enumerate(solution.replicas):
         split = replica.split
@@ -229,19 +233,19 @@ def mixed_plan(
         )
     used = {index for p in pipelines for s in p.stages for index in s.devices}
     return MixedPlan(
-        model=prices.traced.name,
-        model_hash=prices.traced.content_hash,
+        model=prices.model.traced.name,
+        model_hash=prices.model.traced.content_hash,
         block_entries=tuple(ref.entry for ref in graph.chain),
-        tied_parameters=prices.traced.tied_parameters,
-        tensor_parallel=prices.traced.tensor_parallel if key.tp > 1 else (),
-        cluster=prices.cluster.name,
+        tied_parameters=prices.model.traced.tied_parameters,
+        tensor_parallel=prices.model.traced.tensor_parallel if key.tp > 1 else (),
+        cluster=prices.model.cluster.name,
         cluster_hash=prices.cluster_hash,
-        workload=prices.workload,
+        workload=prices.model.workload,
         tp=key.tp,
         zero_stage=key.zero_stage,
         micro_batch=key.micro_batch,
         pipelines=tuple(pipelines),
-        unused=tuple(i for i in range(prices.cluster.num_devices) if i not in used),
+        unused=tuple(i for i in range(prices.model.cluster.num_devices) if i not in used),
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.chain.problem import Array
+from planner.front import front
 
 Index = npt.NDArray[np.intp]
 
@@ -119,7 +120,10 @@ def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
     for counts in sums:
         if sum(counts) not in tables.stages:
             continue
-        kept = undominated(list(_splits_of(tables, sums, counts, limits)))
+        kept = front(
+            _splits_of(tables, sums, counts, limits),
+            lambda split: (split.longest_s, split.sum_s, split.devices, split.first_blocks),
+        )
         if kept:
             found[counts] = tuple(kept)
     return found
@@ -152,15 +156,6 @@ def _put_in_front(times: Array, first_limits: Index, behind: Array, best: Array)
     for i, j in zip(*np.nonzero(np.isfinite(times)), strict=True):
         kept = slice(int(first_limits[i, j]), None)
         np.minimum(best[i, kept], times[i, j] + behind[j, kept], out=best[i, kept])
-
-
-def undominated(splits: list[Split]) -> list[Split]:
-    """The splits that no other beats or equals in both longest_s and sum_s, longest_s rising."""
-    kept: list[Split] = []
-    for split in sorted(splits, key=lambda s: (s.longest_s, s.sum_s, s.devices, s.first_blocks)):
-        if not kept or split.sum_s < kept[-1].sum_s:
-            kept.append(split)
-    return kept
 
 
 def _limits(tables: StageTables) -> Array:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.layout.layout_answer import LayoutInfeasibility, LayoutRelaxation, layout_title
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_relax import layout_candidates
 from planner.layout.layout_search import NearMiss
-from profiles.errors import InputError
+from planner.layout.layout_solver import LayoutSolver
 from profiles.hardware.catalogue.cluster import Cluster
-from simulator.training_run.step.coefficients import CoefficientFile
 
 _RELAXATIONS = 3
 
@@ -18,41 +17,22 @@ _RELAXATIONS = 3
 def infeasibility(
     question: LayoutQuestion,
     miss: NearMiss,
-    coefficients: CoefficientFile,
+    solver: LayoutSolver,
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
-    clock: Callable[[], float],
-    end_s: float,
 ) -> LayoutInfeasibility:
-    """The three cheapest changes that make it fit, each solved; `end_s` of the clock ends it."""
-    found: list[LayoutRelaxation] = []
-    kinds: set[str] = set()
+    """The three cheapest changes that make it fit, each solved as long as there is time."""
+    found: dict[str, LayoutRelaxation] = {}
     for candidate in layout_candidates(question, rebuild, device_names):
-        if len(found) == _RELAXATIONS or clock() >= end_s:
+        if len(found) == _RELAXATIONS or not solver.has_time:
             break
-        if candidate.kind in kinds:
-            continue
-        try:
-            outcome, _ = solve_layouts(
-                candidate.question,
-                coefficients,
-                [],
-                clock=clock,
-                runners_up=0,
-                time_limit_s=end_s - clock(),
-            )
-        except InputError:
-            continue
-        if outcome.layouts:
-            kinds.add(candidate.kind)
-            best = outcome.layouts[0]
-            found.append(
-                LayoutRelaxation(
-                    change=candidate.change,
-                    flag=candidate.flag,
-                    layout=layout_title(best.run),
-                    step_time_s=best.step_time_s,
-                )
+        best = solver.best(candidate.question) if candidate.kind not in found else None
+        if best is not None:
+            found[candidate.kind] = LayoutRelaxation(
+                change=candidate.change,
+                flag=candidate.flag,
+                layout=layout_title(best.run),
+                step_time_s=best.step_time_s,
             )
     fullest = miss.memory.fullest
     terms = {
@@ -68,6 +48,6 @@ def infeasibility(
         term=max(terms, key=lambda term: terms[term]),
         needed_bytes=miss.memory.needed_bytes,
         capacity_bytes=miss.capacity_bytes,
-        relaxations=tuple(found),
+        relaxations=tuple(found.values()),
         host=miss.host,
     )

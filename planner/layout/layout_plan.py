@@ -12,6 +12,7 @@ from planner.layout.layout_infeasible import infeasibility
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.layout_search import Progress
 from planner.layout.layout_sensitivity import sensitivities
+from planner.layout.layout_solver import LayoutSolver
 from planner.layout.nearby_batches import nearby_batches
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
@@ -65,6 +66,7 @@ def plan_layout(
             layout, first, question.cluster, price, known, calibration=question.calibration
         )
 
+    solver = LayoutSolver(coefficients=known, clock=clock, end_s=end)
     status = "infeasible" if gap is None else status_of(gap)
     answer = LayoutFile(
         status=status,
@@ -83,11 +85,9 @@ def plan_layout(
         alternatives=tuple(shown(other, chosen) for other in outcome.layouts[1:]),
         infeasibility=None
         if outcome.near_miss is None
-        else infeasibility(question, outcome.near_miss, known, rebuild, device_names, clock, end),
-        sensitivities=sensitivities(question, base, known, rebuild, clock, end)
-        if explain and chosen
-        else (),
-        nearby_batches=nearby_batches(question, chosen, known, clock, end) if chosen else (),
+        else infeasibility(question, outcome.near_miss, solver, rebuild, device_names),
+        sensitivities=sensitivities(question, base, solver, rebuild) if explain and chosen else (),
+        nearby_batches=nearby_batches(question, chosen, solver) if chosen else (),
         assumptions=(
             *(_devices(question, chosen) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "

@@ -43,6 +43,8 @@ from simulator.training_run.run.training_run import TrainingRun
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first), gap and seconds so far."""
 _OFTEN = 64
+# Layouts refined at most after the proof, for runners-up.
+_FURTHER = 100
 # Meshes are opened so many at a time, and twice as many the next time.
 _FIRST_WAVE = 256
 # Meshes that use this share of the devices are looked at before all others.
@@ -90,22 +92,20 @@ def search_layouts(
     *,
     limit: MemoryLimit,
     runners_up: int = 3,
-    extra_refinements: int = 100,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> LayoutOutcome:
     """The best layouts of a space within a limit of memory.
 
-    runners_up, extra_refinements   after the proof, so many layouts more at most are refined until
-                  so many of other families are known
+    runners_up    after the proof, others are refined until so many of other families are known
     clock         seconds; read between refinements and waves only
 
     Raises InputError where the space holds no legal layout.
     """
     return _Search(
         prices, space, ground, limit, clock=clock, time_limit_s=time_limit_s, progress=progress
-    ).outcome(runners_up, extra_refinements)
+    ).outcome(runners_up)
 
 
 class _Search:
@@ -136,7 +136,7 @@ class _Search:
         self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
         self.complete = True
 
-    def outcome(self, runners_up: int, extra: int) -> LayoutOutcome:
+    def outcome(self, runners_up: int) -> LayoutOutcome:
         try:
             for wave in self._waves():
                 self._open(wave)
@@ -145,7 +145,7 @@ class _Search:
         if self.complete and not (self.meshes and self.considered):
             raise InputError(why_none(self.space, self.ground))
         if self.complete and self.found:
-            self._look_further(runners_up, extra)
+            self._look_further(runners_up)
         ranked = sorted(self.found.values(), key=_rank)
         known = bool(ranked) or not self.complete
         return LayoutOutcome(
@@ -234,7 +234,7 @@ class _Search:
             _keep(self.found, layout)
             self.best_s = min(self.best_s, layout.step_time_s)
 
-    def _look_further(self, runners_up: int, most: int) -> None:
+    def _look_further(self, runners_up: int) -> None:
         """Refines the best of other families among the open meshes."""
         rest = heapq.merge(
             *(
@@ -244,7 +244,7 @@ class _Search:
         )
         for seen, (bound, number, index) in enumerate(rest):
             times = sorted(layout.step_time_s for layout in self.found.values())
-            if seen >= most or (len(times) > runners_up and times[runners_up] <= bound):
+            if seen >= _FURTHER or (len(times) > runners_up and times[runners_up] <= bound):
                 return
             left = self.open[number][0]
             if self.clock() > self.end:
@@ -263,7 +263,7 @@ class _Search:
 
     def _nearest(self) -> NearMiss | None:
         """Of the layouts with the lowest floors, the one that lacks least."""
-        misses = [(footprint(run, runs_program=False), run) for _, run in self.lightest]
+        misses = [(footprint(run), run) for _, run in self.lightest]
         allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
         if not allowed:
             return None

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 from planner.layout.layout_answer import Sensitivity, layout_title
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_relax import layout_candidates, with_offload
-from planner.layout.layout_space import LayoutSpace
-from profiles.errors import InputError
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_relax import with_offload
+from planner.layout.layout_solver import LayoutSolver
+from planner.search.other_clusters import larger_clusters
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.host import has_host
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile
 
 
 def sensitivities(
     question: LayoutQuestion,
     base: TrainingRun,
-    coefficients: CoefficientFile,
+    solver: LayoutSolver,
     rebuild: Callable[[str], Cluster],
-    clock: Callable[[], float],
-    end_s: float,
 ) -> tuple[Sensitivity, ...]:
-    """The best step under one change each; `end_s` of the clock ends it."""
+    """The best step under one change each, as long as there is time."""
     found: list[Sensitivity] = []
 
-    def tried(change: str, asked: LayoutQuestion, **more: object) -> None:
-        if clock() >= end_s:
-            return
-        try:
-            outcome, _ = solve_layouts(
-                asked,
-                coefficients,
-                [],
-                clock=clock,
-                runners_up=0,
-                time_limit_s=end_s - clock(),
-                **more,  # type: ignore[arg-type] # options of solve_layouts
-            )
-        except InputError:
-            return
-        if outcome.layouts:
-            best = outcome.layouts[0]
+    def tried(
+        change: str,
+        asked: LayoutQuestion,
+        *,
+        capacity: float = 1.0,
+        altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
+    ) -> None:
+        best = solver.best(asked, capacity=capacity, altered=altered)
+        if best is not None:
             found.append(
                 Sensitivity(
                     change=change, step_time_s=best.step_time_s, layout=layout_title(best.run)
@@ -66,11 +57,11 @@ def sensitivities(
         tried(
             f"twice the rate of {level.name}",
             question,
-            altered=lambda run, levels=levels: replace(run, far_levels=levels),
+            altered=functools.partial(replace, far_levels=levels),
         )
     if has_host(base.device) and not question.options.optimizer_offload:
         tried("states may be in host memory (--optimizer-offload)", with_offload(question))
-    for doubled in _doubled(question, rebuild):
+    for doubled in itertools.islice(larger_clusters(question.cluster, rebuild), 1):
         tried(f"twice the devices ({doubled.name})", replace(question, cluster=doubled))
     tried("twice the batch", replace(question, global_batch=2 * question.global_batch))
     return tuple(found)
@@ -78,8 +69,3 @@ def sensitivities(
 
 def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
     return replace(run, network=run.node_network.faster(times))
-
-
-def _doubled(question: LayoutQuestion, rebuild: Callable[[str], Cluster]) -> tuple[Cluster, ...]:
-    candidates = layout_candidates(replace(question, space=LayoutSpace()), rebuild, ())
-    return tuple(c.question.cluster for c in candidates if c.kind == "devices")[:1]

@@ -6,14 +6,13 @@ more stages and shards than are good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.layout.layout_answer import NearbyBatch, layout_title
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_solver import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
-from profiles.errors import InputError
-from simulator.training_run.step.coefficients import CoefficientFile
 
 # A batch that these divide leaves enough choice where no device is idle.
 _ROUND = 8
@@ -26,14 +25,10 @@ _NEARLY = 0.99
 
 
 def nearby_batches(
-    question: LayoutQuestion,
-    chosen: PricedLayout,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float,
+    question: LayoutQuestion, chosen: PricedLayout, solver: LayoutSolver
 ) -> tuple[NearbyBatch, ...]:
-    """Of the batches below and of those above the nearest that is worth it, each solved; none where
-    the batch is round and no device idle. `end_s` of the clock ends it."""
+    """Of the batches below and of those above the nearest that is worth it, each solved as long as
+    there is time; none where the batch is round and no device idle."""
     idle = question.cluster.num_devices - chosen.run.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
@@ -42,22 +37,11 @@ def nearby_batches(
     tried = {False: 0, True: 0}
     for batch in _candidates(question):
         above = batch > question.global_batch
-        if tried[above] == _TRIED or clock() >= end_s:
+        if tried[above] == _TRIED:
             continue
         tried[above] += 1
-        try:
-            outcome, _ = solve_layouts(
-                replace(question, global_batch=batch),
-                coefficients,
-                [],
-                clock=clock,
-                runners_up=0,
-                time_limit_s=end_s - clock(),
-            )
-        except InputError:
-            continue
-        if outcome.layouts and batch / outcome.layouts[0].step_time_s >= _WORTH * now:
-            best = outcome.layouts[0]
+        best = solver.best(replace(question, global_batch=batch))
+        if best is not None and batch / best.step_time_s >= _WORTH * now:
             sides[above].append(
                 NearbyBatch(
                     global_batch=batch,

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.front import front
+from planner.layout.layout_question import LayoutQuestion, ground_of
+from planner.layout.layout_solver import LayoutSolver
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.layouts import Layouts
 from planner.layout.memory_floor import MemoryFloors
@@ -58,7 +60,7 @@ def memory_front(
         if found.exact[index]:
             least = layout.memory.needed_bytes
         priced.append(layout)
-    return _undominated(priced)
+    return tuple(front(priced, lambda one: (one.step_time_s, one.memory.needed_bytes)))
 
 
 def _using_all(space: LayoutSpace, ground: LayoutGround) -> Layouts:
@@ -87,30 +89,13 @@ def device_front(
             f"{question.cluster.name} is not"
         )
     counts = sorted({name.nodes, *(2**k for k in range(name.nodes.bit_length()))})
+    solver = LayoutSolver(coefficients=coefficients, clock=clock)
     best: list[tuple[Cluster, PricedLayout]] = []
     for count in counts:
         part = rebuild(str(replace(name, nodes=count)))
-        try:
-            outcome, _ = solve_layouts(
-                replace(question, cluster=part), coefficients, [], clock=clock, runners_up=0
-            )
-        except InputError:
-            continue
-        if outcome.layouts:
-            best.append((part, outcome.layouts[0]))
-    front: list[tuple[Cluster, PricedLayout]] = []
-    cheapest = np.inf
-    for part, layout in sorted(best, key=lambda pair: pair[1].step_time_s):
-        cost = part.num_devices * layout.step_time_s
-        if cost < cheapest:
-            cheapest = cost
-            front.append((part, layout))
-    return tuple(front)
-
-
-def _undominated(priced: list[PricedLayout]) -> tuple[PricedLayout, ...]:
-    front: list[PricedLayout] = []
-    for layout in sorted(priced, key=lambda one: (one.step_time_s, one.memory.needed_bytes)):
-        if not front or layout.memory.needed_bytes < front[-1].memory.needed_bytes:
-            front.append(layout)
-    return tuple(front)
+        found = solver.best(replace(question, cluster=part))
+        if found is not None:
+            best.append((part, found))
+    return tuple(
+        front(best, lambda pair: (pair[1].step_time_s, pair[0].num_devices * pair[1].step_time_s))
+    )

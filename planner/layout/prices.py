@@ -44,7 +44,8 @@ _OF_MESH = (
     "reduce_ranks",
     "optimizer_s",
     "accumulation_s",
-    "reduce_buckets",
+    "waiting_ranks",
+    "stalls",
     "gather_far",
     "reduce_far",
     "sync_inner",
@@ -55,10 +56,7 @@ _OF_MESH = (
     "wide_last",
     "host_step_s",
 )
-_IN_V = tuple(
-    index for index, name in enumerate(SCHEDULES) if schedule_kind(name).placement is Placement.V
-)
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "over_memory", "overlaps_experts")
+_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17
 
@@ -188,8 +186,6 @@ class LayoutPrices:
         )
         pairs = _of_schedules(lambda kind: kind.pairs)[part.schedule]
         known["overlaps_experts"] = pairs.astype(np.float64)
-        # What does not fit is refused when it is refined.
-        known["over_memory"] = np.zeros(len(part))
         return step_parts(
             Features(**known), {kind: of_rows(value, rows) for kind, value in coefficients.items()}
         )

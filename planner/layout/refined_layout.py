@@ -92,10 +92,10 @@ class Refiner:
         def too_big(memory: Footprint) -> bool:
             return bool(memory.refused) or memory.needed_bytes > limit
 
-        memory = footprint(run, runs_program=False)
+        memory = footprint(run)
         while too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
-            memory = footprint(run, runs_program=False)
+            memory = footprint(run)
         if too_big(memory) or host_memory_short(run):
             return None
         exact = exact and run is asked

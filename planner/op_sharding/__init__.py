@@ -3,7 +3,7 @@
 from planner.op_sharding.megatron import megatron_strategies
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.op_seconds import Training
-from planner.op_sharding.rules import PlacementRule, placement_rules, tensor_parallel_rules
+from planner.op_sharding.rules import PlacementRule, placement_rules
 from planner.op_sharding.solve_block import OpSharding, Status, shard_ops
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "megatron_strategies",
     "placement_rules",
     "shard_ops",
-    "tensor_parallel_rules",
 ]

@@ -54,8 +54,8 @@ def conversions_of(
                 continue
             chosen = between.get((block, t), needed)
             forms = best_forms(tensor, made, needed, chosen, resharding)
-            forward = resharding.forward_changes(tensor, made, forms)
-            backward = resharding.backward_changes(tensor, made, forms)
+            forward = resharding.changes(tensor, made, forms, back=False)
+            backward = resharding.changes(tensor, made, forms, back=True)
             found.append(
                 Conversion(
                     tensor=t,

@@ -20,14 +20,14 @@ def block_names(graph: OpGraph) -> dict[str, int]:
     return names
 
 
-def block_number(graph: OpGraph, name: str, *, where: str = "--block") -> int:
+def block_number(graph: OpGraph, name: str) -> int:
     """The block of this name; raises UnknownNameError with the nearest one."""
     names = block_names(graph)
     if name in names:
         return names[name]
     classes = [block.label for block in graph.blocks if block.label in names]
     first = [block.entries[0] for block in graph.blocks if block.entries[0]]
-    raise UnknownNameError("block", name, {*classes, *first} or names, where=where)
+    raise UnknownNameError("block", name, {*classes, *first} or names, where="--block")
 
 
 def block_graph(graph: OpGraph, number: int) -> OpGraph:

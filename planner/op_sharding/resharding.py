@@ -102,39 +102,26 @@ class Resharding:
         table = self._table(tensor)
         return float(table.seconds[table.index[before], table.index[after]])
 
-    def forward_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
-        """Seconds to bring a tensor that is made in one layout into all that it is used in."""
-        return self._fan(tensor, made, used, False).seconds
-
-    def backward_seconds(
-        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
+    def one_way_seconds(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
     ) -> float:
-        """Seconds to sum the gradients of all uses in the layout that the maker needs."""
-        if not tensor.needs_gradient:
+        """Seconds to bring a tensor that is made in one layout into all that it is used in; back:
+        to sum the gradients of all uses in the layout that the maker needs."""
+        if back and not tensor.needs_gradient:
             return 0.0
-        return self._fan(tensor, made, used, True).seconds
+        return self._fan(tensor, made, used, back).seconds
 
     def total_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
-        """Both passes."""
-        return self.forward_seconds(tensor, made, used) + self.backward_seconds(tensor, made, used)
+        """Both ways."""
+        return sum(self.one_way_seconds(tensor, made, used, back=back) for back in (False, True))
 
-    def forward_changes(
-        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
+    def changes(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
     ) -> tuple[Change, ...]:
-        """What `forward_seconds` is the price of, in order."""
-        return self._changes(tensor, made, used, False)
-
-    def backward_changes(
-        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]
-    ) -> tuple[Change, ...]:
-        """What `backward_seconds` is the price of: each gradient into the form it is summed in."""
-        if not tensor.needs_gradient:
+        """What `one_way_seconds` is the price of, in order; back: each gradient into the form that
+        it is summed in."""
+        if back and not tensor.needs_gradient:
             return ()
-        return self._changes(tensor, made, used, True)
-
-    def _changes(
-        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], back: bool
-    ) -> tuple[Change, ...]:
         table, fan = self._table(tensor), self._fan(tensor, made, used, back)
         if not back:
             pairs = fan.branches

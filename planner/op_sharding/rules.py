@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from planner.op_sharding.flow import Layout, forward_of, split_dim
 from planner.op_sharding.solve_block import OpSharding, PlacedOp
-from profiles.errors import InputError
 from profiles.model.op_graphs.op_graph import OpGraph
 
 _TEXT = {"R": "Replicate()", "P": "Partial()"}
@@ -42,28 +41,6 @@ def placement_rules(answer: OpSharding, graph: OpGraph) -> tuple[PlacementRule, 
                 )
             )
     return tuple(rules)
-
-
-def tensor_parallel_rules(answer: OpSharding, graph: OpGraph) -> tuple[tuple[str, str], ...]:
-    """The rules that `Plan.tensor_parallel` takes: linear layers by `column` or `row`.
-
-    Raises InputError for a mesh of two axes: a plan has one tensor-parallel axis.
-    """
-    axes = {len(layout) for placed in answer.ops for layout in placed.strategy.outputs}
-    if axes - {1}:
-        raise InputError(
-            f"a plan's column and row rules are for one axis, these placements are on {max(axes)}; "
-            "use placement_rules"
-        )
-    linear = {p.op.module for p in answer.ops if p.op.name == "linear"}
-    patterns = {
-        graph.path_pattern(p.op.module, p.op.block) for p in answer.ops if p.op.module in linear
-    }
-    return tuple(
-        (rule.pattern, rule.kind)
-        for rule in placement_rules(answer, graph)
-        if rule.kind in ("column", "row") and rule.pattern in patterns
-    )
 
 
 def _kind(placed: PlacedOp, graph: OpGraph) -> str:

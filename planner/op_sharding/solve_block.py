@@ -278,8 +278,8 @@ def _reshards(
     for maker, output, count in uses.made:
         made = ops[maker].strategy.outputs[output]
         used = best_forms(tensor, made, needed, uses.states[state], problem.resharding)
-        forward = problem.resharding.forward_seconds(tensor, made, used)
-        backward = problem.resharding.backward_seconds(tensor, made, used)
+        forward = problem.resharding.one_way_seconds(tensor, made, used, back=False)
+        backward = problem.resharding.one_way_seconds(tensor, made, used, back=True)
         if used != (made,):
             found.append(
                 Reshard(

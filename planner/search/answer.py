@@ -123,14 +123,10 @@ def _run(
     def refine(cell: Cell, below: float) -> Refinement:
         return solver.refine(cell, below, lower[cell])
 
-    def estimate(cell: Cell, below: float) -> float:
-        return solver.exact_bound(cell, below, lower[cell])
-
     return branch_and_bound(
         cells,
         bounds,
         refine,
-        estimate=estimate,
         runners_up=runners_up,
         extra_refinements=TRIED_RUNNERS_UP,
         first_only=first_only,

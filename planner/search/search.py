@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from planner.cells.branch_and_bound import Progress
 from planner.costs.costs import SimulatorCosts
+from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.mixed_parts import one_type_stages
@@ -60,16 +61,15 @@ def search(
     def setting(changed: Space, on: Cluster) -> Setting:
         ground = _ground(traced, on, workload)
         sizes = {cell.micro_batch for cell in legal_cells(changed, ground)}
-        costs = SimulatorCosts(
-            traced,
-            on,
-            workload,
+        model = PricedModel(
+            traced=traced,
+            cluster=on,
+            workload=workload,
             stack=stack,
             strategies=changed.strategies,
             micro_batches=tuple(sorted(sizes)),
-            price=price,
-            seed=seed,
         )
+        costs = SimulatorCosts(model, price=price, seed=seed)
         return Setting(ground=ground, costs=costs)
 
     def change(candidate: Candidate) -> Setting | None:

@@ -86,6 +86,32 @@ class MatmulShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConvShape:
+    """What of a convolution decides its kernel, beside the product that it equals.
+
+    dims    spatial dimensions;  taps  elements of a kernel's window;  stride  the largest
+    input_gradient  False in a backward that makes the weight's gradient alone
+    """
+
+    groups: int
+    dims: int
+    taps: int
+    stride: int
+    transposed: bool
+    input_gradient: bool = True
+
+    def kind(self, patch: int) -> str:
+        """Convolutions that one kind of kernel computes; `patch` is the product's k."""
+        if self.groups > 1:
+            return "depthwise" if patch == self.taps else "grouped"
+        if self.transposed:
+            return "transposed"
+        if self.taps == 1 and self.stride == 1:
+            return "pointwise"
+        return {1: "line", 3: "volume"}.get(self.dims, "dense")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .].
 
@@ -126,6 +152,7 @@ class Op:
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
     mask_reach: int | None = None
+    conv: ConvShape | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,21 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.document import read_document
+from profiles.document import encode, read_document
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import PublishedRun
+from profiles.published.run import RUN_COLUMNS, PublishedRun
 from profiles.published.table import Row, Table, count_cell, read_table
 
-FAILED_COLUMNS = (
-    "model",
-    "nodes",
-    "micro_batch",
-    "grad_accum",
-    "dp",
-    "pp",
-    "tp",
-    "zero_stage",
-)
+FAILED_COLUMNS = ("model", "nodes", "micro_batch", "grad_accum", "dp", "pp", "tp", "zero_stage")
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "published" / "architectures.toml"
 ARCHITECTURES_SCHEMA = "shardwright/architectures@1"
 
@@ -102,38 +93,19 @@ def _run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
             f"{table.where(row, 'dp')}: dp={count['dp']} x tp={count['tp']} x pp={count['pp']} is "
             f"not nodes={count['nodes']} x {sweep.devices_per_node} devices = {devices}"
         )
+    said = {**encode(sweep), **encode(model), **count}
     return PublishedRun(
         row=row.number,
         id=f"failed-{row.number}",
-        source=sweep.source,
-        model=model.model,
         family="dense",
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_size=model.ffn_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        vocab_size=model.vocab_size,
-        seq_len=sweep.seq_len,
-        gated_mlp=model.gated_mlp,
-        tied_embeddings=model.tied_embeddings,
-        device=sweep.device,
         num_devices=devices,
-        devices_per_node=sweep.devices_per_node,
-        dp=count["dp"],
-        tp=count["tp"],
-        pp=count["pp"],
         vpp=1,
         cp=1,
         ep=1,
-        zero_stage=count["zero_stage"],
-        micro_batch=count["micro_batch"],
         global_batch=count["dp"] * count["micro_batch"] * count["grad_accum"],
-        precision=sweep.precision,
         schedule="1f1b" if count["pp"] > 1 else "none",
-        framework=sweep.framework,
         ran=False,
+        **{name: value for name, value in said.items() if name in RUN_COLUMNS},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from profiles.document import read_document
 from profiles.errors import InputError
@@ -12,6 +13,13 @@ from profiles.published.run import PublishedRun
 
 RECIPES = Path(__file__).parents[1] / "data" / "published" / "recipes.toml"
 RECIPES_SCHEMA = "shardwright/recipes@1"
+
+
+# Columns that a recipe fills beside the length of sequences and the batch.
+_TAKEN = (
+    *("tp", "pp", "cp", "ep", "micro_batch", "zero_stage"),
+    *("recompute", "precision", "inter_node_link"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +110,8 @@ def fill_from_recipe(
 
 def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
     batch = round(recipe.sequences_per_device * (run.num_devices or 0))
-    taken: dict[str, int | str | None] = {
-        "seq_len": recipe.seq_len,
-        "global_batch": batch,
-        "tp": recipe.tp,
-        "pp": recipe.pp,
-        "cp": recipe.cp,
-        "ep": recipe.ep,
-        "micro_batch": recipe.micro_batch,
-        "zero_stage": recipe.zero_stage,
-        "recompute": recipe.recompute,
-        "precision": recipe.precision,
-        "inter_node_link": recipe.inter_node_link,
-    }
+    taken: dict[str, Any] = {name: getattr(recipe, name) for name in _TAKEN}
+    taken = {"seq_len": recipe.seq_len, "global_batch": batch, **taken}
     silent = {
         name: value
         for name, value in taken.items()
@@ -126,4 +123,4 @@ def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
     said.append(f"{words} (recipe: {recipe.source})")
     if recipe.note:
         said.append(f"not modelled of the recipe: {recipe.note}")
-    return replace(run, **silent)  # type: ignore[arg-type]  # the names above are fields
+    return replace(run, **silent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +38,8 @@ _MAY_BE_ZERO = frozenset(
     }
 )
 _LAST_ZERO_STAGE = 3
-_FLAGS = frozenset({"gated_mlp", "tied_embeddings", "sequence_parallel", "optimizer_offload"})
-_NUMBERS = frozenset({"expert_imbalance", "activation_offload"})
-_TEXTS = frozenset(
-    {
-        "id",
-        "source",
-        "model",
-        "family",
-        "device",
-        "inter_node_link",
-        "recompute",
-        "precision",
-        "schedule",
-        "framework",
-        "reduce",
-        "compress",
-        "order",
-        "peak_memory_kind",
-    }
-)
+# What a column holds is what its field holds: `str`, `bool`, `float` or `int`.
+_KINDS = {field.name: str(field.type).removesuffix(" | None") for field in fields(PublishedRun)}
 _FAMILIES = ("", "dense", "moe", "lora")
 # How the Zero Bubble paper's table 4 is transcribed: as many chunks as there are layers.
 _ONE_LAYER_PER_CHUNK = "max (1 layer per chunk)"
@@ -111,11 +94,11 @@ def _cell(column: str, text: str, where: str) -> str | int | float | bool | None
         if text_cell(text).lower() not in _FAMILIES:
             raise DocumentError(f"{where}: {text!r} is not a family; use dense, moe or lora")
         return text_cell(text).lower()
-    if column in _TEXTS:
+    if _KINDS[column] == "str":
         return text_cell(text)
-    if column in _FLAGS:
+    if _KINDS[column] == "bool":
         return flag_cell(text, where)
-    if column in _NUMBERS:
+    if _KINDS[column] == "float":
         return number_cell(text, where)
     if column == "vpp" and text == _ONE_LAYER_PER_CHUNK:
         return text

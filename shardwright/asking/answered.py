@@ -17,7 +17,7 @@ from planner.many.sweep import with_price
 from profiles.model.tracing.traced import TracedModel
 from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time
-from shardwright.asking.layout_task import LayoutTask, layout_key
+from shardwright.asking.layout_task import LayoutTask
 from shardwright.asking.solve_task import Task, key_of, trace_task
 from simulator.values.plan_file import PlanFile
 
@@ -75,7 +75,7 @@ def layout_answered(
 ) -> Answered[LayoutFile]:
     """The layout of a task at a price: the cache's where it has one, else solved, and kept where
     the search ended by itself."""
-    key = layout_key(task)
+    key = key_of(task)
     known = cache.find(key) if cache is not None else None
     if isinstance(known, LayoutFile):
         return Answered(answer=with_layout_price(known, price), cached=True)

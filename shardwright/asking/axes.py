@@ -46,11 +46,6 @@ class Axes:
         """What is not free, as flags: (`--tp 4`, `--zero 0,1`)."""
         return pins_of(self)
 
-    def texts(self) -> dict[str, str]:
-        """What is not free, as a file of questions holds it."""
-        given = ((name, value) for name, value in self._given().items() if value is not None)
-        return {name: ",".join(map(str, value)) for name, value in given}
-
     def space(self) -> Space:
         """The search space of a traced model; raises InputError for cp and ep above 1."""
         from planner.search.space import Space

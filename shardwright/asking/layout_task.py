@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,10 +10,7 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_search import Progress
 from planner.many.answer_cache import code_and_data_version
-from planner.many.sweep import Job
-from profiles.document import content_hash, encode
 from profiles.hardware.catalogue.catalog import device_names, get_cluster
-from simulator.training_run.framework.framework import load_framework
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +29,6 @@ class LayoutTask:
 def layout_task(question: LayoutQuestion, *, explain: bool = False) -> LayoutTask:
     """The task of finding the best layout with this code and data."""
     return LayoutTask(question=question, explain=explain, version=code_and_data_version())
-
-
-def layout_key(task: LayoutTask) -> str:
-    """What identifies the task's answer."""
-    return content_hash({"layout": task, "framework": load_framework(task.question.stack)})
-
-
-def layout_job(task: LayoutTask) -> Job:
-    """The task as text for a worker."""
-    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Job(key=layout_key(task), text=text)
 
 
 def solve_layout_task(

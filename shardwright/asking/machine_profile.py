@@ -7,20 +7,22 @@ same command goes on from there.
 from __future__ import annotations
 
 import datetime
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from profiles.document import content_hash, read_mapping
 from profiles.errors import MismatchError
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import trace_cache
+from shardwright.asking.provenance import provenance
 from simulator.values.workload import Workload
 
 Progress = Callable[..., None]
+
+# A pipeline of this model shows what the runtime takes around an action: its blocks are small.
+_RUNTIME_MODEL, _RUNTIME_TOKENS = "tiny-llama-demo", 32
 
 
 def profile_machine(
@@ -59,7 +61,10 @@ def profile_machine(
                 progress=report,
                 kept=path.with_name(f".{path.name}.partial"),
             )
-        write_profile(path, cluster, provenance=_provenance(cluster))
+        if not quick:
+            with show("measuring the pipeline runtime") as report:
+                cluster = _with_action(cluster, report)
+        write_profile(path, cluster, provenance=provenance(cluster))
     cluster = read_profile(path)
     if model is None:
         return cluster
@@ -90,33 +95,43 @@ def profile_machine(
                 spec,
                 traced,
                 cluster,
-                (micro_batch,),
-                date=today,
+                micro_batch,
                 threads_per_device=_threads(cluster),
                 progress=report,
             )
             done = (*done, micro_batch)
             left = {"question": question, "done": list(done)}
             unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
-            write_profile(path, cluster, provenance=_provenance(cluster) | unfinished)
+            write_profile(path, cluster, provenance=provenance(cluster) | unfinished)
     return cluster
+
+
+def _with_action(cluster: Cluster, progress: Progress) -> Cluster:
+    """With what the executor's runtime takes around the actions of a small model."""
+    from executor.probe_pipeline import measure_action
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+
+    if any(group.device.type != "cpu" for group in cluster.groups) or cluster.num_devices == 1:
+        return cluster
+    spec = resolve_model(_RUNTIME_MODEL)
+    traced = trace_model(
+        spec,
+        sequence_length=_RUNTIME_TOKENS,
+        dtype="float32",
+        target="cpu",
+        cache=trace_cache(),
+    )
+    return measure_action(
+        spec, traced, cluster, threads_per_device=_threads(cluster), progress=progress
+    )
 
 
 def _measured_before(path: Path, question: str) -> tuple[int, ...]:
     """The micro-batch sizes that an interrupted profile of the same question has measured."""
-    provenance = read_mapping(path).get("provenance") or {}
-    left = provenance.get("unfinished") or {}
+    before = read_mapping(path).get("provenance") or {}
+    left = before.get("unfinished") or {}
     return tuple(left.get("done", ())) if left.get("question") == question else ()
-
-
-def _provenance(cluster: Cluster) -> dict[str, Any]:
-    from shardwright import __version__
-
-    return {
-        "version": __version__,
-        "command": " ".join(["shardwright", *sys.argv[1:]]),
-        "cluster_devices": cluster.num_devices,
-    }
 
 
 def _threads(cluster: Cluster) -> int:

@@ -53,7 +53,7 @@ from shardwright.asking.executor_layouts import (
     layout_space_of,
     why_block_by_block,
 )
-from shardwright.asking.layout_task import layout_job, layout_task
+from shardwright.asking.layout_task import layout_task
 from shardwright.asking.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.asking.plan_options import (
     OPTION_FLAGS,
@@ -212,18 +212,11 @@ def pose(question: Question, *, local: Path | None = None) -> Posed:
     price = price_for(cluster, question.price)
     layouts = question.layouts or _executor_layouts(question, cluster)
     if layouts is not None:
-        job = layout_job(layout_task(_layout_question(question, layouts, cluster)))
+        job = job_of(layout_task(_layout_question(question, layouts, cluster)))
     else:
-        job = job_of(
-            task_of(
-                resolve_model(question.model),
-                cluster,
-                question.workload,
-                question.space,
-                solver=question.solver,
-                seed=question.seed,
-            )
-        )
+        spec, work = resolve_model(question.model), question.workload
+        solver, seed = question.solver, question.seed
+        job = job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))
     key = content_hash({"job": job.key, "question": question, "price": price})
     return Posed(question=question, key=key, job=job, price=price)
 

@@ -20,6 +20,7 @@ from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.asking import python_plan
 from shardwright.asking.layout_task import LayoutTask, solve_layout_task
 from shardwright.asking.places import trace_cache
+from simulator.training_run.framework.framework import load_framework
 from simulator.values.workload import Workload
 
 
@@ -96,8 +97,11 @@ def trace_task(task: Task) -> TracedModel:
     )
 
 
-def key_of(task: Task, traced: TracedModel | None = None) -> str:
+def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
     """What identifies the task's answer; a factory's model is known by its traces only."""
+    if isinstance(task, LayoutTask):
+        framework = load_framework(task.question.stack)
+        return content_hash({"layout": task, "framework": framework})
     model = task.spec.content_hash
     if task.spec.factory:
         model = trace_content(traced if traced is not None else trace_task(task))
@@ -112,7 +116,7 @@ def key_of(task: Task, traced: TracedModel | None = None) -> str:
     )
 
 
-def job_of(task: Task) -> Job:
+def job_of(task: Task | LayoutTask) -> Job:
     """The task as text for a worker."""
     text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return Job(key=key_of(task), text=text)
@@ -123,10 +127,8 @@ def solve_text(text: str) -> str:
     try:
         data = json.loads(text)
         # A layout's task holds its question as one value.
-        if "question" in data:
-            verdict = _solve_layout(decode(LayoutTask, data, where="the task"))
-        else:
-            verdict = _solve(decode(Task, data, where="the task"))
+        kind = LayoutTask if "question" in data else Task
+        verdict = _solve(decode(kind, data, where="the task"))
     except ShardwrightError as error:
         verdict = Verdict(reason=str(error))
     except Exception as error:  # a worker must outlive any question
@@ -137,24 +139,15 @@ def solve_text(text: str) -> str:
     return verdict_text(verdict)
 
 
-def _of_another_version(version: str) -> str:
-    if version == code_and_data_version():
-        return ""
-    return (
-        f"the worker's Shardwright, its data or its libraries ({code_and_data_version()}"
-        f") are not the asker's ({version}); install the same versions on every node"
-    )
-
-
-def _solve_layout(task: LayoutTask) -> Verdict:
-    if reason := _of_another_version(task.version):
-        return Verdict(reason=reason)
-    return Verdict(layout=solve_layout_task(task))
-
-
-def _solve(task: Task) -> Verdict:
-    if reason := _of_another_version(task.version):
-        return Verdict(reason=reason)
+def _solve(task: Task | LayoutTask) -> Verdict:
+    if task.version != code_and_data_version():
+        return Verdict(
+            reason=f"the worker's Shardwright, its data or its libraries "
+            f"({code_and_data_version()}) are not the asker's ({task.version}); install the same "
+            "versions on every node"
+        )
+    if isinstance(task, LayoutTask):
+        return Verdict(layout=solve_layout_task(task))
     answer = python_plan.plan(
         trace_task(task),
         task.cluster,

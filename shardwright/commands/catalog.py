@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
-from profiles.document import encode, to_json
+import typer
+
+from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import catalog_rows, get_device
-from shardwright.commands.output import show
+from shardwright.commands.flags import Json
+from shardwright.commands.output import print_json, show
 from shardwright.reports import terminal
 
+EXAMPLES = "Examples:\n\n  shardwright catalog\n\n  shardwright catalog show h200-sxm"
 
-def catalog(action: str, name: str, *, json_output: bool) -> None:
+
+def catalog(
+    action: Annotated[str, typer.Argument(help="list or show")] = "list",
+    name: Annotated[str, typer.Argument(help="a device")] = "",
+    json_output: Json = False,
+) -> None:
     """`shardwright catalog`."""
     if action not in ("list", "show"):
         raise UnknownNameError("action", action, ("list", "show"))
@@ -20,12 +29,12 @@ def catalog(action: str, name: str, *, json_output: bool) -> None:
             raise InputError("catalog show needs a device: shardwright catalog show h200-sxm")
         device = get_device(name)
         if json_output:
-            sys.stdout.write(to_json(encode(device)))
+            print_json(encode(device))
             return
         show(terminal.device_report(device))
         return
     rows = catalog_rows()
     if json_output:
-        sys.stdout.write(to_json([encode(row) for row in rows]))
+        print_json([encode(row) for row in rows])
         return
     show(terminal.catalog_report(rows))

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from planner.layout.layout_answer import LAYOUT_SCHEMA
-from profiles.document import read_document, read_mapping, to_json
+from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
-from shardwright.commands.output import show, write_or_print
+from shardwright.commands.flags import Json, Local
+from shardwright.commands.output import need_room_for, print_json, show, write_or_print
 from shardwright.commands.predict import write_reports
 from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal
+from shardwright.reports.markdown import comparison_markdown
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import PLAN_SCHEMA
 
+EXAMPLES = (
+    "Examples:\n\n  shardwright compare plan.json run.json --html report.html\n\n  shardwright "
+    "compare old.json new.json --markdown diff.md"
+)
+
 
 def compare(
-    first: Path,
-    second: Path,
-    *,
-    markdown: Path | None,
-    html: Path | None,
-    trace: Path | None,
-    figure: Path | None,
-    local: Path | None,
-    json_output: bool,
-    fail_over: str | None,
+    first: Annotated[Path, typer.Argument(help="a plan file")],
+    second: Annotated[Path, typer.Argument(help="a run of it, or another plan file")],
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+    ] = None,
+    local: Local = None,
+    json_output: Json = False,
+    fail_over: Annotated[
+        str | None, typer.Option("--fail-over", help="15%: exit 4 where the step is further off")
+    ] = None,
 ) -> None:
     """`shardwright compare`."""
-    from shardwright.reports.markdown import comparison_markdown
-
+    need_room_for(markdown, html, trace, figure)
     opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
@@ -47,7 +58,7 @@ def compare(
         if markdown is not None:
             write_or_print(markdown, plan_diff_markdown(diff))
         elif json_output:
-            sys.stdout.write(to_json(plan_diff_data(diff)))
+            print_json(plan_diff_data(diff))
         else:
             show(plan_diff_report(diff))
         return
@@ -62,7 +73,7 @@ def compare(
     if markdown is not None:
         write_or_print(markdown, comparison_markdown(comparison))
     elif json_output:
-        sys.stdout.write(to_json(comparison_data(comparison)))
+        print_json(comparison_data(comparison))
     else:
         show(terminal.comparison_report(comparison))
     if fail_over is not None:

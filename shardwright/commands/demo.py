@@ -6,16 +6,28 @@ import datetime
 import json
 import time
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
+from executor.launch import run_plan
+from executor.probe_pipeline import profile_model
+from planner.search.space import Space
 from profiles.document import write_text
 from profiles.errors import ToleranceError
+from profiles.hardware.probe.probe import measure_machine
+from profiles.hardware.probe.profile_file import write_profile
+from profiles.model.loaders import resolve_model
 from shardwright import api
+from shardwright.asking.provenance import provenance
 from shardwright.commands.output import Bar, show
-from shardwright.commands.provenance import provenance
+from shardwright.findings.breakdown import critical_rank
 from shardwright.findings.comparison import compare_run
 from shardwright.reports import terminal
+from shardwright.reports.chrome_trace import chrome_trace
+from shardwright.reports.html import report_html
+from shardwright.reports.roofline import roofline
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload
 
@@ -26,22 +38,18 @@ MICRO_BATCH = 2
 STEPS = 12
 
 
-def tour(folder: Path) -> None:
-    """Run the whole way once, writing everything into `folder`; raises what its parts raise."""
-    from executor.launch import run_plan
-    from executor.probe_pipeline import profile_model
-    from planner.search.space import Space
-    from profiles.hardware.probe.probe import measure_machine
-    from profiles.hardware.probe.profile_file import write_profile
-    from profiles.model.loaders import resolve_model
-    from shardwright.findings.breakdown import critical_rank
-    from shardwright.reports.chrome_trace import chrome_trace
-    from shardwright.reports.html import report_html
-    from shardwright.reports.roofline import roofline
+EXAMPLES = "Examples:\n\n  shardwright demo\n\n  shardwright demo --output /tmp/tour"
 
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", help="folder for what it writes")] = Path(
+        "demo-output"
+    ),
+) -> None:
+    """Run the whole way once, writing everything into a folder; raises what its parts raise."""
     begin = time.monotonic()
     today = datetime.date.today().isoformat()
-    local, plan_path, run_path = (folder / n for n in ("local.json", "plan.json", "run.json"))
+    local, plan_path, run_path = (output / n for n in ("local.json", "plan.json", "run.json"))
     spec = resolve_model(MODEL)
 
     _step(1, "measure this machine as two devices", f"profile --quick --devices 2 -o {local}")
@@ -66,9 +74,7 @@ def tour(folder: Path) -> None:
         f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
     )
     with Bar("measuring", quiet=False) as progress:
-        cluster = profile_model(
-            spec, traced, cluster, (MICRO_BATCH,), date=today, progress=progress
-        )
+        cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
     write_profile(local, cluster, provenance=provenance(cluster))
 
     _step(
@@ -94,7 +100,7 @@ def tour(folder: Path) -> None:
     _step(
         6,
         "compare",
-        f"compare {plan_path} {run_path} --local {local} --html {folder / 'report.html'}",
+        f"compare {plan_path} {run_path} --local {local} --html {output / 'report.html'}",
     )
     comparison = compare_run(answer, measured)
 
@@ -104,14 +110,14 @@ def tour(folder: Path) -> None:
     assert answer.prediction is not None
     lines = roofline(answer.plan, graph, cluster, measured, rank=critical_rank(answer.prediction))
     page = report_html(answer, measured, roofline=lines, provenance=made)
-    write_text(folder / "report.html", page)
+    write_text(output / "report.html", page)
     trace = chrome_trace(answer.prediction, measured)
-    write_text(folder / "trace.json", json.dumps(trace))
+    write_text(output / "trace.json", json.dumps(trace))
     show(Text(""))
     show(terminal.comparison_report(comparison))
     show(Text(""))
-    show(Text(f"Report: {folder / 'report.html'} (open it in a browser)"))
-    show(Text(f"Trace:  {folder / 'trace.json'} (open it at ui.perfetto.dev)"))
+    show(Text(f"Report: {output / 'report.html'} (open it in a browser)"))
+    show(Text(f"Trace:  {output / 'trace.json'} (open it at ui.perfetto.dev)"))
     show(Text(f"Done in {time.monotonic() - begin:.0f} s."))
     check = measured.gradient_check
     if check is not None and not check.passed:

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
-from profiles.document import encode, to_json
+import typer
+
+from profiles.document import encode
 from shardwright import api
 from shardwright.asking.named_model import import_from_here, sample_of
-from shardwright.commands.output import Heartbeat, note, show
+from shardwright.commands.flags import Json, Model, Precision, Seq
+from shardwright.commands.output import Heartbeat, note, print_json, show
+from shardwright.reports.capacity import fit_model, fit_report
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright fit llama-3.1-8b\n\n  shardwright fit ./config.json --seq 4096"
+)
 
 
 def fit(
-    model: str, seq: int | None, micro_batch: int, precision: str, *, json_output: bool
+    model: Model,
+    seq: Seq = None,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
+    precision: Precision = Precision.BF16,
+    json_output: Json = False,
 ) -> None:
     """`shardwright fit`."""
-    from shardwright.reports.capacity import fit_model, fit_report
-
     import_from_here(model)
     sample = sample_of(model, seq)
-    length, assumed = sample.sequence_length, sample.assumptions
+    length = sample.sequence_length
     with Heartbeat(f"tracing {model}", quiet=json_output):
-        traced = api.trace(model, sequence_length=length, precision=precision, tp_degrees=(1,))
-    found = fit_model(traced, micro_batch=micro_batch, precision=precision)
+        traced = api.trace(
+            model, sequence_length=length, precision=precision.value, tp_degrees=(1,)
+        )
+    found = fit_model(traced, micro_batch=micro_batch, precision=precision.value)
     if json_output:
-        sys.stdout.write(to_json(encode(found)))
+        print_json(encode(found))
         return
     show(fit_report(found))
     for said in (
-        *assumed,
-        f"{precision} (--precision)",
+        *sample.assumptions,
+        f"{precision.value} (--precision)",
         "AdamW",
         f"micro-batch {micro_batch} (--micro-batch)",
     ):

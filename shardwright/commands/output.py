@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from profiles.document import write_text
+from profiles.document import need_writable, to_json, write_text
 from profiles.units import format_time
 from shardwright.reports import terminal
 
@@ -131,3 +132,16 @@ def write_or_print(path: Path, text: str) -> None:
     else:
         write_text(path, text)
         note(f"written: {path}")
+
+
+def print_json(data: Any) -> None:
+    """Plain values as JSON on stdout."""
+    sys.stdout.write(to_json(data))
+
+
+def need_room_for(*files: Path | None) -> None:
+    """Raises DocumentError where a file that a command is to write cannot be written, before it
+    works for it; `-` is stdout, None is not asked for."""
+    for file in files:
+        if file is not None and str(file) != "-":
+            need_writable(file)

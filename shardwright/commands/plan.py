@@ -1,31 +1,237 @@
-"""`shardwright plan`: one question, to the search that answers it."""
+"""`shardwright plan`: one question to the search that answers it, or the many of a sweep."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+from planner.layout.run_option import AskedOptions
 from planner.many.answer_cache import AnswerCache
-from profiles.document import to_json
+from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.errors import InfeasibleError, InputError, TraceError
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
+from profiles.units import parse_quantity
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
+from shardwright.asking.axes import AXES, axes_of
 from shardwright.asking.executor_layouts import why_block_by_block
 from shardwright.asking.named_model import described_of
-from shardwright.asking.places import answer_cache
+from shardwright.asking.places import answer_cache, local_profile
+from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack, risk_of
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of
-from shardwright.commands.output import Heartbeat, SearchProgress, note, show
-from shardwright.commands.provenance import provenance
+from shardwright.commands.flags import Json, Local, Optimizer, Pareto, Quiet, Seq, Solver, samples
+from shardwright.commands.output import (
+    Heartbeat,
+    SearchProgress,
+    need_room_for,
+    note,
+    print_json,
+    show,
+)
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
 from simulator.values.plan_file import PlanFile, write_plan_file
 
+EXAMPLES = (
+    "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 "
+    "--seq 8192\n\n  shardwright plan llama-3.1-405b --on 2048x8xh100-sxm --global-batch 2048 "
+    "--seq 8192 --stack megatron-core --tp 4,8 -o layout.json"
+)
 
-def plan(request: PlanRequest, output: AnswerOutput) -> None:
+
+def plan(
+    ctx: typer.Context,
+    model: Annotated[
+        str, typer.Argument(help="model (see `fit`); a list with commas: a sweep")
+    ] = "",
+    on: Annotated[
+        str,
+        typer.Option("--on", help="4x8xh100-sxm, a cluster file, local; a list: a sweep"),
+    ] = "",
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024, or 4M"
+        ),
+    ] = None,
+    seq: Seq = None,
+    micro_batch: Annotated[str | None, typer.Option("--micro-batch", help="4, or 1,2,4")] = None,
+    tp: Annotated[
+        str | None, typer.Option(help="tensor-parallel degree: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    pp: Annotated[
+        str | None, typer.Option(help="pipeline stages: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    dp: Annotated[
+        str | None, typer.Option(help="data-parallel replicas: 4 fixes it, 1,2 allows only these")
+    ] = None,
+    cp: Annotated[str | None, typer.Option(help="with --stack: context-parallel degree")] = None,
+    ep: Annotated[str | None, typer.Option(help="with --stack: expert-parallel degree")] = None,
+    zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
+    vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
+    recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="free: gpipe,1f1b,interleaved; by name also zb-h1,zbv,v-half,dualpipev"),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
+    ] = None,
+    fit_risk: Annotated[
+        str | None,
+        typer.Option("--fit-risk", help="with --stack: probability of running out of memory [10%]"),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --stack: a file of profile --from")
+    ] = None,
+    pareto: Annotated[
+        Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
+            "(default: bf16, on a CPU fp32)"
+        ),
+    ] = "",
+    order: Annotated[
+        str | None, typer.Option(help="with --stack: tp-cp-dp-pp, tp-cp-pp-dp (innermost first)")
+    ] = None,
+    reduce: Annotated[
+        str | None,
+        typer.Option(help="with --stack: gradients reduced in fp32 or bf16"),
+    ] = None,
+    compress: Annotated[
+        str | None,
+        typer.Option(help="with --stack: compressed gradients: powersgd-4, topk-0.01"),
+    ] = None,
+    local_steps: Annotated[
+        str | None, typer.Option(help="with --stack: steps between exchanges (DiLoCo), 1,50")
+    ] = None,
+    local_workers: Annotated[
+        str | None,
+        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) (default: sites)"),
+    ] = None,
+    wide_layers: Annotated[
+        str | None, typer.Option(help="with --stack: first and last layers that stay in bf16")
+    ] = None,
+    optimizer_offload: Annotated[
+        bool,
+        typer.Option("--optimizer-offload", help="with --stack: states may be in host memory"),
+    ] = False,
+    activation_offload: Annotated[
+        str | None,
+        typer.Option(help="with --stack: share of activations in host memory, or any"),
+    ] = None,
+    optimizer: Optimizer = Optimizer.ADAMW,
+    solver: Solver = Solver.AUTO,
+    output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
+    json_output: Json = False,
+    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    time_limit: Annotated[
+        str | None, typer.Option("--time-limit", help="of the search: 30s, 10min [60s]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    price: Annotated[
+        str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
+    ] = "on-demand",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="a sweep on processes of this machine")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="a sweep on a Ray cluster")
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(help="order of a sweep's table: step, cost, mfu, tokens, memory"),
+    ] = "step",
+    local: Local = None,
+    quiet: Quiet = False,
+) -> None:
+    """`shardwright plan`."""
+    # Axes and options by their names, as typer has them: None where they were not typed.
+    given = dict(ctx.params, optimizer_offload="yes" if optimizer_offload else None)
+    axes = axes_of({name: given[name] for name in AXES})
+    choices = {name: given[name] for name in OPTION_FLAGS}
+    options = asked_options(choices, precision) if stack else AskedOptions()
+    if not stack:
+        need_stack(choices, precision)
+    profile_file = local or local_profile()
+    answer_output = AnswerOutput(
+        file=output, json=json_output, explain=explain, quiet=quiet, cache=not no_cache
+    )
+    if questions or workers or ray or "," in model + on + price:
+        # Here, since only sweeps need workers and tables.
+        from shardwright.commands.sweep import Sweep, grid_of, plan_many
+
+        grid = grid_of(
+            questions,
+            model,
+            on,
+            global_batch,
+            prices=price,
+            sequence_lengths=() if seq is None else (seq,),
+            precision=precision,
+            optimizer=optimizer.value,
+            solver=solver.value,
+            seed=seed,
+            pins={name: given[name] for name in AXES if given[name] is not None},
+            stack=stack or "",
+            options={name: text for name, text in choices.items() if text is not None},
+        )
+        refused = {
+            "--pareto": pareto,
+            "--time-limit": time_limit,
+            "--explain": explain,
+            "--fit-risk": fit_risk,
+            "--calibration": calibration,
+        }
+        sweep = Sweep(output=answer_output, workers=workers, ray=ray, sort=sort, local=profile_file)
+        plan_many(questions, grid, sweep, refused=refused)
+        return
+    if sort != "step":
+        raise typer.BadParameter(f"--sort {sort} orders the table of a sweep, this is one question")
+    if not model or not on or global_batch is None:
+        raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
+    need_room_for(output)
+    limit_s = DEFAULT_TIME_LIMIT_S
+    if time_limit:
+        limit_s = parse_quantity(time_limit, "time", where="--time-limit")
+    request = PlanRequest(
+        model=model,
+        on=on,
+        cluster=get_cluster(on, local=profile_file),
+        global_batch=global_batch,
+        seq=seq,
+        axes=axes,
+        options=options,
+        stack=stack or "",
+        pareto=pareto.value if pareto else "",
+        fit_risk=None if fit_risk is None else risk_of(fit_risk),
+        calibration=calibration,
+        precision=precision,
+        optimizer=optimizer.value,
+        solver=solver.value,
+        seed=seed,
+        time_limit_s=limit_s,
+        price=price,
+    )
+    plan_one(request, answer_output)
+
+
+def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
     """Answers one question by the search that fits it."""
     why = "" if request.stack else _why_block_by_block(request)
     if not why:
@@ -107,7 +313,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     if output.json:
-        sys.stdout.write(to_json(answer_json(answer)))
+        print_json(answer_json(answer))
     else:
         show(terminal.plan_report(answer))
         if said := how_it_came_about(found, request.time_limit_s):

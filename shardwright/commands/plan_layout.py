@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +28,9 @@ from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
-from shardwright.commands.output import SearchProgress, note, show
-from shardwright.commands.provenance import provenance
+from shardwright.commands.output import SearchProgress, note, print_json, show
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,
@@ -87,7 +86,7 @@ def _give(
     else:
         _write(output, answer)
     if output.json:
-        sys.stdout.write(to_json(answer_json(answer if plan is None else plan)))
+        print_json(answer_json(answer if plan is None else plan))
         return
     show(layout_report(answer))
     if told := how_it_came_about(found, request.time_limit_s):
@@ -209,7 +208,7 @@ def _several(
             for each in answers[1:]
             if each.chosen is not None and best is not None
         }
-        sys.stdout.write(to_json(frameworks_json(answers, refused, why)))
+        print_json(frameworks_json(answers, refused, why))
     elif answers:
         show(frameworks_report(answers, refused))
     if not answers:
@@ -282,11 +281,11 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
         for part, layout in found
     ]
-    text = to_json(front_json(against, [(part.name, choice) for part, choice in choices]))
+    data = front_json(against, [(part.name, choice) for part, choice in choices])
     if output.file is not None:
-        write_text(output.file, text)
+        write_text(output.file, to_json(data))
     if output.json:
-        sys.stdout.write(text)
+        print_json(data)
         return
     show(front_report(against, choices))
     if output.file is not None:

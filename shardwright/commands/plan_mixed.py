@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from planner.heterogeneous.mixed_plan_search import plan_mixed
 from planner.search.mixed_parts import only
-from profiles.document import to_json, write_document
+from profiles.document import write_document
 from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.asking.provenance import provenance
 from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of, trace_task
-from shardwright.commands.output import Heartbeat, note, show
-from shardwright.commands.provenance import provenance
+from shardwright.commands.output import Heartbeat, note, print_json, show
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
@@ -54,7 +53,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
     if output.json:
-        sys.stdout.write(to_json(answer_json(answer)))
+        print_json(answer_json(answer))
     else:
         show(mixed_report(answer))
         if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:

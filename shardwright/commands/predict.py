@@ -3,39 +3,76 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from planner.layout.layout_answer import LayoutFile
-from profiles.document import encode, to_json, write_text
+from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
-from shardwright.commands.output import note, show
+from shardwright.commands.flags import Json, Local
+from shardwright.commands.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
 from simulator.values.measurement import Measurement
 
+EXAMPLES = (
+    "Examples:\n\n  shardwright predict plan.json --explain\n\n  shardwright predict plan.json "
+    "--html report.html --trace trace.json"
+)
+
 
 def predict(
-    path: Path,
-    *,
-    explain: bool,
-    html: Path | None,
-    trace: Path | None,
-    figure: Path | None,
-    local: Path | None,
-    json_output: bool,
+    plan_file: Annotated[Path | None, typer.Argument(metavar="PLAN", help="a plan file")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="a table of described runs instead of a plan")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", help="with --runs: the table; - for stdout")] = Path(
+        "-"
+    ),
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
+    ] = None,
+    traced: Annotated[
+        bool,
+        typer.Option("--traced", help="with --runs: build and trace each run's architecture"),
+    ] = False,
+    explain_run: Annotated[
+        str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+    ] = None,
+    local: Local = None,
+    json_output: Json = False,
 ) -> None:
     """`shardwright predict`."""
-    opened = open_plan(path)
+    need_room_for(output, html, trace, figure)
+    if runs is None and (calibration or explain_run):
+        raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+    if traced and (runs is None or calibration or explain_run):
+        raise typer.BadParameter(
+            "--traced goes with a table, --runs RUNS.csv, without --calibration and --explain-run"
+        )
+    if runs is not None:
+        _predict_table(runs, output, calibration, explain_run, traced=traced)
+        return
+    if plan_file is None:
+        raise typer.BadParameter("give a plan file, or a table of runs with --runs")
+    opened = open_plan(plan_file)
     answer = opened.answer
     if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:
         if trace is not None or figure is not None:
             flag = "--trace" if trace is not None else "--figure"
             raise InputError(
-                f"{flag}: {path} is a layout of {answer.stack}, whose prediction has no events; "
-                "plan without --stack for a timeline"
+                f"{flag}: {plan_file} is a layout of {answer.stack}, whose prediction has no "
+                "events; plan without --stack for a timeline"
             )
         # Here, since only layouts are predicted from figures.
         from shardwright.commands.predict_layout import predict_layout
@@ -44,12 +81,30 @@ def predict(
         return
     planned = opened.planned
     if planned.plan is None or planned.prediction is None:
-        raise DocumentError(f"{path} holds no plan: its status is {planned.status!r}")
+        raise DocumentError(f"{plan_file} holds no plan: its status is {planned.status!r}")
     write_reports(opened, None, html=html, trace=trace, figure=figure, local=local)
     if json_output:
-        sys.stdout.write(to_json(encode(planned.prediction)))
+        print_json(encode(planned.prediction))
         return
     show(terminal.prediction_report(planned, explain=explain))
+
+
+def _predict_table(
+    runs: Path, output: Path, calibration: Path | None, explain_run: str | None, *, traced: bool
+) -> None:
+    # Here, since only tables of runs need what reads and completes them.
+    if explain_run is not None:
+        from shardwright.commands.explain_run import explain_row
+
+        explain_row(runs, explain_run, calibration)
+    elif calibration is not None:
+        from shardwright.commands.calibrate import predict_calibrated
+
+        predict_calibrated(runs, output, calibration)
+    else:
+        from shardwright.commands.predict_runs import predict_table
+
+        predict_table(runs, output, traced=traced)
 
 
 def write_reports(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from planner.layout.layout_answer import LayoutFile
-from profiles.document import encode, to_json, write_text
+from profiles.document import encode, write_text
 from profiles.units import format_time
 from shardwright.asking.opened_plan import OpenedPlan
-from shardwright.commands.output import note, show
+from shardwright.commands.output import note, print_json, show
 from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
@@ -37,7 +36,7 @@ def predict_layout(
         write_text(html, layout_html(answer, found, provenance=opened.provenance))
         note(f"written: {html}")
     if json_output:
-        sys.stdout.write(to_json(encode(answer.chosen.prediction)))
+        print_json(encode(answer.chosen.prediction))
         return
     show(layout_report(answer))
     if explain:

@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from planner.search.space import parse_axis
 from shardwright.asking.machine_profile import profile_machine
 from shardwright.asking.places import local_profile
-from shardwright.commands.output import Bar, note, show
+from shardwright.commands.flags import Local, Precision, Quiet, Seq
+from shardwright.commands.output import Bar, need_room_for, note, show
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright profile --quick\n\n  shardwright profile --model "
+    "tiny-llama-demo --seq 128 --micro-batch 4"
+)
 
 
 def profile(
-    *,
-    quick: bool,
-    devices: int | None,
-    threads: int | None,
-    model: str | None,
-    seq: int | None,
-    micro_batch: str,
-    precision: str,
-    output: Path | None,
-    quiet: bool,
+    quick: Annotated[bool, typer.Option("--quick", help="under 30 s [5 minutes]")] = False,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads per device [1]")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="measure this model's blocks into the profile")
+    ] = None,
+    seq: Seq = None,
+    micro_batch: Annotated[str, typer.Option("--micro-batch", help="4, or 1,2,4")] = "1",
+    precision: Precision = Precision.FP32,
+    output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
+    from_runs: Annotated[
+        Path | None,
+        typer.Option("--from", help="calibrate to a cluster's own runs instead: a table of runs"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --from: write even if it does not help")
+    ] = False,
+    local: Local = None,
+    quiet: Quiet = False,
 ) -> None:
     """`shardwright profile`."""
-    path = output or local_profile()
+    need_room_for(output)
+    if from_runs is not None:
+        # Here, since only a calibration fits.
+        from shardwright.commands.calibrate import calibrate
+
+        calibrate(from_runs, output, force=force)
+        return
+    path = output or local or local_profile()
     sizes = parse_axis(micro_batch, "--micro-batch")
     if not quiet and not quick and (model is None or not path.is_file()):
         note("measuring this machine takes about 5 minutes (--quick: under 30 s)")
@@ -38,7 +66,7 @@ def profile(
             model=model,
             seq=seq,
             micro_batches=sizes,
-            precision=precision,
+            precision=precision.value,
             progress=lambda title: Bar(title, quiet=quiet),
         )
     except KeyboardInterrupt:

@@ -3,56 +3,78 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
+from executor.launch import run_plan
+from executor.sharding.launch_sharding import run_sharding
 from profiles.document import read_mapping
-from profiles.errors import ToleranceError, UnknownNameError
+from profiles.errors import InputError, ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import open_plan
-from shardwright.commands.output import Bar, note, show
+from shardwright.commands.flags import Quiet
+from shardwright.commands.output import Bar, need_room_for, note, show
+from shardwright.reports.sharding import sharded_run_report
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "
+    "--model mypkg.model:build --check"
+)
 
 
 def run(
-    path: Path,
-    *,
-    model: str,
-    steps: int,
-    check: bool,
-    output: Path,
-    processes: int | None,
-    device: str,
-    timeout: str,
-    any_machine: bool,
-    quiet: bool,
+    plan_file: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="a plan file, or a sharding file of `shard`")
+    ],
+    model: Annotated[str, typer.Option("--model", help="if different from the plan's model")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
+    check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
+    output: Annotated[Path, typer.Option("-o", help="measurement file; folders are made")] = Path(
+        "run.json"
+    ),
+    processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    timeout: Annotated[str, typer.Option(help="timeout per rank")] = "300s",
+    any_machine: Annotated[
+        bool, typer.Option("--any-machine", help="run on a different machine than planned for")
+    ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """`shardwright run`."""
-    from executor.launch import run_plan
-
+    need_room_for(output)
     if device not in ("cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
-    if read_mapping(path).get("schema") == OP_SHARDING_SCHEMA:
-        # Here, since only this branch needs the launcher of placements.
-        from shardwright.commands.run_sharding import run_sharded_file
-
-        run_sharded_file(
-            path,
+    if read_mapping(plan_file).get("schema") == OP_SHARDING_SCHEMA:
+        if device != "cpu":
+            raise InputError(
+                f"--device {device}: placements are compared with one process on the CPU, in fp32"
+            )
+        found = run_sharding(
+            plan_file,
             model=model,
             steps=steps,
             output=output,
             processes=processes,
-            device=device,
-            timeout=timeout,
+            timeout_s=seconds,
+            announce=_announce,
         )
+        show(sharded_run_report(found))
+        if not found.passed:
+            raise ToleranceError(
+                f"{plan_file}: what ran is not what was planned; the table above says where"
+            )
+        note(f"written: {output}")
         return
-    opened = open_plan(path)
+    opened = open_plan(plan_file)
     import_from_here(model or opened.plan.model)
     with Bar("steps", quiet=quiet) as progress:
         measured = run_plan(
-            path,
+            plan_file,
             model=model,
             steps=steps,
             check=check,
@@ -62,7 +84,7 @@ def run(
             device=device,
             any_machine=any_machine,
             answer=opened.planned,
-            announce=lambda command: note(f"running: {command}"),
+            announce=_announce,
             progress=progress,
         )
     quiet_steps = sum(not step.disturbed for step in measured.steps)
@@ -93,4 +115,8 @@ def run(
                 f"the gradients of {done.worst_parameter} are {done.worst_relative_error:.1e} off, "
                 f"{done.tolerance:.0e} is allowed"
             )
-    note(f"Next: shardwright compare {path} {output} --html report.html")
+    note(f"Next: shardwright compare {plan_file} {output} --html report.html")
+
+
+def _announce(command: str) -> None:
+    note(f"running: {command}")

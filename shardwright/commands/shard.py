@@ -3,43 +3,61 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
+from typing import Annotated
 
-from profiles.document import encode, to_json, write_document
+import typer
+
+from profiles.document import encode, write_document
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import parse_quantity
 from shardwright import api
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import local_profile
-from shardwright.commands.output import Heartbeat, note, show
-from shardwright.commands.provenance import provenance
+from shardwright.asking.provenance import provenance
+from shardwright.commands.flags import Json, Local, Model, Precision, Seq
+from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.reports.sharding import sharding_report
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 
+EXAMPLES = (
+    "Examples:\n\n  shardwright shard llama-3.1-70b --block LlamaDecoderLayer --on 8xh100-sxm "
+    "--mesh 8 --seq 8192\n\n  shardwright shard ./config.json --on 8xh100-sxm --mesh 2x4 "
+    "--micro-batch 2 --memory 40GiB -o sharding.json"
+)
+
 
 def shard(
-    model: str,
-    on: str,
-    mesh: str,
-    *,
-    block: str,
-    seq: int | None,
-    micro_batch: int,
-    micro_batches: int,
-    memory: str | None,
-    precision: str,
-    time_limit: str,
-    output: Path | None,
-    json_output: bool,
-    explain: bool,
-    local: Path | None,
+    model: Model,
+    on: Annotated[str, typer.Option("--on", help="8xh100-sxm, a cluster file, or local")],
+    mesh: Annotated[str, typer.Option("--mesh", help="8, or 2x4: devices of one or two axes")],
+    block: Annotated[
+        str, typer.Option("--block", help="class or path of one block (default: the whole model)")
+    ] = "",
+    seq: Seq = None,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
+    micro_batches: Annotated[
+        int, typer.Option("--micro-batches", min=1, help="micro-batches per gradient reduction")
+    ] = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="memory per device: 40GiB (default: the device's)"),
+    ] = None,
+    precision: Precision = Precision.BF16,
+    time_limit: Annotated[str, typer.Option("--time-limit", help="of the search")] = "20s",
+    output: Annotated[Path | None, typer.Option("-o", help="write the sharding file here")] = None,
+    json_output: Json = False,
+    explain: Annotated[bool, typer.Option("--explain", help="every op, message, source")] = False,
+    local: Local = None,
 ) -> None:
     """`shardwright shard`."""
+    need_room_for(output)
     sizes = mesh_of(mesh)
-    if precision not in ("bf16", "fp16", "fp32"):
-        raise InputError(f"--precision {precision}: op graphs are traced in bf16, fp16 or fp32")
+    if precision.value not in ("bf16", "fp16", "fp32"):
+        raise InputError(
+            f"--precision {precision.value}: op graphs are traced in bf16, fp16 or fp32"
+        )
     import_from_here(model)
     cluster = get_cluster(on, local=local or local_profile())
     sample = sample_of(model, seq)
@@ -56,7 +74,7 @@ def shard(
             sequence_length=length,
             micro_batch=micro_batch,
             micro_batches=micro_batches,
-            precision=precision,
+            precision=precision.value,
             memory_limit_bytes=limit_bytes,
             time_limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
             assumptions=assumed,
@@ -64,7 +82,7 @@ def shard(
     if output is not None:
         write_document(output, answer, schema=OP_SHARDING_SCHEMA, provenance=provenance(cluster))
     if json_output:
-        sys.stdout.write(to_json({"schema": OP_SHARDING_SCHEMA, **encode(answer)}))
+        print_json({"schema": OP_SHARDING_SCHEMA, **encode(answer)})
     else:
         show(sharding_report(answer, explain=explain))
         if output is not None and answer.calls:

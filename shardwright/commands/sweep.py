@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from planner.many.answer_cache import AnswerCache
 from planner.many.answer_folder import AnswerFolder
@@ -16,9 +17,9 @@ from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.units import format_time
 from shardwright import __version__
-from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import answer_cache
+from shardwright.asking.plan_request import AnswerOutput
 from shardwright.asking.questions import Grid, pose, questions_of, read_questions
 from shardwright.commands.output import Bar, note, show
 from shardwright.reports.sweep_table import (
@@ -34,27 +35,23 @@ _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFlags:
+class Sweep:
     """How a sweep is run.
 
-    folder   where answers and tables go, and where earlier ones are found
+    output   its file is the folder where answers and tables go, and where earlier ones are found
     workers  processes of this machine, None where not asked for; ray  a cluster's address
     sort     a column of reports/sweep_table.py
-    cache    read and keep answers beyond the folder
     """
 
-    folder: Path | None
+    output: AnswerOutput
     workers: int | None = None
     ray: str | None = None
     sort: str = "step"
-    cache: bool = True
     local: Path | None = None
-    json_output: bool = False
-    quiet: bool = False
 
 
 def plan_many(
-    path: Path | None, grid: Grid | None, flags: SweepFlags, *, refused: Mapping[str, object]
+    path: Path | None, grid: Grid | None, asked: Sweep, *, refused: Mapping[str, object]
 ) -> None:
     """`shardwright plan` with several models, clusters or prices, or with a file of questions.
 
@@ -65,9 +62,9 @@ def plan_many(
         if value:
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
     if path is not None:
-        run_sweep(read_questions(path, local=flags.local), flags)
+        run_sweep(read_questions(path, local=asked.local), asked)
     elif grid is not None:
-        run_sweep(questions_of(grid, local=flags.local), flags)
+        run_sweep(questions_of(grid, local=asked.local), asked)
 
 
 def grid_of(
@@ -75,20 +72,17 @@ def grid_of(
     models: str,
     on: str,
     global_batch: int | None,
-    seq: int | None,
     *,
-    pins: Axes,
-    options: Mapping[str, str],
-    stack: str,
     prices: str,
-    precision: str,
-    optimizer: str,
-    solver: str,
-    seed: int,
+    **others: Any,
 ) -> Grid | None:
-    """The grid of flags; None where a file of questions stands in their place."""
+    """The grid of flags; None where a file of questions stands in their place.
+
+    others  the other fields of a grid
+    """
     if path is not None:
-        if models or on or global_batch is not None or pins.pins() or options or stack:
+        asked = (others["pins"], others["options"], others["stack"])
+        if models or on or global_batch is not None or any(asked):
             raise InputError(
                 f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
                 "--stack, its options or pins; give one of the two"
@@ -100,15 +94,8 @@ def grid_of(
         models=_listed(models),
         clusters=_listed(on),
         global_batches=(global_batch,),
-        sequence_lengths=() if seq is None else (seq,),
         prices=_listed(prices),
-        precision=precision,
-        optimizer=optimizer,
-        solver=solver,
-        seed=seed,
-        pins=pins.texts(),
-        stack=stack,
-        options=options,
+        **others,
     )
 
 
@@ -116,28 +103,28 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
+def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
     """Answers the questions, writes a plan file each and the tables, and prints the table.
 
     Ctrl-C keeps what is answered. Raises InfeasibleError where no question has a plan.
     """
-    folder = _folder(flags)
-    workers = _workers(flags)
-    sorted_rows((), flags.sort)
+    folder = _folder(asked.output.file)
+    workers = _workers(asked)
+    sorted_rows((), asked.sort)
     for question in questions:
         import_from_here(question.model)
     shelf = AnswerFolder(
         folder=folder,
-        cache=AnswerCache(folder=answer_cache()) if flags.cache else None,
+        cache=AnswerCache(folder=answer_cache()) if asked.output.cache else None,
         version=__version__,
     )
     rows: list[Row] = []
-    quiet = flags.quiet or flags.json_output
+    quiet = asked.output.quiet or asked.output.json
     try:
         with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
             found = sweep(
                 questions,
-                pose=lambda question: pose(question, local=flags.local),
+                pose=lambda question: pose(question, local=asked.local),
                 workers=workers,
                 shelf=shelf,
             )
@@ -147,15 +134,15 @@ def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
                 if not quiet and not sys.stderr.isatty():
                     note(f"{len(rows)}/{len(questions)} {_said(row)}")
     except KeyboardInterrupt:
-        _write(folder, rows, flags.sort)
+        _write(folder, rows, asked.sort)
         note(
             f"{len(rows)} of {len(questions)} questions are answered and kept in {folder}; the "
             "same command goes on from there"
         )
         raise
-    rows = list(_write(folder, rows, flags.sort))
-    if flags.json_output:
-        sys.stdout.write(sweep_json(rows, flags.sort))
+    rows = list(_write(folder, rows, asked.sort))
+    if asked.output.json:
+        sys.stdout.write(sweep_json(rows, asked.sort))
     else:
         show(sweep_report(rows))
         reused = sum(row.reused for row in rows)
@@ -167,21 +154,21 @@ def run_sweep(questions: tuple[Question, ...], flags: SweepFlags) -> None:
         raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
 
 
-def _folder(flags: SweepFlags) -> Path:
-    if flags.folder is None:
+def _folder(folder: Path | None) -> Path:
+    if folder is None:
         raise InputError("a sweep writes a folder: name it with -o FOLDER/")
-    if flags.folder.exists() and not flags.folder.is_dir():
-        raise InputError(f"-o {flags.folder} is a file; a sweep writes a folder: name another")
-    need_writable(flags.folder / "summary.csv")
-    return flags.folder
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"-o {folder} is a file; a sweep writes a folder: name another")
+    need_writable(folder / "summary.csv")
+    return folder
 
 
-def _workers(flags: SweepFlags) -> Workers:
-    if flags.ray is not None:
-        if flags.workers is not None:
+def _workers(asked: Sweep) -> Workers:
+    if asked.ray is not None:
+        if asked.workers is not None:
             raise InputError("--workers is for this machine and --ray for a cluster; give one")
-        return ray_workers(SOLVE, flags.ray)
-    return local_workers(SOLVE, flags.workers or 1)
+        return ray_workers(SOLVE, asked.ray)
+    return local_workers(SOLVE, asked.workers or 1)
 
 
 def _said(row: Row) -> str:

@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from profiles.document import write_text
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.commands.output import Heartbeat, note, show, write_or_print
+from shardwright.commands.output import Heartbeat, need_room_for, note, show, write_or_print
 from shardwright.commands.predict_runs import predicted_runs, traced_predictions
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
@@ -30,14 +32,28 @@ IN_SAMPLE = "shipped"
 Folds = Callable[[Iterable[PublishedRun]], dict[str, str]]
 
 
+EXAMPLES = (
+    "Examples:\n\n  shardwright validate\n\n  shardwright validate runs.csv --cross-validate "
+    "--markdown accuracy.md"
+)
+
+
 def validate(
-    path: Path | None,
-    *,
-    failed: Path | None,
-    cross_validate: bool,
-    traced: bool = False,
-    markdown: Path | None,
-    html: Path | None,
+    table: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUNS", help="a table of runs (default: the project's own)"),
+    ] = None,
+    failed: Annotated[
+        Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")
+    ] = None,
+    cross_validate: Annotated[
+        bool, typer.Option("--cross-validate", help="refit without the rows that are predicted")
+    ] = False,
+    traced: Annotated[
+        bool, typer.Option("--traced", help="also from modules that are built and traced")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
 ) -> None:
     """Predict every run, compare, and print or write the page.
 
@@ -45,9 +61,10 @@ def validate(
                     minute per thousand rows
     traced          predict also from figures of modules that are built and traced
     """
-    table = path or FIGURES
-    published = read_runs(table, lenient=True)
-    measured = read_measured(table)
+    need_room_for(markdown, html)
+    runs = table or FIGURES
+    published = read_runs(runs, lenient=True)
+    measured = read_measured(runs)
     judged = "5-fold" if cross_validate else IN_SAMPLE
     with Heartbeat("refitting and predicting" if cross_validate else "predicting"):
         shipped = predicted_runs(published)
@@ -60,8 +77,8 @@ def validate(
         baseline=compare_runs(published, measured, predict_baseline(published)),
         failed=predicted_runs(read_runs(failed)) if failed is not None else (),
         traced=compare_runs(published, measured, traced_predictions(published)) if traced else (),
-        table="the project's own table of published runs" if path is None else table.name,
-        command=_command(path, failed, cross_validate, traced),
+        table="the project's own table of published runs" if table is None else table.name,
+        command=_command(table, failed, cross_validate, traced),
         date=datetime.date.today().isoformat(),
     )
     page = accuracy_markdown(study)

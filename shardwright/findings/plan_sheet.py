@@ -11,7 +11,8 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Interval, Prediction, RankMemory
 
-_MEMORY = (
+# The parts of a rank's peak: what they are called, and the field of RankMemory.
+MEMORY_PARTS = (
     ("parameters", "parameters_bytes"),
     ("gradients", "gradients_bytes"),
     ("optimizer", "optimizer_bytes"),
@@ -70,7 +71,7 @@ def _plan_sheet(answer: PlanFile) -> PlanSheet:
         decided=sheet.decided,
         figures=_figures(prediction),
         parts={part.name.replace("_", " "): part.time_s for part in prediction.components},
-        memory={name: getattr(fullest, key) for name, key in _MEMORY} if fullest else {},
+        memory={name: getattr(fullest, key) for name, key in MEMORY_PARTS} if fullest else {},
         step_time_s=prediction.step_time_s,
         peak_bytes=prediction.peak_memory_bytes.value,
     )

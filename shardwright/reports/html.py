@@ -13,9 +13,9 @@ from typing import Any
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.findings.breakdown import RankParts, measured_parts, predicted_parts
-from shardwright.findings.comparison import Comparison, compare_run
+from shardwright.findings.comparison import Row, compare_run
 from shardwright.reports.branch_stages import branch_rows
-from shardwright.reports.markdown import quantity, signed_percent, verdict
+from shardwright.reports.markdown import cells, signed_percent, verdict
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import COLOURS
 from shardwright.reports.reproduce import recipe
@@ -75,16 +75,18 @@ def report_html(
             branch_rows=branch_rows(plan, prediction),
             facts=_facts(answer, prediction, measured),
             verdict=verdict(comparison) if comparison else "",
-            rows=_rows(comparison),
+            rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),
             memory=memory_picture(prediction, measured),
             roofline=roofline_picture(roofline) if roofline else None,
             roofline_missing=roofline.missing if roofline else "",
             op_rows=op_rows(roofline) if roofline else [],
-            parts=_parts(prediction),
-            rank_bars=rank_bars(plan, prediction, measured),
-            rank_key=_rank_key(plan, prediction, measured),
-            stage_rows=stage_bars(prediction),
+            parts=prediction.components,
+            part_colours=_PARTS,
+            ranks=_ranks(plan, prediction, measured),
+            rank_parts=_RANK_PARTS,
+            shown_stages=prediction.stages[:MOST_STAGES],
+            longest_stage=max((s.forward_s + s.backward_s for s in prediction.stages), default=0.0),
             sources=prediction.sources[:MOST_SOURCES],
             recipe=recipe(plan, measured, version=__version__, provenance=provenance),
             measured=measured,
@@ -107,10 +109,6 @@ def template(name: str) -> Any:
     )
     environment.filters |= {"time": format_time, "bytes": format_bytes, "percent": format_percent}
     return environment.get_template(name)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def step_words(work: Workload) -> str:
@@ -158,93 +156,16 @@ def _facts(
     return facts
 
 
-def _rows(comparison: Comparison | None) -> list[dict[str, Any]]:
-    """The comparison's rows as texts; bar is the error from -1 to 1, full at 25 %."""
-    return [
-        {
-            "name": row.name,
-            "predicted": quantity(row.predicted, row.unit),
-            "measured": quantity(row.measured, row.unit),
-            "error": signed_percent(row.error if row.measured else None),
-            "cpu": quantity(row.measured_cpu, "s") if row.measured_cpu else "",
-            "cpu_error": signed_percent(row.cpu_error) if row.measured_cpu else "",
-            "bar": max(-1.0, min(1.0, row.error / 0.25)),
-        }
-        for row in (comparison.rows if comparison else ())
-    ]
+def _bar_of(row: Row) -> float:
+    """The error from -1 to 1, full at 25 %."""
+    return max(-1.0, min(1.0, row.error / 0.25))
 
 
-def rank_bars(
+def _ranks(
     plan: Plan, prediction: Prediction, measured: Measurement | None
-) -> list[dict[str, Any]]:
-    """Two stacked bars per rank, predicted and measured, on one scale; at most MOST_RANKS ranks."""
-    said = predicted_parts(plan, prediction)[:MOST_RANKS]
+) -> list[tuple[str, RankParts]]:
+    """(`predicted` or `measured`, the parts), rank by rank; at most MOST_RANKS ranks."""
     found = {p.rank: p for p in measured_parts(plan, measured)} if measured is not None else {}
-    longest = max((p.step_s for p in (*said, *found.values())), default=0.0) or 1.0
-    bars = []
-    for parts in said:
-        bars.append(_bar(parts, "predicted", longest))
-        if parts.rank in found:
-            bars.append(_bar(found[parts.rank], "measured", longest))
-    return bars
-
-
-def _rank_key(
-    plan: Plan, prediction: Prediction, measured: Measurement | None
-) -> list[tuple[str, str]]:
-    """Name and colour of the parts that any bar holds."""
-    every = predicted_parts(plan, prediction)
-    every += measured_parts(plan, measured) if measured is not None else ()
-    return [
-        (_words(name), COLOURS[name])
-        for name in _RANK_PARTS
-        if any(getattr(parts, f"{name}_s") > 0 for parts in every)
-    ]
-
-
-def _bar(parts: RankParts, group: str, longest: float) -> dict[str, Any]:
-    seconds = {name: float(getattr(parts, f"{name}_s")) for name in _RANK_PARTS}
-    return {
-        "rank": parts.rank,
-        "group": group,
-        "step": format_time(parts.step_s),
-        "parts": [
-            {
-                "title": f"{_words(name)}: {format_time(time_s)}, {group}",
-                "share": round(100 * time_s / longest, 2),
-                "percent": format_percent(time_s / parts.step_s) if parts.step_s else "",
-                "colour": COLOURS[name],
-                "time": format_time(time_s),
-            }
-            for name, time_s in seconds.items()
-        ],
-    }
-
-
-def stage_bars(prediction: Prediction) -> list[dict[str, Any]]:
-    """Forward and backward seconds of each stage, as bars relative to the longest."""
-    longest = max((s.forward_s + s.backward_s for s in prediction.stages), default=1.0) or 1.0
-    return [
-        {
-            "name": f"stage {s.stage} on rank {s.rank}",
-            "forward": round(100 * s.forward_s / longest, 2),
-            "backward": round(100 * s.backward_s / longest, 2),
-            "times": f"forward {format_time(s.forward_s)}, backward {format_time(s.backward_s)}",
-        }
-        for s in prediction.stages[:MOST_STAGES]
-    ]
-
-
-def _parts(prediction: Prediction) -> list[dict[str, Any]]:
-    step = prediction.step_time_s.value
-    return [
-        {
-            "name": _words(part.name),
-            "time": format_time(part.time_s),
-            "share": round(100 * part.time_s / step, 2),
-            "percent": format_percent(part.time_s / step),
-            "colour": _PARTS.get(part.name, "#888888"),
-        }
-        for part in prediction.components
-        if part.time_s > 0
-    ]
+    said = predicted_parts(plan, prediction)[:MOST_RANKS]
+    both = [(("predicted", parts), ("measured", found.get(parts.rank))) for parts in said]
+    return [(group, parts) for pair in both for group, parts in pair if parts is not None]

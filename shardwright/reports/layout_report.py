@@ -211,23 +211,17 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
     """Intervals beside the step's, and the productive time of a long run with failures."""
     found = choice.prediction
     lasting = found.reliability
-    memory, mfu = found.peak_memory_range, found.mfu_range
     first = [
-        f"MFU {format_percent(mfu.value)} [{format_percent(mfu.low)} - {format_percent(mfu.high)}]",
-        f"peak {format_bytes(memory.value)} [{format_bytes(memory.low)} - "
-        f"{format_bytes(memory.high)}]",
+        f"MFU {format_interval(found.mfu_range, format_percent)}",
+        f"peak {format_interval(found.peak_memory_range, format_bytes)}",
         _range("kWh per M tokens", found.kwh_per_million_tokens, "{:.3g}".format),
     ]
     if found.usd_per_million_tokens is not None:
         first.append(_range("per M tokens", found.usd_per_million_tokens, format_usd))
-    goodput = lasting.goodput
-    failing = lasting.between_failures_s
     lost = (
-        f"one per {format_time(failing.value)} [{format_time(failing.low)} - "
-        f"{format_time(failing.high)}], checkpoint every "
+        f"one per {format_interval(lasting.between_failures_s)}, checkpoint every "
         f"{format_time(lasting.checkpoint_every_s)}; productive time "
-        f"{format_percent(goodput.value)} [{format_percent(goodput.low)} - "
-        f"{format_percent(goodput.high)}]"
+        f"{format_interval(lasting.goodput, format_percent)}"
     )
     if found.usd_per_million_tokens_delivered is not None:
         counted = found.usd_per_million_tokens_delivered

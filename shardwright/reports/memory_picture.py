@@ -6,18 +6,20 @@ import math
 
 from profiles.units import format_bytes, format_time
 from shardwright.reports.picture import (
-    GRID,
     INK,
     LEFT,
     RANK_COLOURS,
     WIDTH,
+    Axis,
     Entry,
     Label,
     Path,
     Picture,
     apart,
     even_ticks,
+    level,
     line,
+    tick_below,
 )
 from simulator.values.measurement import Measurement
 from simulator.values.prediction import MemorySample, Prediction, RankMemory
@@ -44,17 +46,18 @@ def memory_picture(prediction: Prediction, measured: Measurement | None) -> Pict
     top = max([highest, *drawn]) * 1.08
     end_s = max((s.time_s for r in ranks for s in r.timeline), default=0.0)
     end_s = max(end_s, prediction.step_time_s.value)
-    plot = _Plot(end_s, top)
-    grid, labels = _axes(plot)
+    across = Axis(high=end_s, begin=LEFT, end=WIDTH)
+    down = Axis(high=top, begin=HEIGHT - _BOTTOM, end=_TOP)
+    grid, labels = _axes(across, down)
     paths: list[Path] = []
     named: list[tuple[float, str]] = []
     entries: list[Entry] = []
     for number, rank in enumerate(ranks):
         colour = RANK_COLOURS[number % len(RANK_COLOURS)]
         said = f"rank {rank.rank}: peak {format_bytes(rank.peak_bytes)} predicted"
-        paths.append(Path(data=_steps(rank.timeline, plot), colour=colour, title=said))
+        paths.append(Path(data=_steps(rank.timeline, across, down), colour=colour, title=said))
         if peaks.get(rank.rank):
-            y = plot.y(peaks[rank.rank])
+            y = down.at(peaks[rank.rank])
             found = f"rank {rank.rank} measured peak {format_bytes(peaks[rank.rank])}"
             paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=colour, dashed=True))
             named.append((y, found))
@@ -65,7 +68,7 @@ def memory_picture(prediction: Prediction, measured: Measurement | None) -> Pict
     for capacity in capacities:
         said = f"the device has {format_bytes(capacity)} for training"
         if capacity in drawn:
-            y = plot.y(capacity)
+            y = down.at(capacity)
             paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=INK, width=2))
             named.append((y, said))
         else:
@@ -93,27 +96,12 @@ def _fullest(prediction: Prediction) -> list[RankMemory]:
     return sorted(order[:MOST_RANKS], key=lambda r: r.rank)
 
 
-class _Plot:
-    """From (seconds, bytes) to SVG units."""
-
-    def __init__(self, end_s: float, top_bytes: float) -> None:
-        self.end_s, self.top_bytes = end_s, top_bytes
-
-    def x(self, time_s: float) -> float:
-        return round(LEFT + time_s / self.end_s * (WIDTH - LEFT), 1)
-
-    def y(self, memory_bytes: float) -> float:
-        return round(
-            HEIGHT - _BOTTOM - memory_bytes / self.top_bytes * (HEIGHT - _BOTTOM - _TOP), 1
-        )
-
-
-def _steps(timeline: tuple[MemorySample, ...], plot: _Plot) -> str:
+def _steps(timeline: tuple[MemorySample, ...], across: Axis, down: Axis) -> str:
     """The curve as steps; of the samples in one column the highest stands for it."""
     width = (WIDTH - LEFT) / _COLUMNS
     columns: dict[int, tuple[float, float]] = {}
     for sample in timeline:
-        x, y = plot.x(sample.time_s), plot.y(sample.memory_bytes)
+        x, y = across.at(sample.time_s), down.at(sample.memory_bytes)
         column = int((x - LEFT) / width) if len(timeline) > _COLUMNS else len(columns)
         known = columns.get(column)
         columns[column] = (x, y) if known is None else (known[0], min(known[1], y))
@@ -125,16 +113,14 @@ def _steps(timeline: tuple[MemorySample, ...], plot: _Plot) -> str:
     return drawn + f"H{WIDTH:g}"
 
 
-def _axes(plot: _Plot) -> tuple[tuple[Path, ...], list[Label]]:
-    grid, labels = [], []
-    unit = 1024.0 ** max(0, int(math.log(plot.top_bytes, 1024))) if plot.top_bytes > 1 else 1.0
-    for count in even_ticks(plot.top_bytes / unit, 5):
-        y = plot.y(count * unit)
-        grid.append(Path(data=line(LEFT, y, WIDTH, y), colour=GRID, width=1))
-        labels.append(Label(x=LEFT - 8, y=y + 4, text=format_bytes(count * unit), anchor="end"))
-    for time_s in even_ticks(plot.end_s, 10):
-        x = plot.x(time_s)
-        anchor = "end" if x > WIDTH - 20 else "middle"
-        said = format_time(time_s) if time_s else "0"
-        labels.append(Label(x=x, y=HEIGHT - 8, text=said, anchor=anchor))
-    return tuple(grid), labels
+def _axes(across: Axis, down: Axis) -> tuple[tuple[Path, ...], list[Label]]:
+    unit = 1024.0 ** max(0, int(math.log(down.high, 1024))) if down.high > 1 else 1.0
+    levels = [
+        level(down.at(count * unit), format_bytes(count * unit))
+        for count in even_ticks(down.high / unit, 5)
+    ]
+    times = [
+        tick_below(across.at(time_s), HEIGHT - 8, format_time(time_s) if time_s else "0")
+        for time_s in even_ticks(across.high, 10)
+    ]
+    return tuple(grid for grid, _ in levels), [*(label for _, label in levels), *times]

@@ -97,6 +97,37 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
     return f"M{x1:.5g} {y1:.5g}L{x2:.5g} {y2:.5g}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """From a quantity to SVG units: `low` lies at `begin` and `high` at `end`; by logarithms where
+    `log`."""
+
+    low: float = 0.0
+    high: float
+    begin: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value lies."""
+        if self.log:
+            share = math.log10(value / self.low) / math.log10(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+
+def tick_below(x: float, y: float, text: str) -> Label:
+    """The text of a tick under an axis, within the picture where it is the last."""
+    return Label(x=x, y=y, text=text, anchor="end" if x > WIDTH - 20 else "middle")
+
+
+def level(y: float, text: str) -> tuple[Path, Label]:
+    """A line of the grid at one height, and the text of its tick."""
+    grid = Path(data=line(LEFT, y, WIDTH, y), colour=GRID, width=1)
+    return grid, Label(x=LEFT - 8, y=y + 4, text=text, anchor="end")
+
+
 def even_ticks(end: float, most: int = 8) -> list[float]:
     """0 and multiples of 1, 2 or 5 times a power of ten up to `end`, at most `most` + 1 of them.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
 from shardwright.findings.breakdown import critical_rank, measured_parts, predicted_parts
+from shardwright.findings.plan_sheet import MEMORY_PARTS
 from shardwright.reports.picture import COLOURS
 from shardwright.reports.timeline_picture import kind_of
 from simulator.values.measurement import Measurement
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 FORMATS = (".pdf", ".png", ".svg")
 _MOST_RANKS = 8
 _GIB = 2**30
-_MEMORY_PARTS = (
-    ("parameters_bytes", "parameters"),
-    ("gradients_bytes", "gradients"),
-    ("optimizer_bytes", "optimizer"),
-    ("activations_bytes", "activations"),
-    ("transient_bytes", "transient"),
-    ("communication_bytes", "buffers"),
-)
 
 
 def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | None = None) -> None:
@@ -124,7 +117,7 @@ def _memory(axes: Any, answer: PlanFile, measured: Measurement | None) -> None:
     ranks = answer.prediction.ranks[:_MOST_RANKS]
     names = [str(rank.rank) for rank in ranks]
     below = [0.0] * len(ranks)
-    for field, label in _MEMORY_PARTS:
+    for label, field in MEMORY_PARTS:
         sizes = [getattr(rank, field) / _GIB for rank in ranks]
         axes.bar(names, sizes, bottom=below, label=label, width=0.7)
         below = [base + size for base, size in zip(below, sizes, strict=True)]

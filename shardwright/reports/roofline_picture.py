@@ -5,7 +5,20 @@ from __future__ import annotations
 import math
 
 from profiles.units import format_flop, format_percent, format_rate, format_time
-from shardwright.reports.picture import GRID, INK, LEFT, WIDTH, Entry, Label, Path, Picture, line
+from shardwright.reports.picture import (
+    GRID,
+    INK,
+    LEFT,
+    WIDTH,
+    Axis,
+    Entry,
+    Label,
+    Path,
+    Picture,
+    level,
+    line,
+    tick_below,
+)
 from shardwright.reports.roofline import Roofline, RooflinePoint
 
 HEIGHT = 380.0
@@ -30,15 +43,15 @@ def roofline_picture(found: Roofline) -> Picture | None:
     bandwidth = found.bandwidth_bytes_per_s.value
     peaks = [peak.value for _, peak in found.peaks]
     ridges = [peak / bandwidth for peak in peaks]
-    x_low, x_high = _around([p.intensity for p in points] + ridges)
-    y_low, y_high = _around([p.rate_flop_per_s for p in points] + peaks)
-    plot = _Plot(x_low, x_high, y_low, y_high)
-    paths, labels = _ceilings(found, plot)
-    grid, ticks = _axes(plot)
+    across = _around([p.intensity for p in points] + ridges, LEFT, WIDTH)
+    down = _around([p.rate_flop_per_s for p in points] + peaks, HEIGHT - _BOTTOM, _TOP)
+    paths, labels = _ceilings(found, across, down)
+    grid, ticks = _axes(across, down)
     for point in sorted(points, key=lambda p: ("op", "block", "stage").index(p.level)):
+        place = across.at(point.intensity), down.at(point.rate_flop_per_s)
         paths.append(
             Path(
-                data=_mark(_SHAPES[point.level], plot.x(point.intensity), plot.y_of(point)),
+                data=_mark(_SHAPES[point.level], *place),
                 colour=METHOD_COLOURS.get(point.method, "#888888"),
                 title=title_of(point, found),
                 filled=True,
@@ -96,52 +109,32 @@ def _note(found: Roofline, left_out: int) -> str:
     return said + (f" The {left_out} ops with the least time are left out." if left_out else "")
 
 
-class _Plot:
-    """From (flop/byte, flop/s) to SVG units."""
-
-    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
-        self.x_low, self.x_high, self.y_low, self.y_high = x_low, x_high, y_low, y_high
-
-    def x(self, intensity: float) -> float:
-        span = math.log10(self.x_high / self.x_low)
-        share = math.log10(intensity / self.x_low) / span
-        return round(LEFT + share * (WIDTH - LEFT), 1)
-
-    def y(self, rate_flop_per_s: float) -> float:
-        span = math.log10(self.y_high / self.y_low)
-        share = math.log10(rate_flop_per_s / self.y_low) / span
-        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP), 1)
-
-    def y_of(self, point: RooflinePoint) -> float:
-        return self.y(point.rate_flop_per_s)
+def _around(values: list[float], begin: float, end: float) -> Axis:
+    """A logarithmic axis with a margin around positive values."""
+    low, high = min(values) / _MARGIN, max(values) * _MARGIN
+    return Axis(low=low, high=high, begin=begin, end=end, log=True)
 
 
-def _around(values: list[float]) -> tuple[float, float]:
-    """A range with a margin around positive values."""
-    return min(values) / _MARGIN, max(values) * _MARGIN
-
-
-def _ticks(low: float, high: float) -> list[float]:
+def _ticks(axis: Axis) -> list[float]:
     """1, 2 and 5 times the powers of ten inside; of many, the powers alone or every second one."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
     factors = (1.0, 2.0, 5.0) if last - first <= 4 else (1.0,)
     powers = range(first, last + 1, max(1, (last - first) // 8))
     found = [factor * 10.0**power for power in powers for factor in factors]
-    return [tick for tick in found if low <= tick <= high]
+    return [tick for tick in found if axis.low <= tick <= axis.high]
 
 
-def _axes(plot: _Plot) -> tuple[list[Path], list[Label]]:
+def _axes(across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
     bottom = HEIGHT - _BOTTOM
     grid, labels = [], []
-    for tick in _ticks(plot.x_low, plot.x_high):
-        x = plot.x(tick)
+    for tick in _ticks(across):
+        x = across.at(tick)
         grid.append(Path(data=line(x, _TOP, x, bottom), colour=GRID, width=1))
-        anchor = "end" if x > WIDTH - 20 else "middle"
-        labels.append(Label(x=x, y=bottom + 15, text=f"{tick:g}", anchor=anchor))
-    for tick in _ticks(plot.y_low, plot.y_high):
-        y = plot.y(tick)
-        grid.append(Path(data=line(LEFT, y, WIDTH, y), colour=GRID, width=1))
-        labels.append(Label(x=LEFT - 8, y=y + 4, text=_rate_name(tick), anchor="end"))
+        labels.append(tick_below(x, bottom + 15, f"{tick:g}"))
+    for tick in _ticks(down):
+        path, label = level(down.at(tick), _rate_name(tick))
+        grid.append(path)
+        labels.append(label)
     middle = (LEFT + WIDTH) / 2
     labels.append(
         Label(x=middle, y=HEIGHT - 8, text="arithmetic intensity, flop per byte", anchor="middle")
@@ -154,16 +147,19 @@ def _rate_name(rate_flop_per_s: float) -> str:
     return f"{float(number):g} {unit}/s"
 
 
-def _ceilings(found: Roofline, plot: _Plot) -> tuple[list[Path], list[Label]]:
+def _ceilings(found: Roofline, across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
     """The slope of the bandwidth and a level line per data type."""
     assert found.bandwidth_bytes_per_s is not None
     bandwidth = found.bandwidth_bytes_per_s
     paths, labels = [], []
-    top = max([peak.value for _, peak in found.peaks], default=plot.y_high)
-    start = max(plot.x_low, plot.y_low / bandwidth.value)
-    end = min(top / bandwidth.value, plot.x_high)
+    top = max([peak.value for _, peak in found.peaks], default=down.high)
+    start = max(across.low, down.low / bandwidth.value)
+    end = min(top / bandwidth.value, across.high)
     slope = line(
-        plot.x(start), plot.y(start * bandwidth.value), plot.x(end), plot.y(end * bandwidth.value)
+        across.at(start),
+        down.at(start * bandwidth.value),
+        across.at(end),
+        down.at(end * bandwidth.value),
     )
     paths.append(
         Path(data=slope, colour=INK, title=f"bandwidth: {bandwidth.source} ({bandwidth.date})")
@@ -171,17 +167,17 @@ def _ceilings(found: Roofline, plot: _Plot) -> tuple[list[Path], list[Label]]:
     middle = math.sqrt(start * end)
     labels.append(
         Label(
-            x=plot.x(middle) + 12,
-            y=plot.y(middle * bandwidth.value) + 16,
+            x=across.at(middle) + 12,
+            y=down.at(middle * bandwidth.value) + 16,
             text=f"{format_rate(bandwidth.value)} ({bandwidth.method})",
             strong=True,
         )
     )
     for dtype, peak in found.peaks:
-        left, y = max(plot.x_low, peak.value / bandwidth.value), plot.y(peak.value)
+        left, y = max(across.low, peak.value / bandwidth.value), down.at(peak.value)
         paths.append(
             Path(
-                data=line(plot.x(left), y, WIDTH, y),
+                data=line(across.at(left), y, WIDTH, y),
                 colour=INK,
                 title=f"{dtype}: {peak.source} ({peak.date})",
             )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_choice import part_words
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.labelled import labelled
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import format_interval, table
 from simulator.training_run.explain.explain_memory import MemoryExplanation
 from simulator.training_run.explain.explain_run import IntervalUsed, RunExplanation
 from simulator.training_run.run.training_run import TrainingRun
@@ -28,7 +26,7 @@ def explanation_report(found: RunExplanation) -> RenderableType:
     used = found.step
     parts: list[RenderableType] = [
         Text.assemble((found.run.id, "bold"), f": {_layout(found.run)}"),
-        Text(f"step {_interval(used, format_time)}"),
+        Text(f"step {format_interval(used.interval)}"),
         Text(_regime(used)),
         Text(""),
         _terms(found),
@@ -74,11 +72,6 @@ def _layout(run: TrainingRun) -> str:
         f"{run.micro_batch}, global batch {run.global_batch}, sequence {run.seq_len}, "
         f"{run.precision}, {run.schedule or 'no pipeline'}, recompute {run.recompute}"
     )
-
-
-def _interval(used: IntervalUsed, formatted: Callable[[float], str]) -> str:
-    x = used.interval
-    return f"{formatted(x.value)} [{formatted(x.low)} - {formatted(x.high)}]"
 
 
 def _regime(used: IntervalUsed) -> str:
@@ -145,8 +138,8 @@ def _memory(found: MemoryExplanation, used: IntervalUsed) -> list[RenderableType
     file = f"profiles/data/frameworks/{found.stack}.toml" if ships else found.stack
     parts: list[RenderableType] = [
         Text(
-            f"peak memory {_interval(used, format_bytes)}, pipeline rank {found.rank}, "
-            f"{_SHOWS[found.shows]}"
+            f"peak memory {format_interval(used.interval, format_bytes)}, pipeline rank "
+            f"{found.rank}, {_SHOWS[found.shows]}"
         ),
         Text(_regime(used)),
         Text(""),

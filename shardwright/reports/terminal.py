@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +26,7 @@ from profiles.units import (
     format_usd,
 )
 from shardwright.findings.comparison import Comparison
+from shardwright.findings.plan_sheet import MEMORY_PARTS
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
 from shardwright.reports.markdown import cells, verdict
@@ -138,9 +139,9 @@ def plan_report(answer: PlanFile) -> RenderableType:
     )
 
 
-def format_interval(value: Interval) -> str:
+def format_interval(value: Interval, formatted: Callable[[float], str] = format_time) -> str:
     """`1.2 s [1.1 s - 1.4 s]`."""
-    return f"{format_time(value.value)} [{format_time(value.low)} - {format_time(value.high)}]"
+    return f"{formatted(value.value)} [{formatted(value.low)} - {formatted(value.high)}]"
 
 
 def format_share(share: Interval) -> str:
@@ -232,34 +233,12 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
             format_percent(part.time_s / step.value),
         )
     where.add_row("step", format_time(step.value), "100 %", style="bold")
-    memory = table(
-        ">rank",
-        ">parameters",
-        ">gradients",
-        ">optimizer",
-        ">activations",
-        ">transient",
-        ">buffers",
-        ">peak",
-        ">has",
-    )
+    names = [f">{name}" for name, _ in MEMORY_PARTS]
+    memory = table(">rank", *names, ">peak", ">has")
     for rank in prediction.ranks:
-        memory.add_row(
-            str(rank.rank),
-            *(
-                format_bytes(x)
-                for x in (
-                    rank.parameters_bytes,
-                    rank.gradients_bytes,
-                    rank.optimizer_bytes,
-                    rank.activations_bytes,
-                    rank.transient_bytes,
-                    rank.communication_bytes,
-                    rank.peak_bytes,
-                    rank.capacity_bytes,
-                )
-            ),
-        )
+        sizes = [getattr(rank, field) for _, field in MEMORY_PARTS]
+        sizes += [rank.peak_bytes, rank.capacity_bytes]
+        memory.add_row(str(rank.rank), *map(format_bytes, sizes))
     kwh, unit = prediction.kwh_per_million, prediction.counted_in
     energy = f"   {kwh.value:.3g} kWh per M {unit}" if kwh is not None else ""
     parts: list[RenderableType] = [

@@ -18,6 +18,7 @@ from shardwright.reports.picture import (
     Picture,
     even_ticks,
     line,
+    tick_below,
 )
 from simulator.values.prediction import Event
 
@@ -177,8 +178,5 @@ def _axis(end_s: float, scale: float, y: float) -> tuple[tuple[Path, ...], tuple
     for time_s in even_ticks(end_s, 10):
         x = round(LEFT + time_s * scale, 1)
         grid.append(Path(data=line(x, 4, x, y), colour=GRID, width=1))
-        anchor = "end" if x > WIDTH - 20 else "middle"
-        ticks.append(
-            Label(x=x, y=y + 14, text=format_time(time_s) if time_s else "0", anchor=anchor)
-        )
+        ticks.append(tick_below(x, y + 14, format_time(time_s) if time_s else "0"))
     return tuple(grid), tuple(ticks)

@@ -59,8 +59,8 @@ class FitVerdicts:
         return (self.ran_fits / self.ran + 1.0 - self.failed_fits / self.failed) / 2.0
 
 
-def regret(rows: Iterable[ComparedRun], *, least: int = LEAST_LAYOUTS) -> Regret:
-    """The regret over workloads (model, devices, sequence, batch) of `least` layouts or more.
+def regret(rows: Iterable[ComparedRun]) -> Regret:
+    """The regret over workloads (model, devices, sequence, batch) of LEAST_LAYOUTS or more.
 
     Only rows with a measured and a predicted step time count, and only workloads whose four
     figures are known. Of layouts predicted equal the earlier row is taken.
@@ -77,17 +77,17 @@ def regret(rows: Iterable[ComparedRun], *, least: int = LEAST_LAYOUTS) -> Regret
     costs = [
         min(pairs, key=lambda pair: pair[0])[1] / min(measured for _, measured in pairs) - 1.0
         for pairs in groups.values()
-        if len(pairs) >= least
+        if len(pairs) >= LEAST_LAYOUTS
     ]
     if not costs:
         return Regret(groups=0, mean=math.nan, worst=math.nan)
     return Regret(groups=len(costs), mean=sum(costs) / len(costs), worst=max(costs))
 
 
-def pair_order(rows: Iterable[ComparedRun], *, apart: float = CLOSE) -> PairOrder:
+def pair_order(rows: Iterable[ComparedRun]) -> PairOrder:
     """How many pairs of one (model, devices, batch) are in the right order.
 
-    Pairs whose measured times are within `apart` of each other do not count: published figures
+    Pairs whose measured times are within CLOSE of each other do not count: published figures
     are not sharper than that. Equal predictions are wrong.
     """
     groups: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
@@ -100,7 +100,7 @@ def pair_order(rows: Iterable[ComparedRun], *, apart: float = CLOSE) -> PairOrde
     for times in groups.values():
         for later, (predicted, measured) in enumerate(times):
             for other_predicted, other_measured in times[:later]:
-                if abs(measured / other_measured - 1.0) > apart:
+                if abs(measured / other_measured - 1.0) > CLOSE:
                     pairs += 1
                     product = (predicted - other_predicted) * (measured - other_measured)
                     right += product > 0.0

@@ -12,6 +12,7 @@ from profiles.errors import ShardwrightError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
 from shardwright.validate.compared import ComparedRun
+from shardwright.validate.crossvalidate import members
 from shardwright.validate.groups import source_of
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.targets import utilisation
@@ -29,7 +30,7 @@ Array = NDArray[np.float64]
 # others.
 _FULL_WEIGHT = 40
 # Rows below this MFU on several nodes carry network trouble (the README of the published runs says
-# so of the largest sweep). Where the model knows such trouble (message_stalls.py) they count as a
+# so of the largest sweep). Where the model knows such trouble (blocked_host.py) they count as a
 # source of their own, so that they teach what it costs and have no more say than the others in
 # what all share; elsewhere they are predicted, not fitted on.
 _LEAST_MFU = 0.2
@@ -49,11 +50,6 @@ class FitTable:
     assigned: Assigned
     measured_s: Array
     weights: Array
-
-    @property
-    def position(self) -> dict[str, int]:
-        """id -> place in the table."""
-        return {run.id: index for index, run in enumerate(self.runs)}
 
 
 def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -> FitTable:
@@ -113,14 +109,8 @@ def predicted_s(table: FitTable, values: Array) -> Array:
 
 def left_out_s(table: FitTable, folds: Mapping[str, str]) -> Array:
     """[runs] step times, each under coefficients that were fitted without its fold."""
-    position = table.position
-    members: dict[str, list[int]] = {}
-    for run_id, fold in folds.items():
-        if run_id in position:
-            members.setdefault(fold, []).append(position[run_id])
     found = np.full(len(table.runs), np.nan)
-    for name in sorted(members):
-        rows = members[name]
+    for rows in members(folds, [run.id for run in table.runs]).values():
         fitted = fit(table, without=rows)
         found[rows] = predicted_s(table, fitted.values)[rows]
     return found

@@ -53,12 +53,14 @@ def model_key(run: PublishedRun) -> str:
     return f"{run.num_layers}x{run.hidden_size}{experts}"
 
 
-def splits(folds: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Each fold with the ids that it leaves out, by name."""
-    members: dict[str, list[str]] = {}
-    for run_id, fold in folds.items():
-        members.setdefault(fold, []).append(run_id)
-    return tuple((fold, tuple(members[fold])) for fold in sorted(members))
+def members(folds: Mapping[str, str], ids: Sequence[str]) -> dict[str, list[int]]:
+    """Each fold by name, with the places among `ids` of those that it leaves out; ids without a
+    fold are in none."""
+    found: dict[str, list[int]] = {fold: [] for fold in sorted({*folds.values()})}
+    for place, run_id in enumerate(ids):
+        if run_id in folds:
+            found[folds[run_id]].append(place)
+    return {fold: places for fold, places in found.items() if places}
 
 
 def _dealt(

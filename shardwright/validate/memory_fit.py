@@ -1,8 +1,8 @@
 """Fitting what is fitted of memory on some published runs, and predicting the others.
 
-Fitted are the share of hosts that are ahead (`HostLead`), and for stacks whose files say so (peaks
-as nvidia-smi shows them) the factor of what comes and goes with what the device holds besides
-(`reserved_over_allocated`, `device_extra_gib` of the stack's file). All else is counted.
+Fitted are, for stacks whose files say so (peaks as nvidia-smi shows them), the factor of what comes
+and goes and what the device holds besides (`reserved_over_allocated`, `device_extra_gib` of the
+stack's file). All else is counted.
 """
 
 from __future__ import annotations
@@ -16,41 +16,20 @@ from numpy.typing import NDArray
 from profiles.errors import ShardwrightError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from shardwright.validate.crossvalidate import members
 from simulator.training_run.fit.interval import bands, memory_interval, memory_regimes_of
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.framework.host_lead import (
-    fitted_shares,
-    lead_regimes,
-    shipped_host_lead,
-)
 from simulator.training_run.memory.footprint import GIB, footprint
-from simulator.training_run.nanotron.reserved_peak import (
-    SMALL_TENSORS_BYTES,
-    likelier_bytes,
-    program_peak,
-)
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 
 Array = NDArray[np.float64]
 
-# Of the distance between both peaks, in logarithms, that tells a row's host for certain.
-_CERTAIN = 0.5
-_CERTAIN_ROWS = 2.0
 # Rounds of reweighted least squares for the least absolute relative error, and the error below
 # which a row counts no more than at it.
 _ROUNDS = 50
 _FLOOR = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramRow:
-    """Bytes of a run's two possible peaks, and its regimes (`lead_regimes`)."""
-
-    low: float
-    high: float
-    regimes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +57,14 @@ class MemoryTable:
 
     published: tuple[PublishedRun, ...]
     runs: tuple[TrainingRun, ...]
-    rows: tuple[ProgramRow | DeviceRow | CountedRow, ...]
+    rows: tuple[DeviceRow | CountedRow, ...]
     measured: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFit:
-    """share: of hosts that are ahead, by regime;  device: factor and bytes besides, by stack."""
+    """device: factor and bytes besides, by stack."""
 
-    share: Mapping[str, float]
     device: Mapping[str, tuple[float, float]]
 
 
@@ -95,7 +73,7 @@ def memory_table(published: Iterable[PublishedRun], measured: Iterable[Measured]
     peaks = {row.id: row.peak_memory_gib for row in measured}
     kept: list[PublishedRun] = []
     runs: list[TrainingRun] = []
-    rows: list[ProgramRow | DeviceRow | CountedRow] = []
+    rows: list[DeviceRow | CountedRow] = []
     for asked in published:
         if not peaks.get(asked.id):
             continue
@@ -114,19 +92,9 @@ def memory_table(published: Iterable[PublishedRun], measured: Iterable[Measured]
     )
 
 
-def _row(run: TrainingRun) -> ProgramRow | DeviceRow | CountedRow:
+def _row(run: TrainingRun) -> DeviceRow | CountedRow:
     stack = memory_of(run)
-    if stack.program:
-        low = program_peak(run, 0)
-        if low is not None:
-            launches = shipped_host_lead().launches_of(run)
-            high = program_peak(run, launches) if run.tp > 1 else low
-            return ProgramRow(
-                low=low.reserved_bytes + SMALL_TENSORS_BYTES,
-                high=(high or low).reserved_bytes + SMALL_TENSORS_BYTES,
-                regimes=lead_regimes(run),
-            )
-    found = footprint(run, runs_program=False)
+    found = footprint(run)
     if stack.shows == "device" and stack.device_extra_gib.method == "fitted":
         return _device_row(stack, found.shown_bytes, found.reserved_bytes, run)
     return CountedRow(shown=found.shown_bytes)
@@ -135,8 +103,7 @@ def _row(run: TrainingRun) -> ProgramRow | DeviceRow | CountedRow:
 def _device_row(
     stack: FrameworkMemory, shown: float, reserved: float, run: TrainingRun
 ) -> DeviceRow:
-    ranks = footprint(run, runs_program=False).ranks
-    fullest = max(ranks, key=lambda rank: rank.reserved_bytes)
+    fullest = max(footprint(run).ranks, key=lambda rank: rank.reserved_bytes)
     passing = fullest.activations + fullest.moment_bytes
     context = shown - reserved - stack.device_extra_gib.value * GIB
     lasting = fullest.static.total + fullest.always + context
@@ -146,20 +113,12 @@ def _device_row(
 def fit_memory(table: MemoryTable, *, without: Sequence[int] = ()) -> MemoryFit:
     """What fits all rows but some best."""
     used = [i for i in range(len(table.rows)) if i not in set(without)]
-    ahead: list[float] = []
-    weights: list[float] = []
-    regimes: list[tuple[str, ...]] = []
     device: dict[str, list[int]] = {}
     for i in used:
-        row, peak = table.rows[i], float(table.measured[i])
-        if isinstance(row, ProgramRow) and row.high > row.low:
-            ahead.append(float(abs(row.high / peak - 1) < abs(row.low / peak - 1)))
-            weights.append(_CERTAIN_ROWS * min(1.0, np.log(row.high / row.low) / _CERTAIN))
-            regimes.append(row.regimes)
-        elif isinstance(row, DeviceRow):
+        row = table.rows[i]
+        if isinstance(row, DeviceRow):
             device.setdefault(row.stack, []).append(i)
     return MemoryFit(
-        share=fitted_shares(regimes, ahead, weights) if regimes else {"*": 0.5},
         device={name: _device_fit(table, rows) for name, rows in sorted(device.items())},
     )
 
@@ -185,10 +144,7 @@ def predicted_bytes(table: MemoryTable, fitted: MemoryFit) -> Array:
     return np.asarray([_predicted(row, fitted) for row in table.rows])
 
 
-def _predicted(row: ProgramRow | DeviceRow | CountedRow, fitted: MemoryFit) -> float:
-    if isinstance(row, ProgramRow):
-        share = next(fitted.share[name] for name in row.regimes if name in fitted.share)
-        return likelier_bytes(row.low, row.high, share)
+def _predicted(row: DeviceRow | CountedRow, fitted: MemoryFit) -> float:
     if isinstance(row, DeviceRow):
         if row.stack not in fitted.device:
             # No peak of the stack is left to fit on: tensors alone.
@@ -200,12 +156,8 @@ def _predicted(row: ProgramRow | DeviceRow | CountedRow, fitted: MemoryFit) -> f
 
 def left_out_bytes(table: MemoryTable, folds: Mapping[str, str]) -> Array:
     """[runs] peaks, each with what was fitted without its fold."""
-    members: dict[str, list[int]] = {}
-    for i, run in enumerate(table.published):
-        members.setdefault(folds[run.id], []).append(i)
     found = np.full(len(table.rows), np.nan)
-    for name in sorted(members):
-        rows = members[name]
+    for rows in members(folds, [run.id for run in table.published]).values():
         found[rows] = predicted_bytes(table, fit_memory(table, without=rows))[rows]
     return found
 
@@ -228,12 +180,8 @@ def left_out_intervals(
 ) -> tuple[Interval, ...]:
     """[runs] 90 % intervals of peaks that were left out, each from the rows of the other folds
     alone (cross-conformal prediction; Vovk, Annals of Mathematics and AI 74, 2015)."""
-    members: dict[str, list[int]] = {}
-    for i, run in enumerate(table.published):
-        members.setdefault(folds[run.id], []).append(i)
     found: dict[int, Interval] = {}
-    for name in sorted(members):
-        rows = members[name]
+    for rows in members(folds, [run.id for run in table.published]).values():
         known = bands(ratios_by_regime(table, peaks, without=rows))
         for i in rows:
             found[i] = memory_interval(table.runs[i], float(peaks[i]), known)

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from shardwright.reports.html import template
 
 _WIDTH, _HEIGHT = 780.0, 620.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 744.0, 10.0, 570.0
@@ -50,46 +51,30 @@ def scatter_svg(title: str, samples: Sequence[Sample], label: Callable[[float], 
     def down(value: float) -> float:
         return round(_BOTTOM - (math.log10(value) - low) / (high - low) * (_BOTTOM - _TOP), 1)
 
-    def rule(factor: float) -> str:
+    def rule(factor: float) -> tuple[float, float, float, float, bool]:
         """The line predicted = factor x measured, cut where it leaves the picture."""
         begin, end = 10.0**low * max(1.0, 1 / factor), 10.0**high * min(1.0, 1 / factor)
-        dashes = ' stroke-dasharray="4 4"' if factor != 1.0 else ""
-        return (
-            f'<line x1="{across(begin)}" y1="{down(begin * factor)}" x2="{across(end)}" '
-            f'y2="{down(end * factor)}" stroke="#8a97a5"{dashes}/>'
-        )
-
-    def tick(value: float) -> str:
-        """A power of ten on both axes, with its grid lines."""
-        place, height, text = across(value), down(value), escape(label(value))
-        return (
-            f'<line x1="{place}" x2="{place}" y1="{_TOP}" y2="{_BOTTOM}" stroke="#eef1f4"/>'
-            f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{height}" y2="{height}" stroke="#eef1f4"/>'
-            f'<text x="{place}" y="{_BOTTOM + 15}" text-anchor="middle">{text}</text>'
-            f'<text x="{_LEFT - 6}" y="{height + 4}" text-anchor="end">{text}</text>'
-        )
+        ends = across(begin), down(begin * factor), across(end), down(end * factor)
+        return (*ends, factor != 1.0)
 
     counts = Counter(sample.group for sample in samples)
     names = sorted(counts, key=lambda name: (-counts[name], name))
     colours = dict(zip(names, (*_COLOURS, *[_REST] * len(names)), strict=False))
-    middle = (_TOP + _BOTTOM) / 2
-    drawn = [
-        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" width="{_WIDTH:g}" role="img" '
-        f'aria-label="{escape(title)}">',
-        *(tick(10.0**power) for power in range(low, high + 1)),
-        *(rule(factor) for factor in (1.0, _OFF, 1 / _OFF)),
-        *(
-            f'<circle cx="{across(s.measured)}" cy="{down(s.predicted)}" r="3" '
-            f'fill="{colours[s.group]}" fill-opacity=".55">'
-            f"<title>{escape(s.title)}</title></circle>"
-            for s in samples
-        ),
-        f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 4}" text-anchor="middle">measured</text>'
-        f'<text x="12" y="{middle}" transform="rotate(-90 12 {middle})" text-anchor="middle">'
-        "predicted</text></svg>",
-    ]
-    key = "".join(
-        f'<span><i style="background:{colours[name]}"></i>{escape(name)} ({counts[name]})</span>'
-        for name in names
+    powers = [10.0**power for power in range(low, high + 1)]
+    return str(
+        template("scatter.svg.j2").render(
+            title=title,
+            width=_WIDTH,
+            height=_HEIGHT,
+            left=_LEFT,
+            right=_RIGHT,
+            top=_TOP,
+            bottom=_BOTTOM,
+            ticks=[(across(value), down(value), label(value)) for value in powers],
+            rules=[rule(factor) for factor in (1.0, _OFF, 1 / _OFF)],
+            points=[
+                (across(s.measured), down(s.predicted), colours[s.group], s.title) for s in samples
+            ],
+            key=[(name, colours[name], counts[name]) for name in names],
+        )
     )
-    return "\n".join(drawn) + f'\n<div class="key">{key}</div>'

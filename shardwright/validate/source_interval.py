@@ -33,7 +33,7 @@ def step_bands(
     Empty where there is no other source: `step_interval` then takes the shipped ones.
     A regime that one source alone makes says nothing of how far another one may be: its band
     reaches at least as far as `unseen`. The jobs that stall because their host waits for messages
-    between nodes (message_stalls.py) say nothing of other frameworks.
+    between nodes (blocked_host.py) say nothing of other frameworks.
 
     fold_s, source_s  [runs] step times predicted with a fold, and with the whole source left out
     """

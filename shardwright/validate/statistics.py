@@ -24,11 +24,11 @@ class ErrorSummary:
     """
 
     count: int
-    mean_absolute: float
-    median_absolute: float
-    worst_absolute: float
-    bias: float
-    interval_coverage: float
+    mean_absolute: float = math.nan
+    median_absolute: float = math.nan
+    worst_absolute: float = math.nan
+    bias: float = math.nan
+    interval_coverage: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +55,7 @@ def summarise(errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
     0.2
     """
     if not errors:
-        nan = math.nan
-        return ErrorSummary(
-            count=0,
-            mean_absolute=nan,
-            median_absolute=nan,
-            worst_absolute=nan,
-            bias=nan,
-            interval_coverage=nan,
-        )
+        return ErrorSummary(count=0)
     signed = np.asarray(errors, dtype=float)
     absolute = np.abs(signed)
     return ErrorSummary(

@@ -7,7 +7,7 @@ the very devices of each stage; `mixed_replicas.mixed_step` puts the replicas to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from profiles.hardware.catalogue.cluster import Cluster
@@ -21,7 +21,7 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.comm_cost import price_collective
 from simulator.traced.memory import rank_memory, static_bytes
 from simulator.traced.plan_memory import stage_memory
 from simulator.traced.predict import Traced
@@ -91,25 +91,8 @@ def predict_mixed(
     their links (comm_cost); a tied parameter counts in every part that holds it. Raises InputError
     where a device has no rate for the precision.
     """
-    graph = traced.at(plan.micro_batch, plan.tp)
-    blocks = [
-        [
-            [
-                price_block(
-                    graph.kinds[graph.chain[at].kind],
-                    recompute=stage.recompute[at - stage.first_block],
-                    devices=stage.devices,
-                    cluster=cluster,
-                )
-                for at in range(stage.first_block, stage.last_block)
-            ]
-            for stage in pipeline.stages
-        ]
-        for pipeline in plan.pipelines
-    ]
-    steps = {
-        end: _step(plan, graph, blocks, cluster, stack, end) for end in ("value", "low", "high")
-    }
+    priced = _Priced.of(plan, traced.at(plan.micro_batch, plan.tp), cluster, stack)
+    steps = {end: priced.step(end) for end in ("value", "low", "high")}
     value = steps["value"]
     step = Interval(
         value=value.step_s,
@@ -125,7 +108,7 @@ def predict_mixed(
     replicas = tuple(
         ReplicaPrediction(
             end_s=max(value.backward_end_s[number]),
-            stages=_stages(plan, number, graph, blocks[number], cluster, stack),
+            stages=priced.stages(number),
         )
         for number in range(plan.num_replicas)
     )
@@ -153,188 +136,146 @@ def usd_of(devices: list[str], per_s: Interval, prices: Mapping[str, Sourced]) -
     return usd_per_million(per_s, [(1, prices[name]) for name in devices])
 
 
-def _step(
-    plan: MixedPlan,
-    graph: ModelGraph,
-    blocks: list[list[list[BlockCost]]],
-    cluster: Cluster,
-    stack: Stack,
-    end: str,
-) -> MixedStep:
-    """The step with every cost at one end of its interval."""
-    cuts = plan.cuts()
-    replicas = []
-    for number, pipeline in enumerate(plan.pipelines):
-        replicas.append(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """A plan with the costs of its blocks: [replicas][stages][blocks of the stage]."""
+
+    plan: MixedPlan
+    graph: ModelGraph
+    cluster: Cluster
+    stack: Stack
+    blocks: tuple[tuple[tuple[BlockCost, ...], ...], ...]
+
+    @classmethod
+    def of(cls, plan: MixedPlan, graph: ModelGraph, cluster: Cluster, stack: Stack) -> _Priced:
+        """Every block on the devices of its stage."""
+        blocks = tuple(
+            tuple(
+                tuple(
+                    price_block(
+                        graph.kinds[graph.chain[at].kind],
+                        recompute=stage.recompute[at - stage.first_block],
+                        devices=stage.devices,
+                        cluster=cluster,
+                    )
+                    for at in range(stage.first_block, stage.last_block)
+                )
+                for stage in pipeline.stages
+            )
+            for pipeline in plan.pipelines
+        )
+        return cls(plan=plan, graph=graph, cluster=cluster, stack=stack, blocks=blocks)
+
+    def step(self, end: str) -> MixedStep:
+        """The step with every cost at one end of its interval."""
+        plan, cuts = self.plan, self.plan.cuts()
+        replicas = [
             Replica(
-                durations=_durations(plan, number, graph, blocks[number], cluster, end),
+                durations=self.durations(number, end),
                 num_microbatches=pipeline.num_microbatches,
                 first_parts=tuple(cuts.index(stage.first_block) for stage in pipeline.stages),
                 update_s=tuple(
-                    _optimizer_s(plan, number, s, graph, cluster, stack, end)
-                    for s in range(len(pipeline.stages))
+                    self.optimizer_s(number, stage, end) for stage in range(len(pipeline.stages))
                 ),
             )
+            for number, pipeline in enumerate(plan.pipelines)
+        ]
+        ends = (*cuts[1:], len(self.graph.chain))
+        reduce_s = [self.exchange_s(*part, end) for part in zip(cuts, ends, strict=True)]
+        return mixed_step(replicas, reduce_s=reduce_s)
+
+    def durations(self, number: int, end: str) -> Durations:
+        """Seconds of a replica's stages per micro-batch."""
+        held = self.blocks[number]
+        crossing = [0.0]
+        for before, after in pairwise(self.plan.pipelines[number].stages):
+            pair = (before.devices[0], after.devices[0])
+            size = crossing_bytes(self.graph, after.first_block)
+            cost = price_collective("send", size, pair, self.cluster, sharing=self.plan.tp)
+            crossing.append(float(getattr(cost, _ENDS[end])))
+        more = MESSAGE_ENDS[end]
+        return Durations(
+            forward_s=tuple(
+                sum(getattr(b.forward, end) + more * b.tp_forward_s for b in own) for own in held
+            ),
+            backward_s=tuple(
+                sum(getattr(b.backward, end) + more * b.tp_backward_s for b in own) for own in held
+            ),
+            send_forward_s=tuple(crossing),
+            send_backward_s=tuple(crossing),
         )
-    ends = (*cuts[1:], len(graph.chain))
-    reduce_s = [
-        _exchange_s(plan, first, last, graph, cluster, stack, end)
-        for first, last in zip(cuts, ends, strict=True)
-    ]
-    return mixed_step(replicas, reduce_s=reduce_s)
 
+    def counts(self, first: int, last: int) -> tuple[int, ...]:
+        """Elements of each parameter of blocks [first, last)."""
+        return held_parameters(self.graph, self.graph.chain[first:last])
 
-def _durations(
-    plan: MixedPlan,
-    number: int,
-    graph: ModelGraph,
-    blocks: list[list[BlockCost]],
-    cluster: Cluster,
-    end: str,
-) -> Durations:
-    stages = plan.pipelines[number].stages
-    crossing = [0.0]
-    for before, after in pairwise(stages):
-        pair = (before.devices[0], after.devices[0])
-        size = crossing_bytes(graph, after.first_block)
-        cost = price_collective("send", size, pair, cluster, sharing=plan.tp)
-        crossing.append(_of(cost, end))
-    more = MESSAGE_ENDS[end]
-    return Durations(
-        forward_s=tuple(
-            sum(getattr(b.forward, end) + more * b.tp_forward_s for b in held) for held in blocks
-        ),
-        backward_s=tuple(
-            sum(getattr(b.backward, end) + more * b.tp_backward_s for b in held) for held in blocks
-        ),
-        send_forward_s=tuple(crossing),
-        send_backward_s=tuple(crossing),
-    )
-
-
-def _of(cost: CommCost, end: str) -> float:
-    return float(getattr(cost, _ENDS[end]))
-
-
-def _counts(graph: ModelGraph, first: int, last: int) -> tuple[int, ...]:
-    return held_parameters(graph, graph.chain[first:last])
-
-
-def _tail(
-    plan: MixedPlan,
-    counts: tuple[int, ...],
-    group: tuple[int, ...],
-    cluster: Cluster,
-    stack: Stack,
-) -> Tail:
-    """What devices that hold parameters of these sizes in common do after the last backward."""
-    return price_tail(
-        counts,
-        group=group,
-        zero_stage=plan.zero_stage,
-        precision=plan.workload.precision,
-        optimizer=plan.workload.optimizer,
-        cluster=cluster,
-        stack=stack,
-        sharing=plan.tp,
-    )
-
-
-def _exchange_s(
-    plan: MixedPlan,
-    first: int,
-    last: int,
-    graph: ModelGraph,
-    cluster: Cluster,
-    stack: Stack,
-    end: str,
-) -> float:
-    """Seconds to exchange blocks [first, last) over the replicas."""
-    group = tuple(p.stage_of(first).devices[0] for p in plan.pipelines)
-    tail = _tail(plan, _counts(graph, first, last), group, cluster, stack)
-    return float(getattr(tail.exchange, end))
-
-
-def _optimizer_s(
-    plan: MixedPlan,
-    number: int,
-    stage: int,
-    graph: ModelGraph,
-    cluster: Cluster,
-    stack: Stack,
-    end: str,
-) -> float:
-    """Seconds of a stage's optimizer on its own devices."""
-    own = plan.pipelines[number].stages[stage]
-    others = [p for index, p in enumerate(plan.pipelines) if index != number]
-    counts = _counts(graph, own.first_block, own.last_block)
-    # Only the first device and the number of the group count for the optimizer.
-    group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
-    tail = _tail(plan, counts, group, cluster, stack)
-    return float(getattr(tail.optimizer, end))
-
-
-def _stages(
-    plan: MixedPlan,
-    number: int,
-    graph: ModelGraph,
-    blocks: list[list[BlockCost]],
-    cluster: Cluster,
-    stack: Stack,
-) -> tuple[MixedStagePrediction, ...]:
-    """Times and memory of a replica's stages, as simulator.traced.predict counts them."""
-    replica = plan.replica(number)
-    durations = _durations(plan, number, graph, blocks, cluster, "value")
-    schedule = build_schedule(
-        replica.schedule, num_ranks=replica.pp, num_microbatches=replica.num_microbatches
-    )
-    timeline = simulate(schedule, durations)
-    found = []
-    for s, stage in enumerate(plan.pipelines[number].stages):
-        static = static_bytes(
-            float(sum(_counts(graph, stage.first_block, stage.last_block))),
-            float(max(block.parameter_count for block in blocks[s])),
-            stack=stack,
-            precision=plan.workload.precision,
-            optimizer=plan.workload.optimizer,
-            zero_stage=plan.zero_stage if plan.num_replicas > 1 else 0,
-            dp=plan.num_replicas,
-            # Parameters stay whole between micro-batches, as under a pipeline.
-            pp=max(2, replica.pp),
+    def tail(self, counts: tuple[int, ...], group: tuple[int, ...]) -> Tail:
+        """What devices that hold these parameters in common do after the last backward."""
+        return price_tail(
+            counts,
+            group=group,
+            zero_stage=self.plan.zero_stage,
+            precision=self.plan.workload.precision,
+            optimizer=self.plan.workload.optimizer,
+            cluster=self.cluster,
+            stack=self.stack,
+            sharing=self.plan.tp,
         )
-        memory = rank_memory(
-            replica,
-            s,
-            stages={s: stage_memory(graph, replica, s, blocks[s], stack)},
-            static=static,
-            timeline=timeline,
-            capacity_bytes=cluster.device_at(stage.devices[0]).usable_bytes,
-            stack=stack,
+
+    def exchange_s(self, first: int, last: int, end: str) -> float:
+        """Seconds to exchange blocks [first, last) over the replicas."""
+        group = tuple(p.stage_of(first).devices[0] for p in self.plan.pipelines)
+        return float(getattr(self.tail(self.counts(first, last), group).exchange, end))
+
+    def optimizer_s(self, number: int, stage: int, end: str) -> float:
+        """Seconds of a stage's optimizer on its own devices."""
+        own = self.plan.pipelines[number].stages[stage]
+        others = [p for index, p in enumerate(self.plan.pipelines) if index != number]
+        # Only the first device and the number of the group count for the optimizer.
+        group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
+        counts = self.counts(own.first_block, own.last_block)
+        return float(getattr(self.tail(counts, group).optimizer, end))
+
+    def stages(self, number: int) -> tuple[MixedStagePrediction, ...]:
+        """Times and memory of a replica's stages, as simulator.traced.predict counts them."""
+        plan, replica, blocks = self.plan, self.plan.replica(number), self.blocks[number]
+        durations = self.durations(number, "value")
+        schedule = build_schedule(
+            replica.schedule, num_ranks=replica.pp, num_microbatches=replica.num_microbatches
         )
-        found.append(
-            MixedStagePrediction(
-                forward_s=durations.forward_s[s],
-                backward_s=durations.backward_s[s],
-                optimizer_s=_optimizer_s(plan, number, s, graph, cluster, stack, "value"),
-                memory=_without_course(memory, stage.devices[0]),
+        timeline = simulate(schedule, durations)
+        found = []
+        for s, stage in enumerate(plan.pipelines[number].stages):
+            static = static_bytes(
+                float(sum(self.counts(stage.first_block, stage.last_block))),
+                float(max(block.parameter_count for block in blocks[s])),
+                stack=self.stack,
+                precision=plan.workload.precision,
+                optimizer=plan.workload.optimizer,
+                zero_stage=plan.zero_stage if plan.num_replicas > 1 else 0,
+                dp=plan.num_replicas,
+                # Parameters stay whole between micro-batches, as under a pipeline.
+                pp=max(2, replica.pp),
             )
-        )
-    return tuple(found)
-
-
-def _without_course(memory: RankMemory, device: int) -> RankMemory:
-    """The memory at its peak, named by the device's number."""
-    return RankMemory(
-        rank=device,
-        parameters_bytes=memory.parameters_bytes,
-        gradients_bytes=memory.gradients_bytes,
-        optimizer_bytes=memory.optimizer_bytes,
-        activations_bytes=memory.activations_bytes,
-        transient_bytes=memory.transient_bytes,
-        communication_bytes=memory.communication_bytes,
-        capacity_bytes=memory.capacity_bytes,
-        peak_time_s=memory.peak_time_s,
-    )
+            memory = rank_memory(
+                replica,
+                s,
+                stages={s: stage_memory(self.graph, replica, s, blocks[s], self.stack)},
+                static=static,
+                timeline=timeline,
+                capacity_bytes=self.cluster.device_at(stage.devices[0]).usable_bytes,
+                stack=self.stack,
+            )
+            found.append(
+                MixedStagePrediction(
+                    forward_s=durations.forward_s[s],
+                    backward_s=durations.backward_s[s],
+                    optimizer_s=self.optimizer_s(number, s, "value"),
+                    # At its peak, without its course, named by the device's number.
+                    memory=replace(memory, rank=stage.devices[0], timeline=()),
+                )
+            )
+        return tuple(found)
 
 
 def _mfu(plan: MixedPlan, traced: Traced, cluster: Cluster, step: Interval) -> float:

@@ -80,13 +80,11 @@ def mixed_step(
     replicas: Sequence[Replica],
     *,
     reduce_s: Sequence[float],
-    reduce_together: bool = False,
     backward_ends_s: Sequence[tuple[float, ...]] | None = None,
 ) -> MixedStep:
     """The step of these replicas under 1F1B.
 
     reduce_s         [parts]  seconds to reduce each part over all replicas; 0 for one replica
-    reduce_together  whether the ranks wait for each other before the first reduction
     backward_ends_s  [replicas][stages]  end of the last backward; by default that of messages
                      beside the computation
 
@@ -105,9 +103,6 @@ def mixed_step(
         ends = {replica: _backward_ends(replica) for replica in dict.fromkeys(replicas)}
         backward_ends_s = [ends[replica] for replica in replicas]
     free = [list(row) for row in backward_ends_s]
-    if reduce_together:
-        last = max(max(row) for row in free)
-        free = [[last] * len(row) for row in free]
     reduced = [0.0] * len(reduce_s)
     for part in reversed(range(len(reduce_s))):
         holders = [

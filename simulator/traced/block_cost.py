@@ -8,7 +8,7 @@ measured on the device (BlockPoint of equal kind), that is used, and op prices o
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Devic
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import price_in_step
-from simulator.traced.op_cost import OpCost
+from simulator.traced.op_cost import OpCost, pricer_of
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
 
@@ -60,7 +60,6 @@ class BlockCost:
     forward_transient_bytes: float
     backward_transient_bytes: float
     parameter_count: int
-    largest_parameter: int
     methods: tuple[tuple[str, str, str, float], ...]
 
 
@@ -81,7 +80,9 @@ def price_block(
     backward_ops = [(op, price_in_step(op, device)) for op in block.backward_ops]
     again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
-    forward, backward = _sum(forward_ops), _sum(backward_ops)
+    modules_s = pricer_of(device).module_s() * _module_calls(block.forward_ops)
+    forward = _later(_sum(forward_ops), modules_s)
+    backward = _later(_sum(backward_ops), _accumulated_s(block, device))
     recomputed = _sum(again)
     if point is not None:
         share = recomputed.value / forward.value if forward.value else 0.0
@@ -114,7 +115,6 @@ def price_block(
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
-        largest_parameter=max((p.spec.num_elements for p in block.parameters), default=0),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
     )
 
@@ -226,6 +226,36 @@ def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:
         low=sum(cost.low_s for _, cost in costs),
         high=sum(cost.high_s for _, cost in costs),
     )
+
+
+def _module_calls(ops: Sequence[Op]) -> int:
+    """Modules that are entered from one op to the next."""
+    count, before = 0, list[str]()
+    for op in ops:
+        path = op.module.split(".") if op.module else []
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(path, before, strict=False)) if a != b),
+            min(len(path), len(before)),
+        )
+        count += len(path) - shared
+        before = path
+    return count
+
+
+def _accumulated_s(block: Block, device: Device) -> float:
+    """Seconds in which a CPU adds the gradients of a micro-batch to those before it.
+
+    The first micro-batch of a step adds nothing; it is priced like the others. On accelerators the
+    factors of memory-bound kernels (in_step.py) were fitted on steps that added their gradients.
+    """
+    if device.type != "cpu":
+        return 0.0
+    added = (p.spec.memory_bytes for p in block.parameters if p.trainable and not p.tied_to)
+    return sum(pricer_of(device).move("add_", 3.0 * size).time_s for size in added)
+
+
+def _later(time: Interval, more_s: float) -> Interval:
+    return Interval(value=time.value + more_s, low=time.low + more_s, high=time.high + more_s)
 
 
 def _plus(a: Interval, b: Interval) -> Interval:

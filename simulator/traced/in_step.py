@@ -98,7 +98,7 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
     matmul = values.get(f"matmul.{name}", values["matmul.*"])
     power = values.get(f"power.{name}.{bits}", values["power.*"])
     burst = matmul * alone_s
-    sustained = power * op.work_flop / pricer_of(device).rate(op.dtype)
+    sustained = power * op.work_flop / pricer_of(device).light.rate(op.dtype)
     return float(larger(np.asarray(burst), np.asarray(sustained)))
 
 

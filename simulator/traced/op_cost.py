@@ -1,31 +1,28 @@
 """The time of one op on one device.
 
-    time = max( max(work / peak rate, bytes / bandwidth) / utilisation , launch )
+    time = max( speed of light / utilisation , launch )
 
-The speed of light of the op (roofline: Williams, Waterman and Patterson, CACM 52(4), 2009) is
-divided by the utilisation that kernels of such a shape reach (traced/utilisation.py); the host's
-launch time is a floor, because a kernel that ends sooner waits for the next launch. Memory-bound
-ops are read off measured curves of time over moved bytes (kernels/fit.py) where there are
-any. The utilisation of matmuls and attention is that of an accelerator's measured surfaces, or of
-its relative's (simulator/kernel_speed.py), unless the device brings points of its own (a profile of
-this machine). A device that is not in the catalogue borrows from the one that it names.
-
-Symbols: a matmul of b products [m, k] x [k, n] works 2 b m n k flop and moves
-b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop forward (half where causal) and
-2.5 times that backward (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1).
+The speed of light of the op (traced/speed_of_light.py) is divided by the utilisation that kernels
+of such a shape reach (traced/utilisation.py); the host's launch time is a floor, because a kernel
+that ends sooner waits for the next launch. Memory-bound ops are read off measured curves of time
+over moved bytes (kernels/fit.py), of the op by its name or of its family, where there are any. The
+utilisation of matmuls and attention is that of an accelerator's measured surfaces, or of its
+relative's (simulator/kernel_speed.py), unless the device brings points of its own (a profile of
+this machine). A device that is not in the catalogue borrows from the one that it names. On a CPU
+what autograd's records take on the host is added to every op.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.device import AttentionPoint, Device, MatmulPoint, twin_type
-from profiles.hardware.kernels.fit import Curve, fit_curve
+from profiles.hardware.catalogue.device import Device, twin_type
+from profiles.hardware.kernels.fit import Curve
 from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
 from profiles.sourced import Sourced
@@ -38,7 +35,6 @@ from simulator.kernel_speed import (
     matmul_s,
 )
 from simulator.traced.op_assumptions import (
-    BACKWARD_ATTENTION_FLOP_RATIO,
     BORROWED_LOG_HALF_WIDTH,
     DEFAULT_ATTENTION,
     DEFAULT_MATMUL,
@@ -46,6 +42,15 @@ from simulator.traced.op_assumptions import (
     SUBSTITUTE_LOG_HALF_WIDTH,
     memory_family,
 )
+from simulator.traced.point_maps import (
+    attention_axes,
+    attention_maps,
+    conv_maps,
+    conv_pass,
+    matmul_maps,
+    memory_curves,
+)
+from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.utilisation import Utilisation, UtilisationMap
 
 
@@ -86,10 +91,13 @@ class OpPricer:
     def __init__(self, device: Device, lender: OpPricer | None) -> None:
         self.device = device
         self.lender = lender
+        self.light = SpeedOfLight(device)
         self._known: dict[tuple[object, ...], OpCost] = {}
         self._matmul: dict[str, UtilisationMap] = {}
         self._attention: dict[tuple[str, str, bool], UtilisationMap] = {}
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[tuple[str, str], Curve] = {}
+        self._conv: dict[tuple[str, str, str], UtilisationMap] = {}
+        self._host: dict[tuple[str, str], float] = {}
         points = device.measurements
         self.source = points.source if points else ""
         self._on_surfaces = device.type != "cpu" and not (points and points.matmul)
@@ -98,36 +106,42 @@ class OpPricer:
             surface = load_surface(device.name)
             self.source = f"kernel surfaces of {surface.measured_on}: {surface.source}"
         if points is not None:
-            self._matmul = self._matmul_maps(points.matmul)
-            self._attention = self._attention_maps(points.attention)
-            for name in sorted({point.op for point in points.memory}):
-                own = [p for p in points.memory if p.op == name and p.moved_bytes > 0]
-                if own:
-                    self._curves[name] = fit_curve(
-                        [p.moved_bytes for p in own], [p.time_s for p in own]
-                    )
+            self._matmul = matmul_maps(points.matmul, self.light)
+            self._attention = attention_maps(points.attention, self.light)
+            self._conv = conv_maps(points.conv, self.light)
+            self._curves = memory_curves(points.memory)
+            self._host = {(p.kind, p.phase): p.time_s for p in points.host}
 
     def price(self, op: Op) -> OpCost:
         """The cost of an op."""
         moved = op.read_bytes + op.written_bytes
-        key = (op.name, op.kind, op.phase, op.dtype, op.matmul, op.attention, op.work_flop, moved)
+        shape = (op.matmul, op.attention, op.conv)
+        key = (op.name, op.kind, op.phase, op.dtype, shape, op.work_flop, moved)
         cost = self._known.get(key)
         if cost is None:
-            cost = self._known[key] = self._price(op, moved)
+            cost = self._known[key] = self._with_host(self._price(op, moved), op)
         return cost
 
-    def move(self, family: str, moved_bytes: float) -> OpCost:
-        """The cost of moving bytes in one kernel of a family."""
-        curve, ratio, extra, source = self._curves.get(family), 1.0, 0.0, self.source
+    def module_s(self) -> float:
+        """Host seconds of the call of a module, where they were measured."""
+        return self._host.get(("module", str(Phase.FORWARD)), 0.0)
+
+    def move(self, name: str, moved_bytes: float, dtype: str = "float32") -> OpCost:
+        """The cost of moving bytes in one kernel of a family, or of an aten op by its name.
+
+        An op without points in a type takes as long as in float32 on as many elements.
+        """
+        ratio, extra, source = 1.0, 0.0, self.source
+        curve, wider = self._curve(name, dtype)
         if curve is None and self.lender is not None:
-            curve = self.lender._curves.get(family)
-            ratio = self.lender.bandwidth / self.bandwidth
+            curve, wider = self.lender._curve(name, dtype)
+            ratio = self.lender.light.bandwidth / self.light.bandwidth
             extra = BORROWED_LOG_HALF_WIDTH
             source = f"as on {self.lender.device.name}: {self.lender.source}"
         if curve is None or moved_bytes <= 0:
-            light_s = moved_bytes / self.bandwidth
+            light_s = moved_bytes / self.light.bandwidth
             return self._cost(light_s, _default(DEFAULT_MEMORY), "memory", DEFAULT_MEMORY.source)
-        read = curve.at(moved_bytes)
+        read = curve.at(moved_bytes * wider)
         used = Utilisation(
             log_value=0.0,
             log_half_width=math.log(read.high / read.value) + extra,
@@ -135,22 +149,47 @@ class OpPricer:
         )
         return self._cost(read.value * ratio, used, "memory", source)
 
+    def _curve(self, name: str, dtype: str) -> tuple[Curve | None, float]:
+        """The curve of an op, else of its family, and how many times the bytes to read it at."""
+        for own in (name, name.rstrip("_"), memory_family(name)):
+            if (own, dtype) in self._curves:
+                return self._curves[own, dtype], 1.0
+            if (own, "float32") in self._curves:
+                wider = DTYPE_BYTES["float32"] / DTYPE_BYTES.get(dtype, 4.0)
+                # Curves of accelerators are over bytes of any type: the memory binds there.
+                return self._curves[own, "float32"], wider if self.device.type == "cpu" else 1.0
+        return None, 1.0
+
+    def _with_host(self, cost: OpCost, op: Op) -> OpCost:
+        """With what autograd adds on the host, which a CPU's op waits for."""
+        more_s = self._host.get(("op", str(op.phase)), 0.0)
+        if not more_s or op.kind is OpKind.VIEW:
+            return cost
+        return replace(
+            cost,
+            time_s=cost.time_s + more_s,
+            low_s=cost.low_s + more_s,
+            high_s=cost.high_s + more_s,
+        )
+
     # --- kinds --------------------------------------------------------------------------------
 
     def _price(self, op: Op, moved: int) -> OpCost:
         if op.kind is OpKind.VIEW:
-            return self._view()
+            return self._view(op.phase)
         if op.attention is not None:
             shape = op.attention
-            light_s, limit = self._attention_light(shape, op.dtype, op.phase)
+            light_s, limit = self.light.attention(shape, op.dtype, op.phase)
             used, source = self._lent(
                 lambda pricer: pricer.attention_utilisation(shape, op.dtype, op.phase),
                 DEFAULT_ATTENTION,
             )
             return self._cost(light_s, used, limit, source)
+        if op.conv is not None and self._conv:
+            return self._convolution(op, moved)
         if op.matmul is not None:
             product = op.matmul
-            light_s, limit = self._matmul_light(product, op.dtype)
+            light_s, limit = self.light.matmul(product, op.dtype)
             used, source = self._lent(
                 lambda pricer: pricer.matmul_utilisation(product, op.dtype), DEFAULT_MATMUL
             )
@@ -158,13 +197,28 @@ class OpPricer:
                 used = _substitute(used)
             return self._cost(light_s, used, limit, source)
         if op.kind is OpKind.MEMORY:
-            return self.move(memory_family(op.name), moved)
-        light_s, limit = _larger(op.work_flop / self.rate(op.dtype), moved / self.bandwidth)
+            return self.move(op.name, moved, op.dtype)
+        light_s, limit = self.light.of(op.work_flop, moved, op.dtype)
         return self._cost(light_s, _default(DEFAULT_MATMUL), limit, DEFAULT_MATMUL.source)
 
-    def _view(self) -> OpCost:
+    def _convolution(self, op: Op, moved: int) -> OpCost:
+        """At the utilisation of measured convolutions of its kind and pass, or of dense ones."""
+        assert op.conv is not None
+        assert op.matmul is not None
+        kind, phase = op.conv.kind(op.matmul.k), conv_pass(op)
+        dtype = op.dtype if (kind, phase, op.dtype) in self._conv else "float32"
+        own = self._conv.get((kind, phase, dtype))
+        known = own or self._conv.get(("dense", phase, dtype)) or next(iter(self._conv.values()))
+        wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
+        light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
+        used = known.at((op.matmul.m, op.matmul.n, op.matmul.k))
+        same = own is not None and dtype == op.dtype
+        return self._cost(light_s, used if same else _substitute(used), limit, self.source)
+
+    def _view(self, phase: Phase) -> OpCost:
         """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
-        time_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
+        launch_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
+        time_s = self._host.get(("view", str(phase)), launch_s)
         return OpCost(
             time_s=time_s,
             low_s=0.0,
@@ -195,7 +249,7 @@ class OpPricer:
         comes nearest."""
         if self._on_surfaces:
             return self._surface_attention(shape, dtype, phase)
-        axes = _attention_axes(shape)
+        axes = attention_axes(shape)
         exact = self._attention.get((dtype, str(phase), shape.causal))
         if exact is not None:
             return exact.at(axes)
@@ -212,7 +266,7 @@ class OpPricer:
         name = self.device.name
         sizes = (shape.batch * shape.m, shape.n, shape.k)
         m, n, k = (np.asarray([float(max(1, size))]) for size in sizes)
-        light_s, _ = self._of_catalogue()._matmul_light(shape, dtype)
+        light_s, _ = self._of_catalogue().light.matmul(shape, dtype)
         width = matmul_half_width(name, dtype)
         return self._read(light_s, float(matmul_s(name, dtype, m, n, k)[0]), width)
 
@@ -227,7 +281,7 @@ class OpPricer:
             name, dtype, shape.head_dim, batch, seq, heads, kv_heads, causal=shape.causal
         )
         backward = phase is Phase.BACKWARD
-        light_s, _ = self._of_catalogue()._attention_light(shape, dtype, phase)
+        light_s, _ = self._of_catalogue().light.attention(shape, dtype, phase)
         used = self._read(light_s, float(both[backward][0]), attention_half_width(name))
         return _substitute(used) if backward or shape.q_len != shape.kv_len else used
 
@@ -242,71 +296,6 @@ class OpPricer:
             log_half_width=math.log1p(half_width) + (BORROWED_LOG_HALF_WIDTH if borrowed else 0.0),
             method="assumed" if borrowed else "interpolated",
         )
-
-    # --- speed of light -----------------------------------------------------------------------
-
-    @property
-    def bandwidth(self) -> float:
-        return self.device.memory_bandwidth_bytes_per_s.value
-
-    def rate(self, dtype: str) -> float:
-        """Dense peak flop/s for a data type.
-
-        A type without a rate of its own (an fp32 product inside a bf16 model on a device that lists
-        none) runs at the slowest rate that there is.
-        """
-        peaks = self.device.peak_flop_per_s
-        for name in (dtype, twin_type(dtype)):
-            if name in peaks:
-                return peaks[name].value
-        return min(peak.value for peak in peaks.values())
-
-    def _matmul_light(self, shape: MatmulShape, dtype: str) -> tuple[float, str]:
-        work = 2.0 * shape.batch * shape.m * shape.n * shape.k
-        elements = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
-        moved = shape.batch * elements * DTYPE_BYTES.get(dtype, 4.0)
-        return _larger(work / self.rate(dtype), moved / self.bandwidth)
-
-    def _attention_light(
-        self, shape: AttentionShape, dtype: str, phase: Phase
-    ) -> tuple[float, str]:
-        work = 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
-        work *= 0.5 if shape.causal else 1.0
-        rows = 2 * shape.heads * shape.q_len + 2 * shape.kv_heads * shape.kv_len
-        moved = shape.batch * shape.head_dim * rows * DTYPE_BYTES.get(dtype, 4.0)
-        if phase is Phase.BACKWARD:
-            # It reads q, k, v, o and do and writes dq, dk and dv: twice the forward's tensors.
-            work, moved = BACKWARD_ATTENTION_FLOP_RATIO * work, 2 * moved
-        return _larger(work / self.rate(dtype), moved / self.bandwidth)
-
-    # --- maps ---------------------------------------------------------------------------------
-
-    def _matmul_maps(self, points: Iterable[MatmulPoint]) -> dict[str, UtilisationMap]:
-        rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
-        for p in points:
-            shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
-            light_s, _ = self._matmul_light(shape, p.dtype)
-            rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), light_s / p.time_s))
-        return {key: _map(own) for key, own in rows.items()}
-
-    def _attention_maps(
-        self, points: Iterable[AttentionPoint]
-    ) -> dict[tuple[str, str, bool], UtilisationMap]:
-        rows: dict[tuple[str, str, bool], list[tuple[tuple[float, ...], float]]] = {}
-        for p in points:
-            shape = AttentionShape(
-                batch=p.batch,
-                heads=p.heads,
-                kv_heads=p.kv_heads,
-                q_len=p.q_len,
-                kv_len=p.kv_len,
-                head_dim=p.head_dim,
-                causal=p.causal,
-            )
-            light_s, _ = self._attention_light(shape, p.dtype, Phase(p.phase))
-            own = rows.setdefault((p.dtype, p.phase, p.causal), [])
-            own.append((_attention_axes(shape), light_s / p.time_s))
-        return {key: _map(own) for key, own in rows.items()}
 
     # --- putting together ---------------------------------------------------------------------
 
@@ -374,10 +363,6 @@ def _lender_of(device: Device) -> OpPricer | None:
     return pricer_of(lender) if known else None
 
 
-def _map(rows: list[tuple[tuple[float, ...], float]]) -> UtilisationMap:
-    return UtilisationMap([row[0] for row in rows], [row[1] for row in rows])
-
-
 def _default(number: Sourced) -> Utilisation:
     return Utilisation(
         log_value=math.log(number.value),
@@ -389,11 +374,3 @@ def _default(number: Sourced) -> Utilisation:
 def _substitute(used: Utilisation) -> Utilisation:
     width = used.log_half_width + SUBSTITUTE_LOG_HALF_WIDTH
     return replace(used, log_half_width=width, method="assumed")
-
-
-def _attention_axes(shape: AttentionShape) -> tuple[float, ...]:
-    return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
-
-
-def _larger(compute_s: float, memory_s: float) -> tuple[float, str]:
-    return (compute_s, "compute") if compute_s >= memory_s else (memory_s, "memory")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
@@ -68,7 +70,7 @@ def plan_memory(
 
 
 def stage_memory(
-    graph: ModelGraph, plan: Plan, stage: int, blocks: list[BlockCost], stack: Stack
+    graph: ModelGraph, plan: Plan, stage: int, blocks: Sequence[BlockCost], stack: Stack
 ) -> StageBytes:
     """What a virtual stage keeps of its micro-batches."""
     apart = stack.behaviour.receive_buffers_per_microbatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ActionOverhead
+from profiles.hardware.catalogue.device import ActionOverhead, Measurements
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import exposed_seconds
@@ -56,7 +56,7 @@ def stage_cost(
     )
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
-    more = missing_overhead(blocks, plan.vpp)
+    more = missing_overhead(blocks, plan.vpp, cluster.device_at(group[0]).measurements)
     forward_more = more.forward_cpu_s + more.forward_outside_s
     backward_more = more.backward_cpu_s + more.backward_outside_s
     return StageCost(
@@ -116,13 +116,18 @@ def gather_seconds(
     return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 
 
-def missing_overhead(blocks: list[BlockCost], vpp: int) -> ActionOverhead:
-    """Overhead of a stage's actions that its blocks do not carry: none where vpp is 1.
+def missing_overhead(
+    blocks: list[BlockCost], vpp: int, measured: Measurements | None = None
+) -> ActionOverhead:
+    """Overhead of a stage's actions that its blocks do not carry.
 
     Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
-    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's.
+    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's. Blocks
+    that were not measured carry nothing of what was measured of the device's actions.
     """
     found = [b.action for b in blocks if b.action is not None]
+    if not found and measured is not None and measured.action is not None:
+        return measured.action
     rest = (1 - 1 / vpp) / len(found) if found else 0.0
     return ActionOverhead(
         forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),

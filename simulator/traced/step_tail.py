@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.in_step import step_overhead_s
@@ -13,6 +14,9 @@ from simulator.traced.op_cost import OpCost, moved_cost
 from simulator.traced.stack import Stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
+
+# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
+GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +74,15 @@ def price_tail(
     under a pipeline: reduce-scatter of gradients, and (2) one gather of the parameters for the next
     step; without one, gradients are summed in each backward (stage_cost.gather_seconds). With the
     optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
-    sharing: dp groups of the same nodes that communicate at the same time.
+    sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
+    what the executor does one after the other: buckets are put together, summed, divided and
+    copied back, and ZeRO 1 sends every parameter by itself.
     """
     n = float(sum(counts))
     dp = len(group)
     sizes = stack.bytes_of(precision)
     device = cluster.device_at(group[0])
-    exchanges: list[CommCost] = []
+    exchanges: list[CommCost | OpCost] = []
     if dp > 1:
 
         def price(operation: str, size_bytes: float) -> CommCost:
@@ -84,10 +90,16 @@ def price_tail(
 
         gradient = n * sizes.gradient_bytes
         weights = n * sizes.compute_bytes
+        on_cpu = device.type == "cpu"
+        each = [c * sizes.gradient_bytes for c in counts]
         if zero_stage < 2:
-            exchanges.append(price("all_reduce", gradient))
+            buckets = gradient_buckets(each) if on_cpu else [gradient]
+            exchanges += [price("all_reduce", size) for size in buckets]
+        if zero_stage < 2 and on_cpu:
+            exchanges += _bucket_copies(buckets, each, device)
         if zero_stage == 1:
-            exchanges.append(price("broadcast", weights))
+            updated = [c * sizes.compute_bytes for c in counts] if on_cpu else [weights]
+            exchanges += [price("broadcast", size) for size in updated]
         if zero_stage >= 2 and pipelined:
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
@@ -105,6 +117,26 @@ def price_tail(
         method=costs[0].method if costs else "assumed",
         source=costs[0].source if costs else "",
     )
+
+
+def gradient_buckets(sizes: Sequence[float]) -> list[float]:
+    """Bytes of the pieces in which gradients of these bytes are summed: whole gradients in their
+    order, until `GRADIENT_BUCKET_BYTES` are reached."""
+    buckets, held = [], 0.0
+    for size in sizes:
+        held += size
+        if held >= GRADIENT_BUCKET_BYTES:
+            buckets.append(held)
+            held = 0.0
+    return [*buckets, held] if held else buckets
+
+
+def _bucket_copies(
+    buckets: Sequence[float], gradients: Sequence[float], device: Device
+) -> list[OpCost]:
+    """Into one tensor, its division by the number of replicas, and back into each gradient."""
+    into = [moved_cost(name, 2 * size, device) for size in buckets for name in ("cat", "div")]
+    return [*into, *(moved_cost("copy_", 2 * size, device) for size in gradients)]
 
 
 def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:

@@ -35,7 +35,6 @@ ORDER = {
         "simulator/training_run/framework",
         "simulator/training_run/work",
         "simulator/training_run/messages",
-        "simulator/training_run/nanotron",
         "simulator/training_run/memory",
         "simulator/training_run/step",
         "simulator/training_run/reading",
@@ -63,7 +62,6 @@ ORDER = {
         "shardwright/reports",
         "shardwright/validate",
         "shardwright/commands",
-        "shardwright/flags",
         "shardwright",
     ),
 }

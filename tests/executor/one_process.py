@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from executor.branch_stage import BranchStage, boundary_of, flow_of
 from executor.check import reference_gradients
-from executor.stage_layout import layout_of
+from executor.data_flow import flow_of
 from executor.stages import StageModule, model_arguments
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.building.build import BuiltModel
@@ -45,19 +44,12 @@ def _stages(plan: Plan) -> list[StageModule]:
     def built() -> BuiltModel:
         return build_meta(spec, micro_batch=plan.micro_batch, **settings)
 
-    cuts = [stage.first_block for stage in plan.stages[1:]]
     flow = flow_of(built(), plan.block_entries)
-    chain = flow.is_chain(cuts)
-    layout = layout_of(built(), plan.block_entries) if chain else None
     made: list[StageModule] = []
     for cut in plan.stages:
         model = built()
         names = parameter_names(model.module)
-        if layout is not None:
-            stage = StageModule(model, layout, cut.first_block, cut.last_block)
-        else:
-            boundary_of(flow, cut.first_block)
-            stage = BranchStage(model, flow, cut.first_block, cut.last_block)
+        stage = StageModule(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
         stage.watch_entries()
         made.append(stage)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.launch import check_machine, command_for, first_failure, run_plan
+from executor.launch import check_machine, first_failure, run_plan, torchrun_command
 from profiles.document import write_document
 from profiles.errors import DocumentError, MismatchError, RunError
 from profiles.hardware.probe.fingerprint import fingerprint_of_machine
@@ -127,7 +127,8 @@ def test_a_truncated_plan_says_so(tmp_path: Path) -> None:
 
 
 def test_the_command_names_every_choice() -> None:
-    command = command_for("p.json", world_size=4, model="m:f", steps=3, check=True, threads=2)
+    options = {"model": "m:f", "steps": 3, "check": True, "threads": 2, "device": ""}
+    command = torchrun_command("executor.train", "p.json", 4, options)
     assert command[1:5] == [
         "-m",
         "torch.distributed.run",
@@ -136,6 +137,7 @@ def test_the_command_names_every_choice() -> None:
     ]
     for flag in ("--model=m:f", "--steps=3", "--threads=2", "--check"):
         assert flag in command
+    assert not any("device" in word for word in command)
 
 
 def test_the_planned_machine_is_recognised() -> None:

@@ -19,7 +19,7 @@ def test_every_kind_of_block_is_measured_where_it_runs(tmp_path: Path) -> None:
     spec = resolve_model(write_models(tmp_path)["gpt2"])
     traced = trace_model(spec, sequence_length=16, dtype="float32", target="cpu")
     machine = cluster(1, 2, of=replace(device(), type="cpu"))
-    found = measure_in_pipeline(spec, traced, machine, (2,), num_steps=2)
+    found = measure_in_pipeline(spec, traced, machine, 2, num_steps=2)
     graph = traced.at(2, 1)
     assert {p.kind for p in found.blocks} == {kind.kind for kind in graph.kinds}
     for point in found.blocks:

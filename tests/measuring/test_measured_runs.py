@@ -142,9 +142,7 @@ def check(
     graph = model.at(micro_batch)
 
     def profiled() -> Cluster:
-        return profile_model(
-            spec, model, machine, (micro_batch,), date="2026-11-21", num_steps=profiled_steps
-        )
+        return profile_model(spec, model, machine, micro_batch, num_steps=profiled_steps)
 
     def pair(cluster: Cluster, schedule: str, vpp: int) -> Pair:
         measurements = cluster.groups[0].device.measurements

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import PartitionProblem
-from planner.costs.bound import ChainTotals, interleaved_fill_s, least_busiest_s
+from planner.costs.bound import ChainTotals, least_busiest_s
 
 
 def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
@@ -22,7 +22,6 @@ def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
         busiest_s=least_busiest_s(fastest, problem.kinds, cell.pp),
         last_s=float(fastest[-1]),
         send_s=float(sends.min()) if sends.size else 0.0,
-        fill_s=interleaved_fill_s(fastest, cell) if cell.schedule == "interleaved" else 0.0,
         tail_s=float(problem.tail_of(0)[0, 1:].min()),
         any_tail_s=float(min(tail.min() for tail in tails)),
     )

@@ -8,8 +8,7 @@ import itertools
 import numpy as np
 
 from planner.chain.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.interleaved_problem import InterleavedProblem, ranges_of
-from planner.costs.split_problem import SplitProblem, rank_peaks, stage_figures
+from planner.costs.split_problem import SplitProblem, ranges_of, rank_peaks, stage_figures
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
@@ -81,9 +80,8 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         send_backward_s=np.full((stages, n), send_s),
     )
     tail_s = 0.3 * rng.random(ranks)
-    interleaved = InterleavedProblem(
+    return SplitProblem(
         chain=chain,
-        num_ranks=ranks,
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),
@@ -91,9 +89,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         sent_bytes=np.full(n, size),
         room_for_messages=(2, 1),
         holds_sent=bool(rng.integers(0, 2)),
-    )
-    return SplitProblem(
-        held=interleaved,
         schedule=made,
         weight_s=tuple(weights),
         weight_bytes=(half,) * len(costs),
@@ -103,9 +98,9 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
 
 def walked_peak(problem, rank, ranges, strategies):
     """Highest bytes of a rank, action by action; `strategies` of its blocks, stage by stage."""
-    held, chain = problem.held, problem.chain
+    chain = problem.chain
     stages = problem.schedule.stages_of(rank)
-    fixed, gradients = held.states(ranges)
+    fixed, gradients = problem.states(ranges)
     kept, half, ahead, back, first, crossing = {}, {}, {}, {}, {}, {}
     left = list(strategies)
     for stage, (i, j) in zip(stages, ranges, strict=True):
@@ -115,7 +110,7 @@ def walked_peak(problem, rank, ranges, strategies):
             float(chain.costs[index].saved_bytes[b, k])
             for b, k in zip(range(i, j), mine, strict=True)
         ]
-        received, sent = held.crossing(stage, i, j)
+        received, sent = problem.crossing(stage, i, j)
         edge = float(chain.edge_bytes[i, j])
         kept[stage] = sum(saved) + edge
         aside = [
@@ -129,15 +124,15 @@ def walked_peak(problem, rank, ranges, strategies):
         ]
         # What W needs of the blocks behind is set aside by then.
         down = [
-            level + float(held.backward_transient_bytes[index][b, k]) + sum(aside[at + 1 :])
+            level + float(problem.backward_transient_bytes[index][b, k]) + sum(aside[at + 1 :])
             for at, (level, b, k) in enumerate(zip(levels, range(i, j), mine, strict=True))
         ]
         # Of its micro-batch, with what the stage hands on less an input in a buffer of its own.
         ahead[stage] = max(max(up) + edge - sent, kept[stage])
         back[stage] = max(max(down) + edge, kept[stage])
         first[stage] = down[0] + edge - sent
-        fixed += held.room_for_messages[0] * received + held.room_for_messages[1] * sent
-        crossing[stage] = (received + sent) * held.holds_sent
+        fixed += problem.room_for_messages[0] * received + problem.room_for_messages[1] * sent
+        crossing[stage] = (received + sent) * problem.holds_sent
     share = gradients / len(ranges)
     level, gone, begun, peak = 0.0, 0.0, set(), 0.0
     for action in problem.schedule.ranks[rank]:
@@ -186,7 +181,7 @@ def seconds_of(problem, starts, strategies):
     timeline = simulate(problem.schedule, durations)
     return max(
         timeline.rank_end_s(rank)
-        + problem.held.tail_s(
+        + problem.tail_s(
             rank, tuple((starts[s], ends[s]) for s in problem.schedule.stages_of(rank))
         )
         for rank in range(problem.num_ranks)

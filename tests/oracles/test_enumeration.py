@@ -76,7 +76,7 @@ def small(schedule, unlike, mixed, number):
         for stage in problem.schedule.stages_of(rank):
             slots[stage] = replace(slots[stage], capacity_bytes=room)
     chain = replace(problem.chain, slots=tuple(slots))
-    return replace(problem, held=replace(problem.held, chain=chain))
+    return replace(problem, chain=chain)
 
 
 def test_there_are_300_problems():
@@ -146,7 +146,7 @@ def test_the_closed_form_is_a_bound_and_exact_where_it_says_so(schedule, unlike,
         tails = tuple(
             np.asarray(
                 [
-                    [problem.held.tail_s(s, ((i, j),)) for j in range(chain.num_blocks + 1)]
+                    [problem.tail_s(s, ((i, j),)) for j in range(chain.num_blocks + 1)]
                     for i in range(chain.num_blocks)
                 ]
             )

@@ -144,9 +144,7 @@ def mid_size(number):
     )
     chain = problem.chain
     tails = [
-        np.asarray(
-            [[problem.held.tail_s(s, ((i, max(i, j)),)) for j in range(n + 1)] for i in range(n)]
-        )
+        np.asarray([[problem.tail_s(s, ((i, max(i, j)),)) for j in range(n + 1)] for i in range(n)])
         for s in range(ranks)
     ]
     kept = [micro if schedule == "gpipe" else min(micro, ranks - s) for s in range(ranks)]

@@ -175,25 +175,3 @@ def test_progress_reports_a_shrinking_gap():
     )
     assert [best for _, best, _ in seen] == [4.0, 3.5, 3.0]
     assert seen[0][2] == pytest.approx((4.0 - 1.0) / 4.0)
-
-
-def test_runners_up_are_predicted_in_the_order_of_their_estimates():
-    # Families of two cells each. Bounds say 2 before 4, estimates 9 against 5: with one runner-up
-    # to show, only the family of the last two cells is refined.
-    calls = []
-    cells = make_cells(6)
-    times = [1.0, 1.5, 9.0, 9.5, 5.0, 5.5]
-
-    def estimate(cell, below):
-        return times[cells.index(cell)]
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray([1.0, 1.5, 2.0, 2.5, 4.0, 4.5]),
-        refine_from(times, times, calls),
-        estimate=estimate,
-        runners_up=1,
-        clock=ticking(),
-    )
-    assert calls == [0, 4]
-    assert [plan.step_time_s for plan in outcome.plans] == [1.0, 5.0]

@@ -16,6 +16,7 @@ from planner.chain.block_lattice import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, stage_memory_bytes, step_time
 from planner.costs.costs import SimulatorCosts
+from planner.costs.priced_model import PricedModel
 from planner.search.search import search
 from planner.search.space import Ground, Space, legal_cells
 from profiles.errors import InputError
@@ -29,21 +30,22 @@ TOWERS = [(0, 1), (1, 4), (2, 3), (3, 4)]  # two towers of two blocks, and what 
 
 
 def costs_of(model, *, pp=2, memory_bytes=2.0**40, micro=4):
-    return SimulatorCosts(
-        model,
-        cluster(1, pp, of=device(memory_bytes=memory_bytes), inner=link(bandwidth=5e9)),
-        Workload(global_batch=micro, sequence_length=1, precision="bf16"),
+    priced = PricedModel(
+        traced=model,
+        cluster=cluster(1, pp, of=device(memory_bytes=memory_bytes), inner=link(bandwidth=5e9)),
+        workload=Workload(global_batch=micro, sequence_length=1, precision="bf16"),
         stack=load_stack(),
         strategies=(Recompute.NONE, Recompute.FULL),
         micro_batches=(1,),
     )
+    return SimulatorCosts(priced)
 
 
 def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
     ground = Ground(
         num_devices=pp,
         node_devices=pp,
-        num_blocks=len(costs.traced.at(1, 1).chain),
+        num_blocks=len(costs.model.traced.at(1, 1).chain),
         tp_degrees=(1,),
         global_batch=micro,
     )

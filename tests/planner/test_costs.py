@@ -15,6 +15,7 @@ from planner.chain.partition import partition
 from planner.chain.problem import Partition, stage_memory_bytes, step_time
 from planner.costs.bound import lower_bounds
 from planner.costs.costs import SimulatorCosts
+from planner.costs.priced_model import PricedModel
 from planner.search.search import search
 from planner.search.space import Ground, Space, legal_cells
 from profiles.document import encode, to_json
@@ -33,14 +34,15 @@ ALL = Space()
 
 
 def costs_of(model, cluster, batch, strategies=ALL.strategies):
-    return SimulatorCosts(
-        model,
-        cluster,
-        Workload(global_batch=batch, sequence_length=TOKENS),
+    priced = PricedModel(
+        traced=model,
+        cluster=cluster,
+        workload=Workload(global_batch=batch, sequence_length=TOKENS),
         stack=STACK,
         strategies=strategies,
         micro_batches=(1, 2, 4),
     )
+    return SimulatorCosts(priced)
 
 
 def cells_of(model, cluster, batch, space=ALL):
@@ -94,7 +96,7 @@ def random_plans(draw):
     else:
         cuts = rng.choice(np.arange(1, n), size=cell.pp - 1, replace=False)
         starts = (0, *(int(x) for x in sorted(cuts)))
-    chosen = tuple(int(x) for x in rng.integers(0, len(costs.strategies), n))
+    chosen = tuple(int(x) for x in rng.integers(0, len(costs.model.strategies), n))
     return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.mixed_plan_search import UNLIKE, plan_mixed
 from planner.heterogeneous.mixed_prices import MixedKey, MixedPrices, Reach, device_types
 from planner.heterogeneous.mixed_search import mixed_keys, search_mixed
@@ -56,15 +57,15 @@ def two_types(
 
 def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
     sizes = [size for size in range(1, batch + 1) if batch % size == 0]
-    return MixedPrices(
-        model,
-        cluster,
-        Workload(global_batch=batch, sequence_length=TOKENS),
+    priced = PricedModel(
+        traced=model,
+        cluster=cluster,
+        workload=Workload(global_batch=batch, sequence_length=TOKENS),
         stack=STACK,
         strategies=space.strategies,
-        micro_batches=sizes,
-        stages=stages,
+        micro_batches=tuple(sizes),
     )
+    return MixedPrices(priced, stages)
 
 
 def searched(prices, space):
@@ -75,10 +76,10 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
     """The least predicted step over all chains of groups, cuts and shares; recompute as in the
     space's only kind."""
     types = prices.types(tp)
-    (kind,) = prices.strategies
+    (kind,) = prices.model.strategies
     items = tuple(k for k, each in enumerate(types) for _ in each.groups)
-    graph = prices.traced.at(micro_batch, tp)
-    n, count = len(graph.chain), prices.workload.global_batch // micro_batch
+    graph = prices.model.traced.at(micro_batch, tp)
+    n, count = len(graph.chain), prices.model.workload.global_batch // micro_batch
     best = float("inf")
     for chains in set(partitions(items)):
         if not 1 <= len(chains) <= count or (zero_stage and len(chains) == 1):
@@ -115,13 +116,15 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                     block_entries=tuple(ref.entry for ref in graph.chain),
                     cluster="",
                     cluster_hash="",
-                    workload=prices.workload,
+                    workload=prices.model.workload,
                     tp=tp,
                     zero_stage=zero_stage,
                     micro_batch=micro_batch,
                     pipelines=tuple(pipelines),
                 )
-                found = predict_mixed(plan, prices.traced, prices.cluster, stack=STACK, prices={})
+                found = predict_mixed(
+                    plan, prices.model.traced, prices.model.cluster, stack=STACK, prices={}
+                )
                 if found.fits:
                     best = min(best, found.step_time_s.value)
     return best

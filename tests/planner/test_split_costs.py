@@ -13,8 +13,13 @@ from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bounds
-from planner.costs.interleaved_problem import ranges_of
-from planner.costs.split_problem import rank_peaks, split_durations, split_tails, stage_figures
+from planner.costs.split_problem import (
+    ranges_of,
+    rank_peaks,
+    split_durations,
+    split_tails,
+    stage_figures,
+)
 from planner.search.search import search
 from planner.search.space import Ground, Space, legal_cells
 from profiles.errors import InputError
@@ -40,7 +45,7 @@ def random_split_plans(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n = MODELS[model].layers + 2
     cuts = rng.choice(np.arange(1, n), size=cell.num_stages - 1, replace=False)
-    chosen = tuple(int(x) for x in rng.integers(0, len(costs.strategies), n))
+    chosen = tuple(int(x) for x in rng.integers(0, len(costs.model.strategies), n))
     starts = (0, *(int(x) for x in sorted(cuts)))
     return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
 

@@ -38,8 +38,7 @@ def of_units(schedule, *, ranks, blocks, micro):
         send_forward_s=sends,
         send_backward_s=sends,
     )
-    held = replace(problem.held, chain=chain, tail_s=lambda rank, ranges: 0.0)
-    return replace(problem, held=held, weight_s=(one,))
+    return replace(problem, chain=chain, tail_s=lambda rank, ranges: 0.0, weight_s=(one,))
 
 
 def test_zb_h1_over_equal_stages_by_hand():
@@ -86,8 +85,7 @@ def test_plans_fit_and_no_memory_has_none(schedule, unlike):
         7, schedule, ranks=ranks, blocks=14, micro=8, unlike=unlike, mixed=False, strategies=2
     )
     slots = tuple(replace(slot, capacity_bytes=0.0) for slot in problem.chain.slots)
-    held = replace(problem.held, chain=replace(problem.chain, slots=slots))
-    problem = replace(problem, held=held)
+    problem = replace(problem, chain=replace(problem.chain, slots=slots))
     assert TimelineSearch(problem).best() is None
     fitted = []
     for room in (14.0, 20.0, 40.0, 1e9):

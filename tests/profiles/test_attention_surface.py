@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.kernels.attention_surface import (
-    attention_path,
     backward_ratio,
     load_attention_surface,
 )
@@ -25,6 +24,7 @@ from profiles.hardware.kernels.attention_table import (
     pairs,
     shapes_of,
 )
+from profiles.hardware.kernels.kernel_surface import surface_path
 from profiles.hardware.kernels.log_grid import no_correction
 from tools.derive_gemm import SYSTEMS
 
@@ -186,7 +186,7 @@ def test_small_heads_are_slower_per_flop() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_file_is_small_and_says_what_it_rests_on(name: str) -> None:
-    assert attention_path(name).stat().st_size < 30_000
+    assert surface_path(name, "attention").stat().st_size < 30_000
     for table in load_attention_surface(name).tables.values():
         assert table.rows > 3_800
         assert len(table.held_out) == 4

@@ -19,12 +19,11 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import DATA, device_names, get_device
 from profiles.hardware.catalogue.relatives import relatives
 from profiles.hardware.kernels.gemm_surface import (
-    GEMM_SCHEMA,
     GemmSurface,
-    gemm_path,
     load_surface,
 )
 from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
+from profiles.hardware.kernels.kernel_surface import surface_path
 from profiles.hardware.kernels.log_grid import LogGrid, no_correction
 from tools.derive_gemm import SYSTEMS
 from tools.fit_log_grid import fit_log_grid
@@ -132,7 +131,7 @@ def test_fitting_finds_a_grid_that_made_the_rows_despite_outliers() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_file_is_small_and_says_what_it_rests_on(name: str) -> None:
-    assert gemm_path(name).stat().st_size < 30_000
+    assert surface_path(name, "gemm").stat().st_size < 30_000
     surface = load_surface(name)
     assert surface.measured_on == name
     assert surface.method == "fitted"
@@ -292,10 +291,10 @@ def test_messages() -> None:
 
 
 def test_an_unknown_key_in_a_file_is_named(tmp_path: Path) -> None:
-    text = gemm_path("a100-sxm-80gb").read_text().replace("launch_s =", "launhc_s =")
+    text = surface_path("a100-sxm-80gb", "gemm").read_text().replace("launch_s =", "launhc_s =")
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(InputError, match=r"launhc_s.*Did you mean 'launch_s"):
-        read_document(tmp_path / "x.toml", GemmSurface, schema=GEMM_SCHEMA)
+        read_document(tmp_path / "x.toml", GemmSurface, schema="shardwright/gemm-surface@1")
 
 
 def test_the_folder_holds_a_file_per_measured_device() -> None:

@@ -28,7 +28,12 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
             raise Interrupted
         seen.append(begin)
         return tuple(
-            {"samples": [[rank, case] for case in part], "references": [begin], "machine": {}}
+            {
+                "samples": [[rank, case] for case in part],
+                "references": [begin],
+                "host": [],
+                "machine": {},
+            }
             for rank in range(2)
         )
 
@@ -49,7 +54,7 @@ def test_what_was_kept_of_another_question_is_dropped(tmp_path: Path) -> None:
 
     def measure(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
         seen.append(begin)
-        return ({"samples": list(part), "references": [], "machine": {}},)
+        return ({"samples": list(part), "references": [], "host": [], "machine": {}},)
 
     (found,) = in_parts(CASES, measure, question="a", kept=kept)
     assert found["samples"] == CASES

@@ -69,26 +69,18 @@ def test_a_newer_point_of_a_kind_replaces_the_older() -> None:
     assert len(measurements.matmul) == 1  # what was measured before stays
 
 
-def test_points_go_to_the_device_that_was_measured() -> None:
-    mixed = with_blocks(cluster("a", "b"), [point("x", 0.1)], device="b")
-    assert (blocks(mixed, 0), blocks(mixed, 2)) == ({}, {"x": 0.1})
+def test_points_go_to_every_node_of_the_device() -> None:
+    machine = cluster("a", "a")
+    assert blocks(with_blocks(machine, [point("x", 0.1)]), 2) == {"x": 0.1}
 
 
-def test_the_device_must_be_known() -> None:
-    with pytest.raises(InputError, match="say on which device the blocks were measured: a, b"):
+def test_blocks_need_one_kind_of_device_whose_ops_were_measured() -> None:
+    with pytest.raises(InputError, match="cluster local has a, b"):
         with_blocks(cluster("a", "b"), [point("x", 0.1)])
-    with pytest.raises(InputError, match="measured on c, cluster local has a"):
-        with_blocks(cluster("a"), [point("x", 0.1)], device="c")
-
-
-def test_blocks_on_a_device_without_measurements_need_a_source() -> None:
     bare = cluster("a")
     group = replace(bare.groups[0], device=replace(bare.device_at(0), measurements=None))
-    bare = replace(bare, groups=(group,))
-    with pytest.raises(InputError, match="say the source and date"):
-        with_blocks(bare, [point("x", 0.1)])
-    done = with_blocks(bare, [point("x", 0.1)], source="measured: here", date="2026-11-21")
-    assert blocks(done) == {"x": 0.1}
+    with pytest.raises(InputError, match="run `shardwright profile` on it first"):
+        with_blocks(replace(bare, groups=(group,)), [point("x", 0.1)])
 
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

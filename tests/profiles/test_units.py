@@ -26,14 +26,11 @@ from profiles.units import (
     [
         ("80GiB", "bytes", 80 * 2**30),
         ("80 GB", "bytes", 80e9),
-        ("400Gb/s", "bytes_per_s", 50e9),
         ("1.5ms", "time", 1.5e-3),
         ("2min", "time", 120.0),
         ("30d", "time", 30 * 86400.0),
         ("4M", "count", 4e6),
         ("7B", "count", 7e9),
-        ("3M$", "usd", 3e6),
-        ("989TFLOP/s", "flop_per_s", 989e12),
     ],
 )
 def test_what_people_write_is_read(text: str, dimension: str, value: float) -> None:
@@ -47,7 +44,7 @@ def test_what_people_write_is_read(text: str, dimension: str, value: float) -> N
         ("80GiB", "time", "has the unit 'GiB'"),
         ("much", "count", "is not a quantity; write for example 1024, 4M or 2T"),
         ("-3s", "time", "must be finite and not negative"),
-        ("400Gb", "bytes_per_s", "has the unit 'Gb'"),
+        ("400Gb", "bytes", "has the unit 'Gb'"),
     ],
 )
 def test_what_cannot_be_read_says_why(text: str, dimension: str, message: str) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from profiles.document import write_document
 from shardwright.cli import app, main
@@ -31,7 +32,10 @@ CACHE = ROOT / ".pytest_cache" / "shardwright"
 
 
 def test_the_surface_is_frozen() -> None:
-    commands = {c.name or c.callback.__name__: c for c in app.registered_commands}
+    group = typer.main.get_command(app)
+    context = group.make_context("shardwright", ["catalog"])
+    names = group.list_commands(context)
+    commands = {name: group.resolve_command(context, [name])[1] for name in names}
     assert sorted(commands) == [
         "catalog",
         "compare",

@@ -1,4 +1,4 @@
-"""What is fitted of memory: shares and two numbers of nvidia-smi, refitted without each fold."""
+"""What is fitted of memory: two numbers of nvidia-smi, refitted without each fold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from shardwright.validate.memory_fit import (
     DeviceRow,
     MemoryFit,
     MemoryTable,
-    ProgramRow,
     fit_memory,
     left_out_bytes,
     left_out_intervals,
@@ -22,12 +21,11 @@ from shardwright.validate.memory_fit import (
 )
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
-from tools.derive_calibration import host_lead_file
 
 GIB = 2**30
 
 
-def _table(rows: list[ProgramRow | DeviceRow | CountedRow], measured: list[float]) -> MemoryTable:
+def _table(rows: list[DeviceRow | CountedRow], measured: list[float]) -> MemoryTable:
     """Of one completed run, repeated under other ids: the fit reads rows and peaks alone."""
     asked = next(run for run in read_runs(FIGURES, lenient=True) if run.id.startswith("simumax"))
     completed = complete_run(asked)
@@ -39,25 +37,21 @@ def _table(rows: list[ProgramRow | DeviceRow | CountedRow], measured: list[float
     )
 
 
-def test_the_share_of_a_fold_comes_from_the_others() -> None:
-    rows: list[ProgramRow | DeviceRow | CountedRow] = [
-        ProgramRow(low=10.0, high=20.0, regimes=("a", "*"))
-    ] * 8
-    table = _table(rows, [20.0] * 4 + [10.0] * 4)
-    fitted = fit_memory(table, without=[0, 1, 2, 3])
-    # All rows that are left are low: ((0 + 2 / 2 ...) shrunk twice) is far below one half.
-    assert fitted.share["a"] < 0.1
+def test_the_two_numbers_of_a_fold_come_from_the_others() -> None:
+    rows = [DeviceRow(stack="s", lasting=0.0, passing=float(10 + i % 4) * GIB) for i in range(8)]
+    passing = np.asarray([row.passing for row in rows])
+    table = _table([*rows], [*(2.0 * passing[:4]), *passing[4:]])
     folds = {f"r{i}": ("high" if i < 4 else "low") for i in range(8)}
     found = left_out_bytes(table, folds)
-    # So each half is told the other's peak: this is what leaving out must do to pure folds.
-    assert found[:4].tolist() == [10.0] * 4
-    assert found[4:].tolist() == [20.0] * 4
+    # Each half is told the other's factor: this is what leaving out must do to pure folds.
+    assert found[:4] == pytest.approx(passing[:4])
+    assert found[4:] == pytest.approx(2.0 * passing[4:])
 
 
 def test_two_numbers_of_nvidia_smi_are_found_again() -> None:
     passing = np.linspace(5.0, 40.0, 12) * GIB
     lasting = np.linspace(12.0, 9.0, 12) * GIB
-    rows: list[ProgramRow | DeviceRow | CountedRow] = [
+    rows: list[DeviceRow | CountedRow] = [
         DeviceRow(stack="s", lasting=float(a), passing=float(b))
         for a, b in zip(lasting, passing, strict=True)
     ]
@@ -68,7 +62,7 @@ def test_two_numbers_of_nvidia_smi_are_found_again() -> None:
     factor, extra = fitted.device["s"]
     assert factor == pytest.approx(1.3, abs=0.01)
     assert extra / GIB == pytest.approx(2.5, abs=0.1)
-    alone = predicted_bytes(_table(rows, peaks.tolist()), MemoryFit(share={"*": 0.5}, device={}))
+    alone = predicted_bytes(_table(rows, peaks.tolist()), MemoryFit(device={}))
     assert alone == pytest.approx(lasting + passing)
 
 
@@ -80,11 +74,10 @@ def test_counted_rows_are_what_the_footprint_shows() -> None:
     assert len(table.rows) == len(published) > 0
     shown = [footprint(run).shown_bytes for run in table.runs]
     assert predicted_bytes(table, fit_memory(table)).tolist() == shown
-    assert host_lead_file(table, "2026-11-21").splitlines()[-1] == '"*" = 0.500'
 
 
 def test_intervals_of_a_fold_come_from_the_others() -> None:
-    rows: list[ProgramRow | DeviceRow | CountedRow] = [CountedRow(shown=10.0)] * 60
+    rows: list[DeviceRow | CountedRow] = [CountedRow(shown=10.0)] * 60
     # 40 rows within 10 %, and a fold of 20 that is twice as large.
     measured = [10.0 + 0.05 * i for i in range(-20, 20)] + [20.0] * 20
     table = _table(rows, measured)

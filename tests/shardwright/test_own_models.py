@@ -14,7 +14,7 @@ from shardwright import api
 from shardwright.asking.named_model import sample_of
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.plan_request import default_precision
-from shardwright.commands.provenance import provenance
+from shardwright.asking.provenance import provenance
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.shardwright import mymodels

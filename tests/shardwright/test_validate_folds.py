@@ -13,11 +13,11 @@ from profiles.errors import InputError
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.validate.crossvalidate import (
+    members,
     model_folds,
     model_key,
     plain_folds,
     source_folds,
-    splits,
 )
 from shardwright.validate.groups import source_of
 
@@ -75,11 +75,13 @@ def test_models_are_known_by_figures_else_by_name() -> None:
     assert model_key(PublishedRun(row=4, id="d", model="Gemma")) == "gemma"
 
 
-def test_splits_cover_every_run_once() -> None:
-    rows = runs()
-    parts = splits(source_folds(rows))
-    assert [name for name, _ in parts] == ["llmf", "ultra"]
-    assert sorted(i for _, ids in parts for i in ids) == sorted(run.id for run in rows)
+def test_folds_cover_every_run_once() -> None:
+    ids = [run.id for run in runs()]
+    parts = members(source_folds(runs()), ids)
+    assert list(parts) == ["llmf", "ultra"]
+    assert sorted(place for places in parts.values() for place in places) == list(range(len(ids)))
+    assert all(ids[place].startswith("llmf") for place in parts["llmf"])
+    assert members({"llmf-0": "one", "gone": "two"}, ids) == {"one": [ids.index("llmf-0")]}
 
 
 def test_one_fold_is_refused() -> None:

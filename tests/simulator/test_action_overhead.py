@@ -6,6 +6,7 @@ import pytest
 
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Measurements
 from simulator.traced.predict import predict
+from simulator.traced.stage_cost import missing_overhead
 from simulator.values.prediction import Prediction
 from tests.simulator.hand_made import Traced, cluster, device, plan
 
@@ -64,3 +65,14 @@ def test_interleaved_stages_carry_what_their_blocks_do_not() -> None:
 def test_one_stage_per_rank_has_no_more() -> None:
     settings = {"pp": 2, "num_microbatches": 4}
     assert predicted(OVERHEAD, **settings).stages == predicted(None, **settings).stages
+
+
+def test_blocks_that_were_not_measured_take_the_devices_overhead():
+    action = ActionOverhead(
+        forward_cpu_s=1e-3, forward_outside_s=2e-3, backward_cpu_s=3e-3, backward_outside_s=4e-3
+    )
+    measured = Measurements(source="by hand", date="2026-11-22", action=action)
+    assert missing_overhead([], 1, measured) == action
+    assert missing_overhead([], 2, measured) == action
+    none = missing_overhead([], 1, None)
+    assert none.forward_cpu_s == none.backward_outside_s == 0.0

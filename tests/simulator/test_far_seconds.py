@@ -121,7 +121,7 @@ def test_pipelines_over_sites_beside_the_timeline(
         cut_crossings=np.asarray([parts - 1.0]),
     )
     (term,) = (term for term in TERMS if term.name == "sends between far parts of the machine")
-    earlier = Earlier(trouble=np.zeros(1, dtype=bool), layer=np.zeros(1), busiest=np.asarray([1.0]))
+    earlier = Earlier(layer=np.zeros(1), busiest=np.asarray([1.0]))
     found = term.seconds(asked, of_each(plain(cut_exposed=0.0)), earlier)
     assert float(found[0]) == pytest.approx(added, rel=0.10 if chunks == 1 else 0.20)
 

@@ -58,7 +58,7 @@ def test_as_many_run_out_as_said():
             if not (failed or asked.id.startswith("ultra")):
                 continue
             run = complete_run(asked)
-            memory = footprint(run, runs_program=False)
+            memory = footprint(run)
             if not memory.refused:
                 usable = get_device(run.device).usable_bytes
                 risk = out_of_memory_probability(run, memory.needed_bytes, usable)

@@ -45,7 +45,7 @@ def test_early_stages_reduce_last_and_alone():
     # 3 to 3.5 beside stage 0's backward; with a barrier it waits until 4.
     pair = [replica([1.0, 1.0], [1.0, 1.0], 1)] * 2
     assert mixed_step(pair, reduce_s=[0.25, 0.5]).reduced_s == (4.25, 3.5)
-    together = mixed_step(pair, reduce_s=[0.25, 0.5], reduce_together=True)
+    together = mixed_step(pair, reduce_s=[0.25, 0.5], backward_ends_s=[(4.0, 4.0)] * 2)
     assert together.reduced_s == (4.25, 4.5)
 
 

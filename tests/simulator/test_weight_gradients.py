@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from profiles.hardware.catalogue.device import BlockPoint
+from profiles.hardware.catalogue.device import BlockPoint, Measurements
 from profiles.hardware.probe.profile_file import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
 from simulator.traced.block_cost import price_block
@@ -132,7 +134,8 @@ def test_half_of_a_convolution_s_backward_is_w_and_all_of_the_first_one_s():
 
 def test_a_measured_share_goes_before_the_ops():
     block = linear(64, 16, 32)
-    machine = cluster(1, 1, of=device())
+    nothing = Measurements(source="test", date="2026-11-21")
+    machine = cluster(1, 1, of=replace(device(), measurements=nothing))
     by_ops = weight_gradient_s(block, devices=(0,), cluster=machine)
     point = BlockPoint(
         kind=block.kind,
@@ -143,7 +146,7 @@ def test_a_measured_share_goes_before_the_ops():
         spread=0.0,
         weight_share=0.4,
     )
-    measured = with_blocks(machine, (point,), source="test", date="2026-11-21")
+    measured = with_blocks(machine, (point,))
     assert 0 < by_ops < 1e-3
     assert weight_gradient_s(block, devices=(0,), cluster=measured) == pytest.approx(1.2)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,14 +143,13 @@ def get_link(name: str) -> Link:
     return _link(read_document(paths[name], LinkFile, schema=LINK_SCHEMA))
 
 
-def _link(file: LinkFile, shared_by: int = 1) -> Link:
+def _link(file: LinkFile) -> Link:
     return Link(
         name=file.name,
         bandwidth_bytes_per_s=scaled(file.bandwidth_gb_per_s, 1e9),
         latency_s=scaled(file.latency_us, 1e-6),
         efficiency=file.efficiency,
         kind=file.kind,
-        shared_by=shared_by,
         message_efficiency=file.message_efficiency,
         direct_peers=file.direct_peers,
         torus_axes=file.torus_axes,
@@ -263,26 +264,29 @@ def _read_cluster(path: Path) -> Cluster:
     return read_document(path, Cluster, schema=CLUSTER_SCHEMA)
 
 
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Inside it an error of a value says where in the file the value stands."""
+    try:
+        yield
+    except InputError as error:
+        raise DocumentError(f"{where}: {error}") from error
+
+
 def _from_file(file: ClusterFile, path: Path) -> Cluster:
     groups = []
     for number, group in enumerate(file.groups):
-        try:
+        with _placed(f"{path}: groups[{number}].device"):
             device = get_device(group.device)
-        except UnknownNameError as error:
-            raise DocumentError(f"{path}: groups[{number}].device: {error}") from error
         groups.append(
             NodeGroup(count=group.count, devices_per_node=group.devices_per_node, device=device)
         )
     levels = []
     for number, level in enumerate(file.levels):
-        if isinstance(level.link, LinkFile):
-            link = _link(level.link, level.shared_by)
-        else:
-            try:
-                link = replace(get_link(level.link), shared_by=level.shared_by)
-            except UnknownNameError as error:
-                raise DocumentError(f"{path}: levels[{number}].link: {error}") from error
-        try:
+        with _placed(f"{path}: levels[{number}].link"):
+            link = get_link(level.link) if isinstance(level.link, str) else _link(level.link)
+            link = replace(link, shared_by=level.shared_by)
+        with _placed(f"{path}: levels[{number}]"):
             found = Level(
                 name=level.name,
                 domain_size=level.domain_size,
@@ -290,18 +294,14 @@ def _from_file(file: ClusterFile, path: Path) -> Cluster:
                 oversubscription=level.oversubscription,
                 torus=level.torus,
             )
-        except InputError as error:
-            raise DocumentError(f"{path}: levels[{number}]: {error}") from error
         levels.append(found)
-    try:
+    with _placed(str(path)):
         return Cluster(
             name=file.name,
             groups=tuple(groups),
             levels=tuple(levels),
             overhead_power=file.overhead_power,
         )
-    except InputError as error:
-        raise DocumentError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

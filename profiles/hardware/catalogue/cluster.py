@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.link import Link
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,36 +136,3 @@ class Cluster:
             if len({index // level.domain_size for index in indices}) == 1:
                 return level
         raise InputError(f"cluster {self.name}: devices {indices} are not connected")
-
-    def graph(self) -> nx.Graph[str]:
-        """The networkx view: device nodes `d0...`, switch nodes per level domain, edges with
-        `bandwidth_bytes_per_s` and `latency_s`."""
-        import networkx as nx  # a tenth of a second that no command needs
-
-        graph: nx.Graph[str] = nx.Graph(name=self.name)
-        below = [f"d{index}" for index in range(self.num_devices)]
-        spans = [1] * len(below)
-        for index, name in enumerate(below):
-            graph.add_node(name, kind="device", device=self.device_at(index).name)
-        for level in self.levels:
-            above: list[str] = []
-            widths: list[int] = []
-            start = 0
-            for name, span in zip(below, spans, strict=True):
-                switch = f"{level.name}{start // level.domain_size}"
-                if not above or above[-1] != switch:
-                    above.append(switch)
-                    widths.append(0)
-                    graph.add_node(switch, kind="switch", level=level.name)
-                widths[-1] += span
-                graph.add_edge(
-                    name,
-                    switch,
-                    bandwidth_bytes_per_s=level.link.bandwidth_bytes_per_s.value
-                    * span
-                    / level.oversubscription,
-                    latency_s=level.link.latency_s.value / 2,
-                )
-                start += span
-            below, spans = above, widths
-        return graph

@@ -62,11 +62,49 @@ class AttentionPoint:
 class MemoryPoint:
     """A measured memory-bound op: `moved_bytes` read and written took `time_s`.
 
-    op  `elementwise`, `reduction`, `copy` or `optimizer` (one fused Adam step)
+    op  `elementwise`, `reduction`, `copy`, `optimizer` (one fused Adam step), or an aten op by
+        its name, which then is not priced as its family is
     """
 
     op: str
     moved_bytes: int
+    time_s: float
+    dtype: str = "float32"
+
+
+WEIGHT_PASS = "backward to the weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPoint:
+    """A measured convolution: the product that it equals and its bytes took `time_s` (median).
+
+    kind   as ConvShape.kind
+    phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
+    rows, channels, patch   m, n, k of the product
+    """
+
+    dtype: str
+    phase: str
+    kind: str
+    rows: int
+    channels: int
+    patch: int
+    work_flop: int
+    moved_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPoint:
+    """Seconds of the host in a training step that no kernel is measured with.
+
+    kind  `op`: what each op takes beyond itself alone; `view`, `module`: all of the time of a view
+          and of a module's call, which have no kernel
+    """
+
+    kind: str
+    phase: str
     time_s: float
 
 
@@ -131,6 +169,8 @@ class Measurements:
     """What was measured on a device, where and when.
 
     references  how fast the machine was when the blocks were measured, or else the device
+    action      what the pipeline runtime took around the actions of a small model: that of blocks
+                which were not measured themselves; None where that was not measured
     """
 
     source: str
@@ -140,6 +180,9 @@ class Measurements:
     memory: tuple[MemoryPoint, ...] = ()
     blocks: tuple[BlockPoint, ...] = ()
     references: tuple[ReferencePoint, ...] = ()
+    conv: tuple[ConvPoint, ...] = ()
+    host: tuple[HostPoint, ...] = ()
+    action: ActionOverhead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ HOST_FOLDER = Path(__file__).parents[2] / "data" / "hosts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFile:
-    """A file of profiles/data/hosts; every figure is one device's share.
+class Host:
+    """A file of profiles/data/hosts; every figure is one device's share of its host.
 
     link_gb_per_s   of the link to the host (PCIe, NVLink-C2C), one direction, when all devices of
                     the host use it at once
@@ -34,22 +34,27 @@ class HostFile:
             if not getattr(self, key).value > 0:
                 raise InputError(f"host {self.name}: {key} must be above 0")
 
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Of the link."""
+        return self.link_gb_per_s.value * 1e9
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """One device's share of its host."""
+    @property
+    def memory_bytes(self) -> float:
+        """Of the memory."""
+        return self.memory_gb.value * 1e9
 
-    name: str
-    link_bytes_per_s: float
-    memory_bytes: float
-    memory_bandwidth_bytes_per_s: float
+    @property
+    def memory_bandwidth_bytes_per_s(self) -> float:
+        """Of the memory."""
+        return self.memory_bandwidth_gb_per_s.value * 1e9
 
 
 @functools.cache
-def _files() -> dict[str, HostFile]:
+def _files() -> dict[str, Host]:
     found = {}
     for path in sorted(HOST_FOLDER.glob("*.toml")):
-        file = read_document(path, HostFile, schema=HOST_SCHEMA)
+        file = read_document(path, Host, schema=HOST_SCHEMA)
         for device in file.devices:
             found[device] = file
     return found
@@ -69,9 +74,4 @@ def host_of(device: str) -> Host:
             f"nothing is known of the host of {name}, so nothing can be kept there: add it to a "
             "file of profiles/data/hosts, or leave out --optimizer-offload and --activation-offload"
         )
-    return Host(
-        name=file.name,
-        link_bytes_per_s=file.link_gb_per_s.value * 1e9,
-        memory_bytes=file.memory_gb.value * 1e9,
-        memory_bandwidth_bytes_per_s=file.memory_bandwidth_gb_per_s.value * 1e9,
-    )
+    return file

@@ -17,21 +17,15 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.relatives import relative_of
 from profiles.hardware.kernels.attention_table import AttentionTable, shapes_of, table_time_s
-from profiles.hardware.kernels.gemm_surface import KERNELS, bandwidth_ratio
-
-Array = NDArray[np.float64]
-
-ATTENTION_SCHEMA = "shardwright/attention-surface@1"
+from profiles.hardware.kernels.kernel_surface import KernelSurface, bandwidth_ratio, read_surface
+from profiles.hardware.kernels.log_grid import Array
 
 # FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
 # section 4.1), because it uses no instruction that Ampere lacks. Prefixes of devices newer than it.
@@ -60,26 +54,11 @@ _SAME_AS = {"float16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSurface:
-    """Attention times of one device.
+class AttentionSurface(KernelSurface):
+    """Attention times of one device, `tables` by data type and head size: `bfloat16_128`."""
 
-    measured_on   where the rows came from: another device where the surface is borrowed (method
-                  `assumed`, reason says why), else the same
-    tables        by data type and head size, `bfloat16_128`
-    """
-
-    device: str
-    measured_on: str
-    sm_count: int
-    sm_source: str
-    source: str
-    date: str
-    method: str = "fitted"
-    reason: str = ""
     tables: Mapping[str, AttentionTable] = field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash((self.device, self.measured_on, self.date))
+    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str, head_dim: int) -> AttentionTable:
         """The table of the nearest measured head size, its rate scaled to `head_dim` (assumed).
@@ -150,11 +129,6 @@ def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
     return np.asarray(small + share * (large - small), dtype=np.float64)
 
 
-def attention_path(device_name: str) -> Path:
-    """Where a device's own surface lies."""
-    return KERNELS / f"{device_name}.attention.toml"
-
-
 def load_attention_surface(device_name: str) -> AttentionSurface:
     """The attention surface of a device or alias, its own or its relative's.
 
@@ -165,33 +139,21 @@ def load_attention_surface(device_name: str) -> AttentionSurface:
 
 @functools.cache
 def _surface(name: str) -> AttentionSurface:
-    path = attention_path(name)
-    if path.is_file():
-        return read_document(path, AttentionSurface, schema=ATTENTION_SCHEMA)
-    relative = relative_of(name)
-    measured_on = relative.attention_measured_on or relative.measured_on
-    path = attention_path(measured_on)
-    origin = read_document(path, AttentionSurface, schema=ATTENTION_SCHEMA)
-    device, from_device = get_device(name), get_device(measured_on)
-    bandwidth = bandwidth_ratio(device, from_device)
-    tables = {}
-    for key, table in origin.tables.items():
-        if table.dtype not in device.peak_flop_per_s:
-            continue
-        rate = device.peak(table.dtype).value / from_device.peak(table.dtype).value
-        tables[key] = replace(
+    found, relative = read_surface(AttentionSurface, name, "attention")
+    if relative is None:
+        return found
+    device, origin = get_device(name), get_device(found.measured_on)
+    bandwidth = bandwidth_ratio(name, found.measured_on)
+    tables = {
+        key: replace(
             table,
             method="assumed",
-            rate_flop_per_s=table.rate_flop_per_s * rate,
+            rate_flop_per_s=table.rate_flop_per_s
+            * (device.peak(table.dtype).value / origin.peak(table.dtype).value),
             bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
             cache_bytes_per_s=table.cache_bytes_per_s * bandwidth,
         )
-    return replace(
-        origin,
-        device=name,
-        sm_count=relative.sm_count or origin.sm_count,
-        sm_source=relative.sm_source or origin.sm_source,
-        method="assumed",
-        reason=relative.reason,
-        tables=tables,
-    )
+        for key, table in found.tables.items()
+        if table.dtype in device.peak_flop_per_s
+    }
+    return replace(found, tables=tables)

@@ -17,57 +17,31 @@ R the rate reached (flop/s), B the memory bandwidth reached (bytes/s), e bytes p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
-from profiles.hardware.kernels.held_out import HeldOut, half_width
-from profiles.hardware.kernels.log_grid import LogGrid
-
-Array = NDArray[np.float64]
+from profiles.hardware.kernels.kernel_surface import KernelTable
+from profiles.hardware.kernels.log_grid import Array
 
 BLOCK = 128.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTable:
+class AttentionTable(KernelTable):
     """The fitted surface of one data type and head size; symbols as in the module's docstring.
 
-    correction   over length, batch x heads and heads per key-value head
-    box          smallest and largest measured length, batch x heads, heads per key-value head
+    correction   over length, batch x heads and heads per key-value head; box of the same
     """
 
-    dtype: str
+    training_rows: ClassVar[str] = "training"
     head_dim: int
     kernel: str
-    method: str = "fitted"
-    rate_flop_per_s: float
     start_keys: float
-    wave_quantisation: float
-    bandwidth_bytes_per_s: float
-    element_bytes: float
-    overlap_power: float
-    launch_s: float
     cache_bytes_per_s: float
-    correction: LogGrid
-    box: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
-    rows: int
-    held_out: tuple[HeldOut, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("rate_flop_per_s", "bandwidth_bytes_per_s", "element_bytes", "overlap_power"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{self.dtype}: {name} must be above 0, is {getattr(self, name)}")
-
-    @property
-    def uncertainty(self) -> float:
-        """Relative half-width of a 90 % interval at training shapes, from held-out blocks.
-
-        It says nothing about what a borrowed table adds.
-        """
-        return half_width(self.held_out, "training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +61,12 @@ class AttentionShapes:
 
     @property
     def pairs(self) -> Array:
-        """Query-key pairs per head that count: s (s + 1) / 2 causal, s^2 full, less in a window."""
-        return pairs(self.seq, causal=self.causal, window=self.window)
+        """Query-key pairs per head that count: s (s + 1) / 2 causal, s^2 full, less in a window of
+        w keys, where query i (from 0) meets min(i + 1, w)."""
+        if not self.causal:
+            return self.seq * self.seq
+        width = np.minimum(self.seq, self.window) if self.window > 0 else self.seq
+        return width * (width + 1.0) / 2.0 + (self.seq - width) * width
 
 
 def shapes_of(
@@ -125,19 +103,6 @@ def shapes_of(
     )
 
 
-def pairs(seq: Array, *, causal: bool = True, window: float = 0.0) -> Array:
-    """Query-key pairs of one head: what useful arithmetic is counted by.
-
-    A window of w keys: query i (from 0) meets min(i + 1, w).
-    """
-    if not causal:
-        return seq * seq
-    if window <= 0:
-        return seq * (seq + 1.0) / 2.0
-    width = np.minimum(seq, window)
-    return width * (width + 1.0) / 2.0 + (seq - width) * width
-
-
 def table_time_s(
     table: AttentionTable, sm_count: int, shapes: AttentionShapes, *, cache: bool = False
 ) -> Array:
@@ -153,14 +118,10 @@ def table_time_s(
 
 def _inside(table: AttentionTable, shapes: AttentionShapes) -> AttentionShapes:
     (_, longest), (_, most), _ = table.box
-    return AttentionShapes(
+    return replace(
+        shapes,
         batch=np.minimum(shapes.batch, np.maximum(1.0, most / shapes.heads)),
         seq=np.minimum(shapes.seq, longest),
-        heads=shapes.heads,
-        kv_heads=shapes.kv_heads,
-        head_dim=shapes.head_dim,
-        causal=shapes.causal,
-        window=shapes.window,
     )
 
 
@@ -172,9 +133,7 @@ def formula_time_s(
     memory_s = table.element_bytes * tokens * 2.0 * (shapes.heads + shapes.kv_heads)
     memory_s = memory_s / table.bandwidth_bytes_per_s
     math_s = _math_time_s(table, sm_count, shapes)
-    longer, shorter = np.maximum(math_s, memory_s), np.minimum(math_s, memory_s)
-    power = table.overlap_power
-    time_s: Array = table.launch_s + longer * (1.0 + (shorter / longer) ** power) ** (1.0 / power)
+    time_s = table.overlapped_s(math_s, memory_s)
     if cache and table.cache_bytes_per_s > 0:
         stored = 2.0 * tokens * shapes.kv_heads * (2.0 + table.element_bytes)
         time_s += stored / table.cache_bytes_per_s
@@ -184,9 +143,7 @@ def formula_time_s(
 def _math_time_s(table: AttentionTable, sm_count: int, shapes: AttentionShapes) -> Array:
     blocks = np.ceil(shapes.seq / BLOCK)
     average, most = _keys_met(blocks, shapes)
-    waves = shapes.batch * shapes.heads * blocks / sm_count
-    quantised = table.wave_quantisation
-    waves = quantised * np.ceil(waves) + (1.0 - quantised) * np.maximum(waves, 1.0)
+    waves = table.waves(shapes.batch * shapes.heads * blocks / sm_count)
     keys = np.maximum(waves * (average + table.start_keys), most + table.start_keys)
     time_s: Array = 4.0 * BLOCK * shapes.head_dim * keys * sm_count / table.rate_flop_per_s
     return time_s

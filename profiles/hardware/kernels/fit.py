@@ -51,7 +51,6 @@ class Curve:
     log_error          half-width at a measured point, relative (in log y)
     log_residual       half-width between points, from leaving one out
     log_edge_error     error per e-fold of x when an end point was predicted from the others
-    num_points         points before merging
     """
 
     log_x: tuple[float, ...]
@@ -59,7 +58,6 @@ class Curve:
     log_error: float
     log_residual: float
     log_edge_error: float
-    num_points: int
 
     def at(self, x: float) -> CurveValue:
         """The value at `x`; raises InputError unless x > 0."""
@@ -116,7 +114,6 @@ def fit_curve(
         log_error=max(math.log1p(point_spread), _quantile(moved)),
         log_residual=_quantile(residuals) if residuals else UNKNOWN_LOG_HALF_WIDTH,
         log_edge_error=edge_error,
-        num_points=len(points),
     )
 
 

@@ -22,22 +22,16 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import DATA, get_device
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device
-from profiles.hardware.catalogue.relatives import relative_of
 from profiles.hardware.kernels.gemm_table import GemmTable, scaled_table, table_time_s
-
-Array = NDArray[np.float64]
-
-GEMM_SCHEMA = "shardwright/gemm-surface@1"
-KERNELS = DATA / "kernels"
+from profiles.hardware.kernels.kernel_surface import KernelSurface, bandwidth_ratio, read_surface
+from profiles.hardware.kernels.log_grid import Array
 
 # Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
 # borrowed because the data type was not measured.
@@ -54,25 +48,11 @@ _PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmSurface:
-    """Matmul times of one device.
+class GemmSurface(KernelSurface):
+    """Matmul times of one device, `tables` by data type."""
 
-    device   whose surface this is; measured_on is where the rows came from: another device where
-             the surface is borrowed (method `assumed`, reason says why), else the same
-    """
-
-    device: str
-    measured_on: str
-    sm_count: int
-    sm_source: str
-    source: str
-    date: str
-    method: str = "fitted"
-    reason: str = ""
     tables: Mapping[str, GemmTable] = field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash((self.device, self.measured_on, self.date))
+    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str) -> GemmTable:
         """The table of a data type; raises InputError naming those that there are."""
@@ -112,11 +92,6 @@ class GemmSurface:
         return time_s
 
 
-def gemm_path(device_name: str) -> Path:
-    """Where a device's own surface lies."""
-    return KERNELS / f"{device_name}.gemm.toml"
-
-
 def load_surface(device_name: str) -> GemmSurface:
     """The matmul surface of a device or alias, its own or its relative's.
 
@@ -128,38 +103,24 @@ def load_surface(device_name: str) -> GemmSurface:
 @functools.cache
 def _surface(name: str) -> GemmSurface:
     device = get_device(name)
-    path = gemm_path(name)
-    if path.is_file():
-        own = read_document(path, GemmSurface, schema=GEMM_SCHEMA)
-        return replace(own, tables=_with_borrowed_dtypes(own.tables, device))
-    relative = relative_of(name)
-    origin = read_document(gemm_path(relative.measured_on), GemmSurface, schema=GEMM_SCHEMA)
-    from_device = get_device(relative.measured_on)
-    bandwidth = bandwidth_ratio(device, from_device)
-    tables = {}
-    for dtype, table in origin.tables.items():
-        peak = _PEAK_OF.get(dtype, dtype)
-        if peak in device.peak_flop_per_s and peak in from_device.peak_flop_per_s:
-            tables[dtype] = scaled_table(
+    found, relative = read_surface(GemmSurface, name, "gemm")
+    tables = found.tables
+    if relative is not None:
+        origin, bandwidth = get_device(found.measured_on), bandwidth_ratio(name, found.measured_on)
+        peaks = {dtype: _PEAK_OF.get(dtype, dtype) for dtype in tables}
+        tables = {
+            dtype: scaled_table(
                 table,
                 dtype=dtype,
-                rate=relative.matmul_rate * device.peak(peak).value / from_device.peak(peak).value,
+                rate=relative.matmul_rate
+                * device.peak(peaks[dtype]).value
+                / origin.peak(peaks[dtype]).value,
                 bandwidth=bandwidth,
             )
-    return replace(
-        origin,
-        device=name,
-        sm_count=relative.sm_count or origin.sm_count,
-        sm_source=relative.sm_source or origin.sm_source,
-        method="assumed",
-        reason=relative.reason,
-        tables=_with_borrowed_dtypes(tables, device),
-    )
-
-
-def bandwidth_ratio(device: Device, origin: Device) -> float:
-    """Memory bandwidth of a device over its relative's, from the datasheets."""
-    return device.memory_bandwidth_bytes_per_s.value / origin.memory_bandwidth_bytes_per_s.value
+            for dtype, table in tables.items()
+            if peaks[dtype] in device.peak_flop_per_s and peaks[dtype] in origin.peak_flop_per_s
+        }
+    return replace(found, tables=_with_borrowed_dtypes(tables, device))
 
 
 def _with_borrowed_dtypes(

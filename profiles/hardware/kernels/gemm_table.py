@@ -24,15 +24,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
-from profiles.hardware.kernels.held_out import HeldOut, half_width
-from profiles.hardware.kernels.log_grid import LogGrid
-
-Array = NDArray[np.float64]
+from profiles.hardware.kernels.kernel_surface import KernelTable
+from profiles.hardware.kernels.log_grid import Array
 
 # Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
@@ -44,7 +43,7 @@ _CHUNK = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTable:
+class GemmTable(KernelTable):
     """The fitted surface of one data type; the symbols are those of the module's docstring.
 
     rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, the
@@ -53,40 +52,15 @@ class GemmTable:
     bandwidth_bytes_per_s  B; may exceed the memory's where inputs were still in the L2 cache
     quantise_bytes_per_s   B_0 / passes, 0 where the rows include no quantisation
     sustained_flop_per_s   median rate of kernels of 3 ms and more (power limit); 0 where unknown
-    method                 `fitted` or, where borrowed, `assumed`
-    box                    smallest and largest measured m, n, k
+    box                    of m, n, k
     """
 
-    dtype: str
-    method: str = "fitted"
-    rate_flop_per_s: float
+    training_rows: ClassVar[str] = "training-aligned"
     tile_rate: tuple[float, float]
     start_steps: float
-    wave_quantisation: float
-    bandwidth_bytes_per_s: float
-    element_bytes: float
     output_bytes: float = 2.0
-    overlap_power: float
-    launch_s: float
     quantise_bytes_per_s: float = 0.0
     sustained_flop_per_s: float = 0.0
-    correction: LogGrid
-    box: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
-    rows: int
-    held_out: tuple[HeldOut, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("rate_flop_per_s", "bandwidth_bytes_per_s", "element_bytes", "overlap_power"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{self.dtype}: {name} must be above 0, is {getattr(self, name)}")
-
-    @property
-    def uncertainty(self) -> float:
-        """Relative half-width of a 90 % interval at training shapes, from held-out blocks.
-
-        It says nothing about what a borrowed table adds.
-        """
-        return half_width(self.held_out, "training-aligned")
 
 
 def table_time_s(
@@ -116,12 +90,10 @@ def _held_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
 
 def formula_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
     """The formula without its correction, anywhere."""
-    power = table.overlap_power
     moved_bytes = table.element_bytes * (m * k + k * n) + table.output_bytes * m * n
     memory_s = moved_bytes / table.bandwidth_bytes_per_s
     math_s = _math_time_s(table, sm_count, m, n, k)
-    longer, shorter = np.maximum(math_s, memory_s), np.minimum(math_s, memory_s)
-    time_s: Array = table.launch_s + longer * (1.0 + (shorter / longer) ** power) ** (1.0 / power)
+    time_s = table.overlapped_s(math_s, memory_s)
     if table.quantise_bytes_per_s > 0:
         time_s += 3.0 * m * k / table.quantise_bytes_per_s
     return time_s
@@ -130,15 +102,13 @@ def formula_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array
 def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
     medium, small = table.tile_rate
     fraction = {64 * 64: small, 128 * 64: (medium * small) ** 0.5, 128 * 128: medium}
-    quantised = table.wave_quantisation
     best = np.full(m.shape, np.inf)
     for rows, columns in TILES:
         grid = np.ceil(m / rows) * np.ceil(n / columns) / sm_count
         rate = table.rate_flop_per_s * fraction.get(rows * columns, 1.0) / sm_count
         per_step_s = 2.0 * rows * columns / rate
         for split in SPLITS:
-            waves = grid * split
-            waves = quantised * np.ceil(waves) + (1.0 - quantised) * np.maximum(waves, 1.0)
+            waves = table.waves(grid * split)
             start = table.start_steps * (_SPLIT_START if split > 1 else 1.0)
             np.minimum(best, waves * (per_step_s * (k / split + start)), out=best)
     return best

@@ -165,21 +165,13 @@ def summarise(
     if disturbed:
         order = sorted(range(len(samples)), key=lambda index: fractions[index])
         used = [samples[index] for index in order[: (len(samples) + 1) // 2]]
-    return _middle(
-        [sample.cpu_s if clock == "cpu" else sample.wall_s for sample in used],
-        discarded=len(samples) - len(used),
-        disturbed=disturbed,
-    )
-
-
-def _middle(times_s: list[float], *, discarded: int, disturbed: bool) -> Summary:
+    times_s = [sample.cpu_s if clock == "cpu" else sample.wall_s for sample in used]
     low, median, high = (float(q) for q in np.quantile(times_s, (0.05, 0.5, 0.95)))
-    spread = (high - low) / 2 / median if median > 0 else 0.0
     return Summary(
         time_s=median,
-        spread=spread,
-        count=len(times_s),
-        discarded=discarded,
+        spread=(high - low) / 2 / median if median > 0 else 0.0,
+        count=len(used),
+        discarded=len(samples) - len(used),
         disturbed=disturbed,
     )
 

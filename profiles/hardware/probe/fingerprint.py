@@ -35,9 +35,9 @@ def fingerprint_of_machine(*, threads_per_device: int = 1) -> dict[str, str]:
         "torch": _torch_version(),
         "threads_per_device": str(threads_per_device),
     }
-    gpus = _gpu_models()
-    if gpus:
-        fingerprint["gpus"] = ", ".join(gpus)
+    gpus = (_entry(file, "Model") for file in sorted(_GPUS.glob("*/information")))
+    if models := ", ".join(filter(None, gpus)):
+        fingerprint["gpus"] = models
     return fingerprint
 
 
@@ -56,12 +56,12 @@ def fingerprint_differences(planned: Mapping[str, str], found: Mapping[str, str]
 
 def cpu_model() -> str:
     """The processor's model name, or its architecture where the kernel does not name it."""
-    return _cpuinfo("model name") or platform.machine() or "unknown CPU"
+    return _entry(_CPUINFO, "model name") or platform.machine() or "unknown CPU"
 
 
 def cpu_vendor() -> str:
     """The processor's vendor as people write it: `AMD`, `Intel`, or what the kernel says."""
-    vendor = _cpuinfo("vendor_id")
+    vendor = _entry(_CPUINFO, "vendor_id")
     return {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(vendor, vendor or "unknown")
 
 
@@ -92,40 +92,20 @@ def available_memory_bytes() -> int:
 
 def _meminfo_bytes(key: str) -> int:
     """An entry of /proc/meminfo; elsewhere the physical memory that POSIX sysconf reports."""
-    try:
-        for line in _MEMINFO.read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(":")
-            if name == key:
-                return int(value.split()[0]) * 1024  # the kernel's "kB" is 1024 bytes
-    except OSError:
-        pass
+    found = _entry(_MEMINFO, key)
+    if found:
+        return int(found.split()[0]) * 1024  # the kernel's "kB" is 1024 bytes
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cpuinfo(key: str) -> str:
+def _entry(path: Path, key: str) -> str:
+    """The first `key: value` of a file of the kernel's, or ""."""
     try:
-        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return ""
-
-
-def _gpu_models() -> list[str]:
-    models = []
-    try:
-        files = sorted(_GPUS.glob("*/information"))
-        for file in files:
-            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-                name, _, value = line.partition(":")
-                if name.strip() == "Model":
-                    models.append(value.strip())
-    except OSError:
-        return []
-    return models
+    entries = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for name, _, value in entries if name.strip() == key), "")
 
 
 def _torch_version() -> str:

@@ -7,6 +7,7 @@ measure together, because two busy cores are slower than one (shared memory, sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from profiles.document import content_hash, decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.hardware.catalogue.device import HostPoint, ReferencePoint
 from profiles.hardware.probe.cpu_clock import Sample
 from profiles.hardware.probe.fingerprint import (
     cpu_model,
@@ -27,8 +28,6 @@ from profiles.hardware.probe.fingerprint import (
 )
 from profiles.hardware.probe.probe_cases import Case, probe_cases
 from profiles.hardware.probe.probe_kept import in_parts
-from profiles.hardware.probe.probe_links import buffer_bytes
-from profiles.hardware.probe.probe_ops import moved_bytes
 from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
 from profiles.hardware.probe.probe_reference import combined_references
 from profiles.hardware.probe.probe_timing import Effort
@@ -36,10 +35,10 @@ from profiles.hardware.probe.probe_workers import Progress, no_progress, run_wor
 from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
-# Per case. Quick has about 120 cases and must end within 30 s with the start of the workers; the
-# full probe has about 400 and takes a few minutes.
-QUICK = Effort(budget_s=0.05, link_budget_s=0.15, min_samples=3)
-FULL = Effort(budget_s=0.3, link_budget_s=0.4, min_samples=5)
+# Per case. Quick has about 290 cases and must end within 30 s with the start of the workers; the
+# full probe has about 850 and takes a few minutes.
+QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
+FULL = Effort(budget_s=0.15, link_budget_s=0.4, min_samples=5)
 
 _CPU_POWER_SOURCE = (
     "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
@@ -61,14 +60,12 @@ def measure_machine(
     date: str,
     quick: bool = False,
     progress: Progress = no_progress,
-    seed: int = 0,
     kept: Path | None = None,
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement (the caller reads the clock)
     progress  called with (done, total, label); total is exact
-    seed      of the order of the cases and of the tensors' contents
     kept      file of what an interrupted measurement of the same day has, gone on with and removed
 
     Disturbed samples are left out and counted in the device's notes. Raises InputError for more
@@ -80,7 +77,7 @@ def measure_machine(
         num_devices=num_devices,
         quick=quick,
         accelerator=cuda,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
     return measure_cases(
         cases,
@@ -89,7 +86,6 @@ def measure_machine(
         date=date,
         effort=QUICK if quick else FULL,
         progress=progress,
-        seed=seed,
         kept=kept,
     )
 
@@ -123,11 +119,8 @@ def measure_cases(
     probed = [
         Probed(case=case, samples=_samples_of(answers, index)) for index, case in enumerate(cases)
     ]
-    facts = _facts(
-        [answer["machine"] for answer in answers],
-        threads_per_device=threads_per_device,
-        date=date,
-    )
+    machines = [answer["machine"] for answer in answers]
+    facts = _facts(machines, threads_per_device=threads_per_device, date=date)
     backend = "nccl" if cuda else "gloo"
     threads = "" if cuda else f", {threads_per_device} thread(s) each"
     cluster = cluster_from(
@@ -141,16 +134,13 @@ def measure_cases(
         ),
         date=date,
         backend=backend,
-        moved_bytes=moved_bytes,
-        buffer_bytes=buffer_bytes,
+        host=_host([decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]),
     )
-    references = combined_references(
-        [
-            decode(tuple[ReferencePoint, ...], answer["references"], where="references")
-            for answer in answers
-        ]
-    )
-    return with_blocks(cluster, (), references=references)
+    references = [
+        decode(tuple[ReferencePoint, ...], answer["references"], where="references")
+        for answer in answers
+    ]
+    return with_blocks(cluster, (), references=combined_references(references))
 
 
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:
@@ -183,53 +173,39 @@ def _samples_of(answers: Sequence[Mapping[str, Any]], index: int) -> tuple[tuple
 
 
 def _facts(machines: Sequence[Mapping[str, Any]], *, threads_per_device: int, date: str) -> Facts:
-    fingerprint = fingerprint_of_machine(threads_per_device=threads_per_device)
-    reserved = max(float(machine["reserved_bytes"]) for machine in machines)
     first = machines[0]
-    if "name" in first:
-        return Facts(
-            name=slug(first["name"]),
-            vendor="NVIDIA",
-            type="gpu",
-            memory_bytes=_measured(
-                min(float(m["memory_bytes"]) for m in machines), "cudaMemGetInfo: total", date
-            ),
-            reserved_bytes=_measured(
-                reserved, "cudaMemGetInfo: used before any tensor is made", date
-            ),
-            power_w=_gpu_power(first.get("power_w"), date),
-            fingerprint=fingerprint,
-        )
+    gpu = "name" in first
+    memory_bytes = machine_memory_bytes() / len(machines)
+    held = f"memory of this machine (or its container's limit) / {len(machines)} devices"
+    before = "resident bytes of a worker before any tensor"
+    power = (_CPU_CORE_POWER_W * threads_per_device, _CPU_POWER_SOURCE, 1.0)
+    if gpu:
+        memory_bytes = min(float(machine["memory_bytes"]) for machine in machines)
+        held, before = "cudaMemGetInfo: total", "cudaMemGetInfo: used before any tensor is made"
+        power = (_GPU_POWER_W, _GPU_POWER_SOURCE, 0.8)
+    value, source, uncertainty = power
+    power_w = Sourced(
+        value=value, source=source, date=date, method="assumed", uncertainty=uncertainty
+    )
+    if first.get("power_w") is not None:
+        power_w = _measured(first["power_w"], "nvidia-smi power.limit", date)
+    reserved_bytes = max(float(machine["reserved_bytes"]) for machine in machines)
     return Facts(
-        name=f"local-{slug(cpu_model())}-{threads_per_device}t",
-        vendor=cpu_vendor(),
-        type="cpu",
-        memory_bytes=_measured(
-            machine_memory_bytes() / len(machines),
-            f"memory of this machine (or its container's limit) / {len(machines)} devices",
-            date,
-        ),
-        reserved_bytes=_measured(reserved, "resident bytes of a worker before any tensor", date),
-        power_w=Sourced(
-            value=_CPU_CORE_POWER_W * threads_per_device,
-            source=_CPU_POWER_SOURCE,
-            date=date,
-            method="assumed",
-            uncertainty=1.0,
-        ),
-        fingerprint=fingerprint,
+        name=slug(first["name"]) if gpu else f"local-{slug(cpu_model())}-{threads_per_device}t",
+        vendor="NVIDIA" if gpu else cpu_vendor(),
+        type="gpu" if gpu else "cpu",
+        memory_bytes=_measured(memory_bytes, held, date),
+        reserved_bytes=_measured(reserved_bytes, before, date),
+        power_w=power_w,
+        fingerprint=fingerprint_of_machine(threads_per_device=threads_per_device),
     )
 
 
-def _gpu_power(limit_w: float | None, date: str) -> Sourced:
-    if limit_w is not None:
-        return _measured(limit_w, "nvidia-smi power.limit", date)
-    return Sourced(
-        value=_GPU_POWER_W,
-        source=_GPU_POWER_SOURCE,
-        date=date,
-        method="assumed",
-        uncertainty=0.8,
+def _host(ranks: Sequence[Sequence[HostPoint]]) -> tuple[HostPoint, ...]:
+    """The mean over devices, point by point."""
+    return tuple(
+        replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
+        for points in zip(*ranks, strict=True)
     )
 
 

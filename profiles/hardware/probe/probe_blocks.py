@@ -8,7 +8,7 @@ the shared memory is as busy as in training.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,7 +21,7 @@ from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.device import BlockPoint
 from profiles.hardware.probe.cpu_clock import Sample, Summary, summarise
 from profiles.hardware.probe.fingerprint import available_memory_bytes
-from profiles.hardware.probe.probe_chain import ChainSample, sample_chain
+from profiles.hardware.probe.probe_chain import sample_chain
 from profiles.hardware.probe.probe_process import Reporter
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.model.building.build import build_model
@@ -35,49 +35,54 @@ _WARM_UP = 3
 _PROCESS_BYTES = 0.5 * 2**30
 
 
-def measure_graphs(
+def measure_graph(
     spec: ModelSpec,
-    graphs: Sequence[ModelGraph],
+    graph: ModelGraph,
     *,
     num_processes: int,
     threads_per_device: int = 1,
     num_samples: int = 16,
     progress: Progress = no_progress,
 ) -> tuple[BlockPoint, ...]:
-    """One point per distinct block of the model at each of its micro-batch sizes.
+    """One point per distinct block of the model at one micro-batch size.
 
-    graphs       of the model, traced (tp = 1) for this machine's kind of device
-    num_samples  counted micro-batches of every process per size; repeated blocks of one kind are
-                 further samples
+    graph        of the model, traced (tp = 1) for this machine's kind of device
+    num_samples  counted micro-batches of every process; repeated blocks of one kind are further
+                 samples
 
     Times are seconds of an undisturbed core (CPU time) where a device is one thread, else wall
     time. Gradients accumulate in `.grad` and two micro-batches are alive, as in a pipeline stage.
     Raises ModelError where the model does not fit into memory `num_processes` times, and RunError
     where a process fails.
     """
-    if not graphs or num_samples < 1:
-        raise InputError("measuring blocks needs a micro-batch size and a sample at least")
-    for graph in graphs:
-        _check_memory(graph, num_processes)
-    progress(0, len(graphs) * (_WARM_UP + num_samples), f"starting {num_processes} processes")
-    sizes = [_size_job(graph) for graph in graphs]
+    if num_samples < 1:
+        raise InputError(f"blocks are measured for a sample at least, asked for {num_samples}")
+    _check_memory(graph, num_processes)
+    total = _WARM_UP + num_samples
+    progress(0, total, f"starting {num_processes} processes")
+    job = {
+        "spec": encode(spec),
+        "micro_batch": graph.micro_batch,
+        "sequence_length": graph.sequence_length,
+        "dtype": graph.dtype,
+        "entries": [ref.entry for ref in graph.chain],
+        "total": total,
+    }
     answers = run_workers(
         "profiles.hardware.probe.probe_blocks:run_blocks",
-        {"spec": encode(spec), "sizes": sizes, "num_samples": num_samples},
+        job,
         num_processes=num_processes,
         threads_per_process=threads_per_device,
         progress=progress,
     )
     clock = "cpu" if threads_per_device == 1 and not torch.cuda.is_available() else "wall"
-    points: dict[str, BlockPoint] = {}
-    for index, graph in enumerate(graphs):
-        for kind, block in enumerate(graph.kinds):
-            positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
-            if positions and block.kind not in points:
-                forward = _summary(answers, index, "forward", positions, clock)
-                backward = _summary(answers, index, "backward", positions, clock)
-                points[block.kind] = _point(block, forward, backward)
-    return tuple(points[kind] for kind in sorted(points))
+    points = []
+    for kind, block in enumerate(graph.kinds):
+        positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
+        forward = _summary(answers, "forward", positions, clock)
+        backward = _summary(answers, "backward", positions, clock)
+        points.append(_point(block, forward, backward))
+    return tuple(sorted(points, key=lambda point: point.kind))
 
 
 def training_bytes(graph: ModelGraph) -> float:
@@ -94,53 +99,33 @@ def training_bytes(graph: ModelGraph) -> float:
 
 
 def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """The job of one worker: samples per size, pass and position, `[wall_s, cpu_s, delay_s]`."""
+    """The job of one worker: samples per pass and position, `[wall_s, cpu_s, delay_s]`."""
     spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
-    count = int(job["num_samples"])
-    total = len(job["sizes"]) * (_WARM_UP + count)
-    done = 0
-    answers = []
-    for size in job["sizes"]:
-        label = f"{spec.name}, micro-batch {size['micro_batch']}"
-        forward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
-        backward: list[list[list[float | None]]] = [[] for _ in size["entries"]]
-        chain = _chain_of(spec, size)
-        dist.barrier()
-        for number, sample in enumerate(islice(chain, _WARM_UP + count)):
-            if number >= _WARM_UP:
-                for kept, passed in ((forward, sample.forward), (backward, sample.backward)):
-                    for position, block in enumerate(passed):
-                        kept[position].append([block.wall_s, block.cpu_s, block.delay_s])
-            done += 1
-            reporter(done, total, label)
-        chain.close()
-        answers.append({"forward": forward, "backward": backward})
-    return {"sizes": answers}
-
-
-def _chain_of(spec: ModelSpec, size: Mapping[str, Any]) -> Generator[ChainSample, None, None]:
-    """Endless samples of the model at one micro-batch size, as training runs it."""
     built = build_model(
         spec,
-        micro_batch=int(size["micro_batch"]),
-        sequence_length=int(size["sequence_length"]),
-        dtype=str(size["dtype"]),
+        micro_batch=int(job["micro_batch"]),
+        sequence_length=int(job["sequence_length"]),
+        dtype=str(job["dtype"]),
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
 
     def forward() -> Tensor:
         return built.loss_fn(built.call(built.module, *built.args), built.targets)
 
-    return sample_chain(forward, built.module, size["entries"])
-
-
-def _size_job(graph: ModelGraph) -> dict[str, Any]:
-    return {
-        "micro_batch": graph.micro_batch,
-        "sequence_length": graph.sequence_length,
-        "dtype": graph.dtype,
-        "entries": [ref.entry for ref in graph.chain],
+    entries, total = job["entries"], int(job["total"])
+    label = f"{spec.name}, micro-batch {job['micro_batch']}"
+    answer: dict[str, list[list[list[float | None]]]] = {
+        direction: [[] for _ in entries] for direction in ("forward", "backward")
     }
+    chain = sample_chain(forward, built.module, entries)
+    dist.barrier()
+    for number, sample in enumerate(islice(chain, total)):
+        for direction, kept in answer.items() if number >= _WARM_UP else ():
+            for position, block in enumerate(getattr(sample, direction)):
+                kept[position].append([block.wall_s, block.cpu_s, block.delay_s])
+        reporter(number + 1, total, label)
+    chain.close()
+    return answer
 
 
 def _check_memory(graph: ModelGraph, num_processes: int) -> None:
@@ -157,17 +142,13 @@ def _check_memory(graph: ModelGraph, num_processes: int) -> None:
 
 
 def _summary(
-    answers: Sequence[Mapping[str, Any]],
-    index: int,
-    direction: str,
-    positions: Sequence[int],
-    clock: str,
+    answers: Sequence[Mapping[str, Any]], direction: str, positions: Sequence[int], clock: str
 ) -> Summary:
     samples = [
         Sample(wall_s=wall, cpu_s=cpu, delay_s=delay)
         for answer in answers
         for position in positions
-        for wall, cpu, delay in answer["sizes"][index][direction][position]
+        for wall, cpu, delay in answer[direction][position]
     ]
     return summarise(samples, clock=clock, compute_only=clock == "cpu")
 

@@ -6,14 +6,25 @@ tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from profiles.document import encode
+from profiles.errors import InputError
+from profiles.hardware.probe.probe_aten import aten_bytes, aten_names
+from profiles.hardware.probe.probe_convolutions import (
+    CONVOLUTIONS,
+    QUICK_CONVOLUTIONS,
+    ConvCase,
+    conv_op,
+)
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 KIB, MIB = 2**10, 2**20
+ROW = 1024  # elements of a normalised row, a usual hidden size
 
 # (name, op of MemoryPoint, tensors of n fp32 elements that are read or written)
 ELEMENTWISE = (("add", 3), ("mul", 3), ("gelu", 2))
@@ -31,9 +42,10 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_t
 class Case:
     """One thing to measure.
 
-    family  `launch`, `bandwidth`, `matmul`, `attention`, `memory` or `link`
-    op      what exactly: a variant of MEMORY_OPS, `adamw`, or an operation of profiles' Link
-    size_bytes  moved bytes (memory) or the full buffer (link)
+    family  `launch`, `bandwidth`, `matmul`, `attention`, `conv`, `memory`, `aten` or `link`
+    op      what exactly: a variant of MEMORY_OPS, `adamw`, the name of an aten op, or an operation
+            of profiles' Link
+    size_bytes  moved bytes (memory), one tensor in 32 bits (aten), or the full buffer (link)
     """
 
     family: str
@@ -42,6 +54,7 @@ class Case:
     phase: Phase = Phase.FORWARD
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
+    conv: ConvCase | None = None
     size_bytes: int = 0
     group_size: int = 1
 
@@ -54,10 +67,59 @@ class Case:
             return f"matmul {self.dtype} {batch}{shape.m}x{shape.k}x{shape.n}"
         if self.attention is not None:
             return f"attention {self.phase} {self.dtype} {self.attention.q_len} tokens"
+        if self.conv is not None:
+            return f"convolution {self.phase} {self.dtype} {self.conv}"
         if self.family in ("launch", "bandwidth"):
             return self.family
         ranks = f" on {self.group_size}" if self.family == "link" else ""
         return f"{self.op}{ranks} {self.size_bytes / KIB:.0f} KiB"
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of a matmul or an attention call, by name."""
+        sizes: dict[str, int] = encode(self.matmul or self.attention or {})
+        return sizes
+
+    @property
+    def work_flop(self) -> float:
+        """Of the forward; an attention's as if it were not causal, 0 for what moves bytes alone."""
+        if self.matmul is not None:
+            return 2.0 * math.prod(self.shape.values())
+        if self.attention is not None:
+            x = self.attention
+            return 4.0 * x.batch * x.heads * x.q_len * x.kv_len * x.head_dim
+        if self.conv is not None:
+            return float(conv_op(self.conv, self.phase, self.dtype).work_flop)
+        return 0.0
+
+    @property
+    def num_tensors(self) -> int:
+        """Tensors that a memory op reads and writes; raises InputError for another op."""
+        counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
+        if self.op not in counts:
+            raise InputError(f"memory op {self.op!r} is not one of {', '.join(sorted(counts))}")
+        return counts[self.op]
+
+    @property
+    def num_elements(self) -> int:
+        """Of each tensor of a memory op: whole rows, or one shorter row for a small size."""
+        if self.family == "aten":
+            return max(1, self.size_bytes // 4)
+        count = max(1, self.size_bytes // (4 * self.num_tensors))
+        return count - count % ROW if count >= ROW else count
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a memory op really moves: its size rounded to whole rows; an aten op's as
+        tracing counts them."""
+        if self.family == "aten":
+            return aten_bytes(self.op, self.num_elements, self.dtype)
+        return self.num_tensors * 4 * self.num_elements
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of a link's full buffer: the size in whole fp32 elements per rank of the group."""
+        return 4 * self.group_size * max(1, self.size_bytes // (4 * self.group_size))
 
 
 def probe_cases(
@@ -75,6 +137,8 @@ def probe_cases(
         *matmul_cases(quick=quick, accelerator=accelerator),
         *attention_cases(quick=quick, accelerator=accelerator),
         *memory_cases(quick=quick, accelerator=accelerator),
+        *(() if accelerator else conv_cases(quick=quick)),
+        *(() if accelerator else aten_cases(quick=quick)),
         *link_cases(num_devices=num_devices, quick=quick),
     ]
     return tuple(cases[index] for index in rng.permutation(len(cases)))
@@ -140,6 +204,34 @@ def memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
         Case(family="memory", op=op, size_bytes=size)
         for op in (*variants, "adamw")
         for size in sizes
+    ]
+
+
+def conv_cases(*, quick: bool) -> list[Case]:
+    """Convolutions of each kind, forward and backward; in bf16 enough to know its speed."""
+    by_type = {
+        "float32": QUICK_CONVOLUTIONS if quick else CONVOLUTIONS,
+        "bfloat16": () if quick else QUICK_CONVOLUTIONS,
+    }
+    return [
+        Case(family="conv", dtype=dtype, phase=phase, conv=conv)
+        for dtype, convolutions in by_type.items()
+        for conv in convolutions
+        for phase in Phase
+    ]
+
+
+def aten_cases(*, quick: bool) -> list[Case]:
+    """Memory-bound ops by name, small, as large as a core's caches, and beyond them."""
+    sizes = {
+        "float32": (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
+        "bfloat16": () if quick else (4 * KIB, MIB),
+    }
+    return [
+        Case(family="aten", op=name, dtype=dtype, size_bytes=size)
+        for dtype, own in sizes.items()
+        for name in aten_names()
+        for size in own
     ]
 
 

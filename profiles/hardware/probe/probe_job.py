@@ -12,6 +12,7 @@ from profiles.document import decode, encode
 from profiles.errors import RunError
 from profiles.hardware.probe.cpu_clock import Sample
 from profiles.hardware.probe.probe_cases import Case
+from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_links import sample_link
 from profiles.hardware.probe.probe_ops import op_call, pieces_of
 from profiles.hardware.probe.probe_process import Reporter
@@ -48,34 +49,34 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         if case.family == "link":
             if rank < case.group_size:
                 samples = sample_link(case, groups[case.group_size], effort, device)
-        elif not (emulated and case.dtype == "bfloat16" and _flop(case) > _EMULATED_FLOP):
+        elif not (emulated and case.dtype == "bfloat16" and case.work_flop > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
     references = () if _cuda() else time_references(barrier=dist.barrier)
+    reporter(len(cases), len(cases), "host")
+    dist.barrier()
+    host = () if _cuda() else measure_host()
     reporter(len(cases), len(cases), "done")
-    return {"samples": answers, "machine": machine, "references": encode(references)}
+    return {
+        "samples": answers,
+        "machine": machine,
+        "references": encode(references),
+        "host": encode(host),
+    }
 
 
 def _sample_op(case: Case, effort: Effort, device: torch.device) -> list[Sample]:
     try:
-        samples = sample_call(op_call(case, device), effort)
+        call = op_call(case, device)
+        samples = sample_call(call, effort)
     except RuntimeError as error:
         raise RunError(f"{case.label} cannot be measured: {error}") from error
-    return [sample.per(pieces_of(case)) for sample in samples]
+    return [sample.per(pieces_of(call, case)) for sample in samples]
 
 
 def _cuda() -> bool:
     return torch.cuda.is_available()
-
-
-def _flop(case: Case) -> float:
-    if case.matmul is not None:
-        return 2.0 * case.matmul.batch * case.matmul.m * case.matmul.n * case.matmul.k
-    if case.attention is not None:
-        shape = case.attention
-        return 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
-    return 0.0
 
 
 def _is_emulated(dtype: str, device: torch.device) -> bool:
@@ -83,9 +84,10 @@ def _is_emulated(dtype: str, device: torch.device) -> bool:
     times = []
     for name in ("float32", dtype):
         shape = MatmulShape(batch=1, m=256, n=256, k=256)
-        call = op_call(Case(family="matmul", dtype=name, matmul=shape), device)
+        case = Case(family="matmul", dtype=name, matmul=shape)
+        call = op_call(case, device)
         call()
-        times.append(min(measure(call, 1).cpu_s for _ in range(3)))
+        times.append(min(measure(call, 1).cpu_s for _ in range(3)) / pieces_of(call, case))
     ratio = torch.tensor([times[1] / max(times[0], 1e-9)], device=device)
     dist.all_reduce(ratio, op=dist.ReduceOp.MAX)
     return float(ratio) > _EMULATED_RATIO

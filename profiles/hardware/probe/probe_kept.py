@@ -44,6 +44,7 @@ def in_parts(
             **first,
             "samples": [x for part in parts for x in part[rank]["samples"]],
             "references": parts[-1][rank]["references"],
+            "host": parts[-1][rank]["host"],
         }
         for rank, first in enumerate(parts[0])
     )

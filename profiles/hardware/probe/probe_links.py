@@ -21,11 +21,6 @@ _MAX_REPEATS = 16
 _SETTLE_S = 1e-3
 
 
-def buffer_bytes(case: Case) -> int:
-    """Bytes of the full buffer: the case's size in whole fp32 elements per rank of the group."""
-    return 4 * case.group_size * max(1, case.size_bytes // (4 * case.group_size))
-
-
 def sample_link(
     case: Case, group: dist.ProcessGroup, effort: Effort, device: torch.device
 ) -> list[Sample]:
@@ -37,7 +32,7 @@ def sample_link(
     Collectives that follow each other in one sample may overlap at their ends, as in training.
     """
     if case.op == "send" and device.type == "cpu":
-        return sample_messages(buffer_bytes(case) // 4, group, effort)
+        return sample_messages(case.buffer_bytes // 4, group, effort)
     call = _link_call(case, group, device)
     for _ in range(2):  # connections are made by the first call
         call()
@@ -100,7 +95,7 @@ def _compute(time_s: float) -> None:
 
 
 def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Callable[[], object]:
-    count = buffer_bytes(case) // 4
+    count = case.buffer_bytes // 4
     full = torch.zeros(count, device=device)
     part = torch.zeros(count // case.group_size, device=device)
     other = torch.zeros(count if case.op == "all_to_all" else 1, device=device)

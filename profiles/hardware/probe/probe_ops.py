@@ -1,8 +1,8 @@
 """The ops of a probe, as calls that can be repeated: matmul, attention, memory-bound, AdamW.
 
 Tensors are those of training: a linear layer's weight is stored [n, k] and multiplied transposed,
-outputs are allocated anew by every call, and the attention is torch's fused one. Inputs stay as
-warm in the caches as repetition makes them.
+outputs are allocated anew by every call, and the attention is torch's fused one. On a CPU they find
+the caches as in a step (probe_cycle.py); an accelerator's stay as warm as repetition makes them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from profiles.errors import InputError
-from profiles.hardware.probe.probe_cases import ADAMW_TENSORS, MEMORY_OPS, Case
+from profiles.hardware.probe.probe_aten import Call, aten_call
+from profiles.hardware.probe.probe_cases import ROW, Case
+from profiles.hardware.probe.probe_convolutions import conv_call
+from profiles.hardware.probe.probe_cycle import Cycle
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
-
-_ROW = 1024  # elements of a normalised row, a usual hidden size
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
 # at most: AMD EPYC 9684X, amd.com). 256 small parameters are more than a ResNet-50 has (161).
@@ -27,10 +27,8 @@ _MOST_PARAMETERS = 256
 
 
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
-    """The call that `case` times, with its tensors already made."""
+    """The call that `case` times, with its tensors already made; it does `pieces_of` its case."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    if case.matmul is not None:
-        return _matmul(case.matmul, dtype, device)
     if case.attention is not None:
         return _attention(case.attention, case.phase, dtype, device)
     if case.family == "launch":
@@ -42,22 +40,37 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
         return lambda: there.copy_(here)
     if case.op == "adamw":
         return _adamw(case, device)
-    return _memory_op(case.op, case.size_bytes, device)
+    func, args = _op(case, dtype, device)
+    if device.type == "cpu":
+        return Cycle(func, args)
+    return lambda: func(*args)
 
 
-def moved_bytes(case: Case) -> int:
-    """Bytes that the memory op of `case` really moves: its size rounded to whole rows."""
-    return _tensor_count(case.op) * 4 * _num_elements(case.op, case.size_bytes)
+def pieces_of(call: Callable[[], object], case: Case) -> int:
+    """Equal pieces of work that one call does; the case's time is that of one of them."""
+    if isinstance(call, Cycle):
+        return call.count
+    return _parameters(case) if case.op == "adamw" and not torch.cuda.is_available() else 1
 
 
-def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+def _op(case: Case, dtype: torch.dtype, device: torch.device) -> Call:
+    if case.matmul is not None:
+        return _matmul(case.matmul, dtype, device)
+    if case.conv is not None:
+        return conv_call(case.conv, case.phase, dtype, device)
+    if case.family == "aten":
+        return aten_call(case.op, case.num_elements, dtype, device)
+    return _memory_op(case, device)
+
+
+def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Call:
     if shape.batch > 1:
         a = torch.randn(shape.batch, shape.m, shape.k, device=device).to(dtype)
         b = torch.randn(shape.batch, shape.n, shape.k, device=device).to(dtype).transpose(1, 2)
-        return lambda: torch.bmm(a, b)
+        return torch.bmm, (a, b)
     left = torch.randn(shape.m, shape.k, device=device).to(dtype)
     right = torch.randn(shape.n, shape.k, device=device).to(dtype).t()
-    return lambda: torch.mm(left, right)
+    return torch.mm, (left, right)
 
 
 def _attention(
@@ -83,23 +96,22 @@ def _attention(
     return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
 
-def _memory_op(name: str, size_bytes: int, device: torch.device) -> Callable[[], object]:
-    count = _num_elements(name, size_bytes)
+def _memory_op(case: Case, device: torch.device) -> Call:
+    count = case.num_elements
     x = torch.randn(count, device=device)
-    y = torch.randn(count, device=device) if _tensor_count(name) == 3 else x
-    rows = x.view(-1, min(_ROW, count))
-    if name == "embedding":
-        index = torch.randperm(rows.shape[0], device=device)
-        return lambda: F.embedding(index, rows)
-    calls: dict[str, Callable[[], object]] = {
-        "add": lambda: torch.add(x, y),
-        "mul": lambda: torch.mul(x, y),
-        "gelu": lambda: F.gelu(x),
-        "layer_norm": lambda: F.layer_norm(rows, rows.shape[1:]),
-        "softmax": lambda: torch.softmax(rows, -1),
-        "clone": lambda: x.clone(),
+    y = torch.randn(count, device=device) if case.num_tensors == 3 else x
+    rows = x.view(-1, min(ROW, count))
+    if case.op == "embedding":
+        return F.embedding, (torch.randperm(rows.shape[0], device=device), rows)
+    calls: dict[str, Call] = {
+        "add": (torch.add, (x, y)),
+        "mul": (torch.mul, (x, y)),
+        "gelu": (F.gelu, (x,)),
+        "layer_norm": (F.layer_norm, (rows, rows.shape[1:])),
+        "softmax": (torch.softmax, (rows, -1)),
+        "clone": (torch.clone, (x,)),
     }
-    return calls[name]
+    return calls[case.op]
 
 
 def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
@@ -107,33 +119,16 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
 
     The default is the for-loop variant on CPU and `foreach` on CUDA, which is also what the
     executor's plain `AdamW(parameters, lr=...)` runs. On a CPU there are as many parameters as
-    lie in memory when a model's are updated (`pieces_of`): a single small one would stay in the
+    lie in memory when a model's are updated (`_parameters`): a single small one would stay in the
     caches, where no optimizer finds it after a backward.
     """
-    count = _num_elements("adamw", case.size_bytes)
     parameters = []
-    for _ in range(1 if device.type == "cuda" else pieces_of(case)):
-        parameter = torch.nn.Parameter(torch.randn(count, device=device))
+    for _ in range(1 if device.type == "cuda" else _parameters(case)):
+        parameter = torch.nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
     return torch.optim.AdamW(parameters, lr=1e-6).step
 
 
-def pieces_of(case: Case) -> int:
-    """Equal pieces of work that one call does; the case's time is that of one of them."""
-    if case.op != "adamw" or torch.cuda.is_available():
-        return 1
+def _parameters(case: Case) -> int:
     return max(1, min(_MOST_PARAMETERS, math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))))
-
-
-def _tensor_count(name: str) -> int:
-    counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
-    if name not in counts:
-        raise InputError(f"memory op {name!r} is not one of {', '.join(sorted(counts))}")
-    return counts[name]
-
-
-def _num_elements(name: str, size_bytes: int) -> int:
-    """Elements of each tensor of the op: whole rows, or one shorter row for a small size."""
-    count = max(1, size_bytes // (4 * _tensor_count(name)))
-    return count - count % _ROW if count >= _ROW else count

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import (
+    WEIGHT_PASS,
     AttentionPoint,
+    ConvPoint,
     Device,
+    HostPoint,
     MatmulPoint,
     Measurements,
     MemoryPoint,
@@ -18,6 +21,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case
+from profiles.hardware.probe.probe_convolutions import conv_op
 from profiles.sourced import Sourced
 
 # A thread in a gloo collective also waits for its own transport threads where every core has a
@@ -57,13 +61,11 @@ def cluster_from(
     source: str,
     date: str,
     backend: str,
-    moved_bytes: Callable[[Case], int],
-    buffer_bytes: Callable[[Case], int],
+    host: tuple[HostPoint, ...] = (),
 ) -> Cluster:
     """A one-node cluster named `local` that holds every measured point.
 
     clock  `cpu` where an op runs on the one thread that is timed, else `wall`
-    moved_bytes, buffer_bytes  the exact bytes of a memory or link case
     Raises InputError where there is no matmul, launch or large copy: they give its rates.
     """
     ordered = sorted((p for p in probed if any(p.samples)), key=lambda p: _key(p.case))
@@ -71,13 +73,28 @@ def cluster_from(
     measurements = Measurements(
         source=source,
         date=date,
-        matmul=tuple(_matmul_point(c, s) for c, s in summaries if c.matmul is not None),
-        attention=tuple(_attention_point(c, s) for c, s in summaries if c.attention is not None),
-        memory=tuple(
-            MemoryPoint(op=_memory_op(c.op), moved_bytes=moved_bytes(c), time_s=s.time_s)
+        matmul=tuple(
+            MatmulPoint(dtype=c.dtype, time_s=s.time_s, **c.shape)
             for c, s in summaries
-            if c.family == "memory"
+            if c.matmul is not None
         ),
+        attention=tuple(
+            AttentionPoint(dtype=c.dtype, phase=str(c.phase), time_s=s.time_s, **c.shape)  # type: ignore[arg-type] # `causal` is a bool
+            for c, s in summaries
+            if c.attention is not None
+        ),
+        memory=tuple(
+            MemoryPoint(
+                op=c.op if c.family == "aten" else _memory_op(c.op),
+                moved_bytes=c.moved_bytes,
+                time_s=s.time_s,
+                dtype=c.dtype,
+            )
+            for c, s in summaries
+            if c.family in ("memory", "aten")
+        ),
+        conv=tuple(_conv_point(c, s) for c, s in summaries if c.conv is not None),
+        host=host,
     )
     spreads = {c: s.spread for c, s in summaries}
     launch = [(c, s) for c, s in summaries if c.family == "launch"]
@@ -92,7 +109,7 @@ def cluster_from(
 
     peaks = {}
     for dtype in sorted({point.dtype for point in measurements.matmul}):
-        rated = [(_rate(c, s), c) for c, s in summaries if c.matmul and c.dtype == dtype]
+        rated = [(c.work_flop / s.time_s, c) for c, s in summaries if c.matmul and c.dtype == dtype]
         best, case = max(rated, key=lambda pair: pair[0])
         peaks[dtype] = measured(best, case)
     device = Device(
@@ -116,7 +133,7 @@ def cluster_from(
         LinkPoint(
             operation=c.op,
             group_size=c.group_size,
-            size_bytes=buffer_bytes(c),
+            size_bytes=c.buffer_bytes,
             time_s=s.time_s,
         )
         for c, s in summaries
@@ -184,41 +201,26 @@ def slug(text: str) -> str:
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    matmul, attention = case.matmul, case.attention
-    shape: tuple[int, ...] = ()
-    if matmul is not None:
-        shape = (matmul.batch, matmul.m, matmul.n, matmul.k)
-    elif attention is not None:
-        shape = (attention.batch, attention.heads, attention.q_len, attention.head_dim)
-    return (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes, shape)
+    shape = tuple(case.shape.values())
+    conv = str(case.conv or "")
+    of = (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes)
+    return (*of, shape, conv)
 
 
-def _matmul_point(case: Case, summary: Summary) -> MatmulPoint:
-    shape = case.matmul
-    assert shape is not None
-    return MatmulPoint(
+def _conv_point(case: Case, summary: Summary) -> ConvPoint:
+    assert case.conv is not None
+    op = conv_op(case.conv, case.phase, case.dtype)
+    assert op.matmul is not None
+    assert op.conv is not None
+    return ConvPoint(
         dtype=case.dtype,
-        batch=shape.batch,
-        m=shape.m,
-        n=shape.n,
-        k=shape.k,
-        time_s=summary.time_s,
-    )
-
-
-def _attention_point(case: Case, summary: Summary) -> AttentionPoint:
-    shape = case.attention
-    assert shape is not None
-    return AttentionPoint(
-        dtype=case.dtype,
-        phase=str(case.phase),
-        batch=shape.batch,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        q_len=shape.q_len,
-        kv_len=shape.kv_len,
-        head_dim=shape.head_dim,
-        causal=shape.causal,
+        phase=str(case.phase) if op.conv.input_gradient else WEIGHT_PASS,
+        kind=op.conv.kind(op.matmul.k),
+        rows=op.matmul.m,
+        channels=op.matmul.n,
+        patch=op.matmul.k,
+        work_flop=op.work_flop,
+        moved_bytes=op.read_bytes + op.written_bytes,
         time_s=summary.time_s,
     )
 
@@ -226,12 +228,6 @@ def _attention_point(case: Case, summary: Summary) -> AttentionPoint:
 def _memory_op(variant: str) -> str:
     families = {name: op for op, variants in MEMORY_OPS for name, _ in variants}
     return families.get(variant, "optimizer")
-
-
-def _rate(case: Case, summary: Summary) -> float:
-    shape = case.matmul
-    assert shape is not None
-    return 2.0 * shape.batch * shape.m * shape.n * shape.k / summary.time_s
 
 
 def _counts(summaries: Sequence[tuple[Case, Summary]]) -> str:

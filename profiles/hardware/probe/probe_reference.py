@@ -8,13 +8,15 @@ machine that has become slower or faster in between can be told from a predictio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 import torch
 
 from profiles.hardware.catalogue.device import ReferencePoint
-from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
+from profiles.hardware.probe.cpu_clock import summarise
+from profiles.hardware.probe.probe_timing import Effort, measure_on_thread, sample_call
 
 KERNELS = ("matmul", "memory", "layers")
 
@@ -22,8 +24,7 @@ KERNELS = ("matmul", "memory", "layers")
 _MATMUL = (256, 512, 512)
 # Three arrays of 32 MiB: 96 MiB, the largest L3 of a chiplet (AMD EPYC 9684X, amd.com).
 _ARRAY_ELEMENTS = 2**23
-_SAMPLE_S = 5e-3
-_MIN_SAMPLES = 4
+_EFFORT = Effort(budget_s=0.0, link_budget_s=0.0, min_samples=4, min_sample_s=5e-3)
 
 
 def time_references(
@@ -42,57 +43,29 @@ def time_references(
         call()
         if barrier is not None:
             barrier()
-        samples = _samples(call, budget_s)
-        # The first third warms up clocks and pages.
-        times = sorted(s.cpu_s for s in samples[len(samples) // 3 :])
-        low, high = times[len(times) // 20], times[-1 - len(times) // 20]
-        middle = median(times)
-        points.append(ReferencePoint(kernel=name, time_s=middle, spread=(high - low) / 2 / middle))
+        effort = replace(_EFFORT, budget_s=budget_s)
+        samples = sample_call(call, effort, measure=measure_on_thread)
+        # The first third warms up clocks and pages. CPU seconds count what others take least: no
+        # sample is left out as disturbed.
+        found = summarise(samples[len(samples) // 3 :], limit=1.0)
+        points.append(ReferencePoint(kernel=name, time_s=found.time_s, spread=found.spread))
     return tuple(points)
 
 
 def combined_references(
-    ranks: Sequence[Sequence[ReferencePoint]],
-) -> tuple[ReferencePoint, ...]:
-    """The mean over devices, kernel by kernel; the spread is the widest."""
-    found = []
-    for points in zip(*ranks, strict=True):
-        found.append(
-            ReferencePoint(
-                kernel=points[0].kernel,
-                time_s=sum(p.time_s for p in points) / len(points),
-                spread=max(p.spread for p in points),
-            )
-        )
-    return tuple(found)
-
-
-def middle_references(
     readings: Sequence[Sequence[ReferencePoint]],
+    middle: Callable[[Iterator[float]], float] = fmean,
 ) -> tuple[ReferencePoint, ...]:
-    """The median of several readings of one device, kernel by kernel; none of none."""
+    """The mean over devices, or another middle of several readings of one device, kernel by kernel;
+    the spread is the widest. None of none."""
     return tuple(
         ReferencePoint(
             kernel=points[0].kernel,
-            time_s=median(p.time_s for p in points),
+            time_s=middle(p.time_s for p in points),
             spread=max(p.spread for p in points),
         )
         for points in zip(*readings, strict=True)
     )
-
-
-def _samples(call: Callable[[], object], budget_s: float) -> list[Sample]:
-    begin = read_clock()
-    call()
-    repeats = max(1, round(_SAMPLE_S / max(1e-6, between(begin, read_clock()).wall_s)))
-    samples: list[Sample] = []
-    begin = read_clock()
-    while len(samples) < _MIN_SAMPLES or between(begin, read_clock()).wall_s < budget_s:
-        start = read_clock()
-        for _ in range(repeats):
-            call()
-        samples.append(between(start, read_clock()).per(repeats))
-    return samples
 
 
 def _kernel(name: str) -> Callable[[], object]:

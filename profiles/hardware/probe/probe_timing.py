@@ -13,6 +13,7 @@ import torch
 from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
 
 _MAX_SAMPLES = 60
+Measure = Callable[[Callable[[], object], int], Sample]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,14 @@ class Effort:
     min_sample_s: float = 2e-3
 
 
-def sample_call(call: Callable[[], object], effort: Effort) -> list[Sample]:
+def measure(call: Callable[[], object], repeats: int) -> Sample:
+    """One sample: the mean of `repeats` calls."""
+    return (_on_stream if torch.cuda.is_available() else measure_on_thread)(call, repeats)
+
+
+def sample_call(
+    call: Callable[[], object], effort: Effort, *, measure: Measure = measure
+) -> list[Sample]:
     """Samples of one `call`, each the mean over enough repetitions to be read exactly.
 
     The first calls warm up caches and allocators and are not counted. On CUDA wall and CPU time
@@ -48,12 +56,8 @@ def sample_call(call: Callable[[], object], effort: Effort) -> list[Sample]:
     return samples
 
 
-def measure(call: Callable[[], object], repeats: int) -> Sample:
-    """One sample: the mean of `repeats` calls."""
-    return (_on_stream if torch.cuda.is_available() else _on_thread)(call, repeats)
-
-
-def _on_thread(call: Callable[[], object], repeats: int) -> Sample:
+def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
+    """As `measure`, of what this thread computes itself, on whatever machine."""
     start = read_clock()
     for _ in range(repeats):
         call()

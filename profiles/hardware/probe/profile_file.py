@@ -10,7 +10,7 @@ from typing import Any
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, Device, Measurements, ReferencePoint
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device, ReferencePoint
 
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 
@@ -32,51 +32,40 @@ def with_blocks(
     points: Sequence[BlockPoint],
     *,
     references: Sequence[ReferencePoint] = (),
-    device: str = "",
-    source: str = "",
-    date: str = "",
 ) -> Cluster:
-    """The cluster with block points on its devices; a point replaces an earlier one of its kind.
+    """The cluster with block points on its device; a point replaces an earlier one of its kind.
 
     references    how fast the machine was meanwhile; none keeps those that the device has
-    device        name of the device that was measured, "" where the cluster has one kind only
-    source, date  of the blocks; needed only where the device has no measurements yet
-    Raises InputError where the cluster has several kinds of device and none is named, none of that
-    name, or a device without measurements and no source.
+    Raises InputError where the cluster has several kinds of device, or none was measured on it.
     """
     names = sorted({group.device.name for group in cluster.groups})
-    if not device and len(names) > 1:
-        raise InputError(f"say on which device the blocks were measured: {', '.join(names)}")
-    name = device or names[0]
-    if name not in names:
+    before = cluster.groups[0].device.measurements
+    if len(names) > 1 or before is None:
         raise InputError(
-            f"the blocks were measured on {name}, cluster {cluster.name} has {', '.join(names)}"
+            f"blocks are measured on a machine of one kind of device whose ops were measured: "
+            f"cluster {cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
         )
+    merged = {point.kind: point for point in (*before.blocks, *points)}
+    measurements = replace(
+        before,
+        blocks=tuple(merged[kind] for kind in sorted(merged)),
+        references=tuple(references) or before.references,
+    )
     groups = tuple(
-        replace(group, device=_with_points(group.device, points, references, source, date))
-        if group.device.name == name
-        else group
+        replace(group, device=replace(group.device, measurements=measurements))
         for group in cluster.groups
     )
     return replace(cluster, groups=groups)
 
 
-def _with_points(
-    device: Device,
-    points: Sequence[BlockPoint],
-    references: Sequence[ReferencePoint],
-    source: str,
-    date: str,
-) -> Device:
-    before = device.measurements
-    if before is None:
-        if not source or not date:
-            raise InputError(
-                f"device {device.name} has no measurements yet: say the source and date of the "
-                "blocks"
-            )
-        before = Measurements(source=source, date=date)
-    merged = {point.kind: point for point in (*before.blocks, *points)}
-    blocks = tuple(merged[kind] for kind in sorted(merged))
-    seen = tuple(references) or before.references
-    return replace(device, measurements=replace(before, blocks=blocks, references=seen))
+def with_action(cluster: Cluster, action: ActionOverhead) -> Cluster:
+    """The cluster with what a pipeline's runtime takes around actions, on devices that have
+    measurements."""
+
+    def held(device: Device) -> Device:
+        if device.measurements is None:
+            return device
+        return replace(device, measurements=replace(device.measurements, action=action))
+
+    groups = tuple(replace(group, device=held(group.device)) for group in cluster.groups)
+    return replace(cluster, groups=groups)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
-from profiles.model.building.build_feeds import Feed, feed_of
+from profiles.model.building.build_feeds import Feed, call_by_name, feed_of
 from profiles.model.building.build_sample import evident_tokens, stated_tokens
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.loaders import ModelSpec
@@ -117,7 +117,7 @@ def _from_factory(
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if isinstance(inputs, dict):
-        call, inputs = _call_by_name(tuple(inputs)), tuple(inputs.values())
+        call, inputs = call_by_name(*inputs, gives=""), tuple(inputs.values())
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
         raise ModelError(
             f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
@@ -175,13 +175,6 @@ _ASSUMED_LOSS = (
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:
     return module(*args)
-
-
-def _call_by_name(names: tuple[str, ...]) -> Callable[..., Any]:
-    def call(module: nn.Module, *args: Tensor) -> Any:
-        return module(**dict(zip(names, args, strict=True)))
-
-    return call
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:
@@ -284,9 +277,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
             "against the model's card, or use package.module:factory"
         )
-    values = _without_dropping(
-        {key: value for key, value in spec.config.items() if key != "model_type"}
-    )
+    values = {key: value for key, value in spec.config.items() if key != "model_type"}
     # Training keeps no key-value cache, and what is drawn at random (dropout, masks of audio) would
     # make split and unsplit runs differ.
     values |= {"use_cache": False}
@@ -296,7 +287,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
         raise _not_built(spec, cls, error) from error
     for part in (config, *(getattr(config, name, None) for name in _PARTS)):
         for key, value in vars(part).items() if part is not None else ():
-            if _drops(key) and isinstance(value, float):
+            if "drop" in key and isinstance(value, float):
                 setattr(part, key, 0.0)
             if key == "apply_spec_augment":
                 setattr(part, key, False)
@@ -306,22 +297,6 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
 
 
 _PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
-
-
-def _drops(key: str) -> bool:
-    return "drop" in key
-
-
-def _without_dropping(values: Any) -> Any:
-    """The configuration with every probability of dropping something at 0."""
-    if not isinstance(values, dict):
-        return values
-    return {
-        key: 0.0
-        if _drops(key) and isinstance(value, (int, float)) and not isinstance(value, bool)
-        else _without_dropping(value)
-        for key, value in values.items()
-    }
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:

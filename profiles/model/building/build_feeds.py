@@ -183,46 +183,30 @@ def _sound(config: Any, feed: Feed) -> Tensor:
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _call_causal(module: nn.Module, tokens: Tensor) -> Tensor:
-    # No attention mask: under fake tensors transformers would materialise an S x S one.
-    logits: Tensor = module(input_ids=tokens, use_cache=False).logits
-    return logits
+def call_by_name(*names: str, gives: str = "logits", **settings: Any) -> Callable[..., Any]:
+    """A call with its inputs by these names; `gives` is what of the output the loss is of, ""
+    for all of it."""
+
+    def call(module: nn.Module, *args: Tensor) -> Any:
+        output = module(**dict(zip(names, args, strict=True)), **settings)
+        return getattr(output, gives) if gives else output
+
+    return call
 
 
-def _call_tokens(module: nn.Module, tokens: Tensor) -> Tensor:
-    logits: Tensor = module(input_ids=tokens).logits
-    return logits
+# No attention mask: under fake tensors transformers would materialise an S x S one.
+_call_causal = call_by_name("input_ids", use_cache=False)
+_call_tokens = call_by_name("input_ids")
+_call_images = call_by_name("pixel_values")
+_call_sound = call_by_name("input_values")
+_call_speech = call_by_name("input_features", "decoder_input_ids", use_cache=False)
+_call_seq2seq = call_by_name("input_ids", "decoder_input_ids", use_cache=False)
+_call_pairs = call_by_name("input_ids", "pixel_values", gives="logits_per_image")
 
 
 def _call_spans(module: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
     output = module(input_ids=tokens)
     return output.start_logits, output.end_logits
-
-
-def _call_images(module: nn.Module, images: Tensor) -> Tensor:
-    logits: Tensor = module(pixel_values=images).logits
-    return logits
-
-
-def _call_sound(module: nn.Module, values: Tensor) -> Tensor:
-    logits: Tensor = module(input_values=values).logits
-    return logits
-
-
-def _call_speech(module: nn.Module, features: Tensor, tokens: Tensor) -> Tensor:
-    output = module(input_features=features, decoder_input_ids=tokens, use_cache=False)
-    logits: Tensor = output.logits
-    return logits
-
-
-def _call_seq2seq(module: nn.Module, words: Tensor, tokens: Tensor) -> Tensor:
-    logits: Tensor = module(input_ids=words, decoder_input_ids=tokens, use_cache=False).logits
-    return logits
-
-
-def _call_pairs(module: nn.Module, words: Tensor, images: Tensor) -> Tensor:
-    logits: Tensor = module(input_ids=words, pixel_values=images).logits_per_image
-    return logits
 
 
 # --- losses ---------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ class Fakes:
 
     keys     a parameter's storage -> its number; what is tied has one
     names    of each number: the first name of its parameter
-    tied     a later name of a parameter -> its first
     tensors  of each number: the fake parameter
     """
 
@@ -31,7 +30,6 @@ class Fakes:
     targets: Any
     keys: dict[int, int]
     names: list[str]
-    tied: dict[str, str]
     tensors: list[Tensor]
 
 
@@ -102,20 +100,15 @@ def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
     names: list[str] = []
     tensors: list[Tensor] = []
     keys: dict[int, int] = {}
-    first: dict[int, str] = {}
-    tied: dict[str, str] = {}
     for name, p in built.module.named_parameters(remove_duplicate=False):
         key = p.untyped_storage()._cdata
-        if key in keys:
-            tied[name] = first[key]
-            continue
-        keys[key] = len(names)
-        first[key] = name
-        names.append(name)
-        tensors.append(p)
+        if key not in keys:
+            keys[key] = len(names)
+            names.append(name)
+            tensors.append(p)
     make = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.args)
     targets = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype), built.targets)
-    return Fakes(make, targets, keys, names, tied, tensors)
+    return Fakes(make, targets, keys, names, tensors)
 
 
 def without_skipped(

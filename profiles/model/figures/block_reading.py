@@ -82,7 +82,6 @@ class BlockReading:
     unread: tuple[MatmulShape, ...]
     convolutions: int
     inputs: tuple[tuple[int, ...], ...]
-    parameters: int
 
 
 def read_block(block: Block, micro_batch: int) -> BlockReading:
@@ -108,7 +107,6 @@ def read_block(block: Block, micro_batch: int) -> BlockReading:
         unread=tuple(op.matmul for op in unread if op.matmul is not None),
         convolutions=sum(op.kind is OpKind.CONV for op in block.forward_ops),
         inputs=tuple(spec.shape for spec in block.inputs),
-        parameters=block.full_parameter_count,
     )
 
 

@@ -7,21 +7,18 @@ Traced figures are kept beside the traces; a factory's are not, since its code m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profiles.document import content_hash, read_document, write_document
-from profiles.errors import ShardwrightError, TraceError
+from profiles.errors import TraceError
 from profiles.model.figures.config_figures import figures_of_config, known_type
 from profiles.model.figures.config_kinds import BOTH_WAYS
-from profiles.model.figures.figures_of_trace import TracedFigures, figures_of_trace
-from profiles.model.figures.transformer import Transformer
+from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
-from profiles.model.tracing.traced import tracer_version
+from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
 # Samples of a trace: torch takes shortcuts for one.
@@ -31,26 +28,9 @@ _SAMPLES = 2
 _TOKENS = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedModel:
-    """A model by its figures.
-
-    name             as the user gave it
-    sequence_length  tokens per sample that the model itself decides (a factory's inputs), else 0
-    notes            what the figures take for granted, in words
-    traced           whether they come from a trace
-    """
-
-    name: str
-    figures: Transformer
-    sequence_length: int = 0
-    notes: tuple[str, ...] = ()
-    traced: bool = False
-
-
 def describe_model(
     text: str, *, sequence_length: int | None = None, cache: Path | None = None
-) -> DescribedModel:
+) -> ModelFigures:
     """The figures of a shipped name, a config.json or `package.module:factory`.
 
     sequence_length  tokens per sample of the question, where it is known
@@ -61,47 +41,31 @@ def describe_model(
     spec = resolve_model(text)
     if not spec.factory and known_type(spec.config):
         figures = figures_of_config(spec.config, spec.source)
-        return DescribedModel(name=text, figures=figures, notes=_config_notes(spec.config))
+        return ModelFigures(figures=figures, notes=_config_notes(spec.config))
     found = traced_figures(spec, sequence_length=sequence_length, cache=cache)
     if spec.factory:
-        return DescribedModel(
-            name=text,
-            figures=found.figures,
-            sequence_length=found.sequence_length,
-            notes=found.notes,
-            traced=True,
-        )
+        return found
     # transformers builds no layers that predict further tokens: the configuration alone has them.
     ahead = int(spec.config.get("num_nextn_predict_layers") or 0)
-    return DescribedModel(
-        name=text,
+    return ModelFigures(
         figures=replace(found.figures, predicted_ahead=ahead),
         notes=tuple(dict.fromkeys((*found.notes, *_config_notes(spec.config)))),
-        traced=True,
     )
 
 
 def traced_figures(
     spec: ModelSpec, *, sequence_length: int | None = None, cache: Path | None = None
-) -> TracedFigures:
+) -> ModelFigures:
     """The figures of a model's trace, kept in `cache` but for factories."""
     length = sequence_length or _TOKENS
     positions = spec.config.get("max_position_embeddings") or spec.config.get("n_positions")
     if isinstance(positions, int) and positions > 0:
         length = min(length, positions)
-    path = None
-    if cache is not None and not spec.factory:
-        key = content_hash({"model": spec.content_hash, "length": length, "code": tracer_version()})
-        path = cache / f"{spec.name}-figures-{key}.json"
-        if path.is_file():
-            try:
-                return read_document(path, TracedFigures, schema=FIGURES_SCHEMA)
-            except ShardwrightError as error:
-                warnings.warn(f"traced again, cached figures are unusable: {error}", stacklevel=2)
-    found = figures_of_trace(_traced(spec, length))
-    if path is not None:
-        write_document(path, found, schema=FIGURES_SCHEMA)
-    return found
+
+    def make() -> ModelFigures:
+        return figures_of_trace(_traced(spec, length))
+
+    return kept(make, ModelFigures, FIGURES_SCHEMA, spec, (length,), cache)
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:
@@ -127,10 +91,7 @@ def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the figures of a configuration leave out."""
     notes = []
     if config.get("attn_logit_softcapping"):
-        notes.append(
-            "soft-capped attention scores are priced as the framework's own attention, without "
-            "the cap"
-        )
+        notes.append(SOFT_CAPPED)
     if str(config.get("model_type", "")).replace("-", "_") in BOTH_WAYS:
         notes.append(
             "attention meets keys on both sides and is priced as causal, at half its FLOPs"

@@ -21,6 +21,9 @@ from profiles.model.graph import ModelGraph
 
 # Norms and biases are counted one by one where the usual count misses them by more of the whole.
 _SMALL_WITHIN = 0.0005
+SOFT_CAPPED = (
+    "soft-capped attention scores are priced as the framework's own attention, without the cap"
+)
 _ADVICE = (
     "Such a model is planned block by block: leave out --stack, and shardwright plan searches over "
     "its own blocks."
@@ -28,19 +31,19 @@ _ADVICE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedFigures:
-    """A traced module's figures.
+class ModelFigures:
+    """A model by its figures.
 
-    sequence_length  tokens per sample of the trace
+    sequence_length  tokens per sample that were traced, 0 where the figures are of any length
     notes            what the figures take for granted or leave out, in words
     """
 
     figures: Transformer
-    sequence_length: int
+    sequence_length: int = 0
     notes: tuple[str, ...] = ()
 
 
-def figures_of_trace(graph: ModelGraph) -> TracedFigures:
+def figures_of_trace(graph: ModelGraph) -> ModelFigures:
     """The figures of a graph that was traced at tp = 1.
 
     Raises InputError, naming the block and the parameters or FLOPs, for a module that is no chain
@@ -192,7 +195,7 @@ class _Chain:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def figures(self) -> TracedFigures:
+    def figures(self) -> ModelFigures:
         layers = self._joined()
         dense = [layer for layer in layers if not layer.num_experts]
         sparse = [layer for layer in layers if layer.num_experts]
@@ -240,7 +243,7 @@ class _Chain:
         )
         found = self._with_small(found)
         self._check(found, layers)
-        return TracedFigures(
+        return ModelFigures(
             figures=found, sequence_length=self.sequence, notes=_notes(layers, self.layers)
         )
 
@@ -310,7 +313,6 @@ def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
             attention=(call,),
             vectors=reading.vectors // count,
             work_flop=reading.work_flop // count,
-            parameters=reading.parameters // count,
         )
 
 
@@ -335,10 +337,7 @@ def _notes(layers: Sequence[LayerFigures], readings: Sequence[BlockReading]) -> 
     calls = [layer.call for layer in layers if layer.call is not None]
     notes = []
     if any(call.capped for call in calls):
-        notes.append(
-            "soft-capped attention scores are priced as the framework's own attention, without "
-            "the cap"
-        )
+        notes.append(SOFT_CAPPED)
     written = sum(not call.fused for call in calls)
     if written:
         notes.append(

@@ -170,23 +170,6 @@ class Transformer:
         return self.attention_parameters * self.attention_share + state * self.state_share
 
     @property
-    def predicting_parameters(self) -> float:
-        """Weights of multi-token prediction: its layers (of experts where there are any; of a
-        hybrid an average one) and the projection of hidden state and embedding together; tables and
-        logits are shared."""
-        if not self.predicted_ahead:
-            return 0.0
-        layer = self.mixer_parameters + self.small_parameters
-        if self.num_experts:
-            share = 1.0 if self.is_even else self.num_expert_layers / self.num_layers
-            layer += share * self.expert_layer_parameters
-            layer += (1.0 - share) * self.dense_density * self.dense_parameters
-        else:
-            layer += self.dense_density * self.dense_parameters
-        each = self.predicting_layers * layer + 2 * self.hidden_size**2
-        return self.predicted_ahead * each
-
-    @property
     def dense_parameters(self) -> int:
         """Weights of one dense feed-forward."""
         return (3 if self.gated else 2) * self.hidden_size * self.ffn_size

@@ -33,7 +33,7 @@ from profiles.model.op_graphs.trace_op_options import (
 )
 from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
 from profiles.model.tracing.trace_ops import dtype_name
-from profiles.model.tracing.trace_pass import failed_loss, what_failed
+from profiles.model.tracing.trace_pass import loss_of, what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -64,16 +64,12 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         stack.enter_context(tracer)
-        in_loss = False
         try:
             output = built.call(built.module, *built.args)
-            in_loss = True
-            built.loss_fn(output, built.targets)
+            loss_of(built, output, built.targets)
         except ShardwrightError:
             raise
         except Exception as error:
-            if in_loss:
-                raise TraceError(failed_loss(error, built.targets)) from error
             raise TraceError(
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
                 f"meta tensors: {what_failed(error)}"

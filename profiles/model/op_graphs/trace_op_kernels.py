@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.model.graph import Op, Phase
-from profiles.model.op_graphs.trace_op_options import copied
-from profiles.model.tracing.trace_attention import flash_attention
+from profiles.model.tracing.trace_attention import with_fused_attention
 from profiles.model.tracing.trace_ops import describe_op
 
 
@@ -37,15 +36,9 @@ class Kernels(TorchDispatchMode):
 
 def run_call(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call returns: attention as one fused op, grouped products with equal groups."""
-    if name == "scaled_dot_product_attention":
-        q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
-        if q.dim() == 4:
-            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
-            return flash_attention(q, k, v, mask, bool(causal))[0]
     if name in ("_grouped_mm", "grouped_mm") and args[0].dtype is not torch.bfloat16:
         return _equal_groups(args[0], args[1])
-    return func(*args, **kwargs)
+    return with_fused_attention(func, args, kwargs)
 
 
 def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
@@ -68,7 +61,7 @@ def backward_kernels(
         return copies[id(x)]
 
     with torch.enable_grad():
-        out = run_call(func, name, tree_map_only(Tensor, copy, args), copied(kwargs, copy))
+        out = run_call(func, name, *tree_map_only(Tensor, copy, (args, kwargs)))
     roots = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.grad_fn is not None]
     leaves = [x for x in copies.values() if x.requires_grad]
     if not roots or not leaves:

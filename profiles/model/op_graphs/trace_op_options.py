@@ -25,11 +25,6 @@ def attribute_name(func: Any) -> str:
     return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
-def copied(kwargs: dict[str, Any], copy: Any) -> dict[str, Any]:
-    """Keyword arguments with every tensor replaced by `copy` of it."""
-    return {key: tree_map_only(Tensor, copy, value) for key, value in kwargs.items()}
-
-
 def view_strides(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
 ) -> tuple[tuple[int, ...], ...]:
@@ -47,7 +42,7 @@ def view_strides(
 
     try:
         with torch.no_grad():
-            again = func(*tree_map_only(Tensor, swap, args), **copied(kwargs, swap))
+            again = func(*tree_map_only(Tensor, swap, args), **tree_map_only(Tensor, swap, kwargs))
     except RuntimeError:
         return ()
     leaves = [x for x in tree_leaves(again) if isinstance(x, Tensor)]

@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from profiles.errors import TraceError
-from profiles.model.building.build import BuiltModel, build_model
+from profiles.model.building.build import build_model
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.fake_tensors.trace_fakes import make_fake
 from profiles.model.graph import BlockRef, ModelGraph
@@ -56,34 +56,6 @@ def trace_graph(
             if why:
                 raise TraceError(f"{spec.source}: tp={tp} is not possible: {why}")
         built = replace(built, tensor_parallel=rules)
-    return trace_built(
-        built,
-        name=spec.name,
-        source=spec.source,
-        micro_batch=micro_batch,
-        sequence_length=sequence_length,
-        dtype=dtype,
-        tp=tp,
-        target=target,
-        trusted=trusted,
-        backward=backward,
-    )
-
-
-def trace_built(
-    built: BuiltModel,
-    *,
-    name: str,
-    source: str,
-    micro_batch: int,
-    sequence_length: int,
-    dtype: str,
-    tp: int = 1,
-    target: str = "gpu",
-    trusted: bool = False,
-    backward: bool = True,
-) -> ModelGraph:
-    """The model graph of a module that is built already (on meta; it is changed by tracing)."""
     sharding = shard(built, tp)
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
@@ -109,8 +81,8 @@ def trace_built(
     distinct = {block.kind: block for block in reversed(blocks)}
     lone = "" if len(chain) > 1 else "it has no sequence of parameter-holding modules"
     return ModelGraph(
-        name=name,
-        source=source,
+        name=spec.name,
+        source=spec.source,
         micro_batch=micro_batch,
         sequence_length=sequence_length,
         dtype=dtype,

@@ -67,19 +67,21 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 flash_attention.register_autograd(_backward, setup_context=_save)
 
 
+def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives, attention on four-dimensional tensors as one fused op."""
+    if func is torch.nn.functional.scaled_dot_product_attention:
+        q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
+        if q.dim() == 4:
+            return flash_attention(q, k, v, mask, bool(causal))[0]
+    return func(*args, **kwargs)
+
+
 class FusedAttention(TorchFunctionMode):
     """Inside it, scaled_dot_product_attention is one fused op on four-dimensional tensors."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            q, k, v = (
-                args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
-            )
-            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
-            if q.dim() == 4:
-                return flash_attention(q, k, v, mask, bool(causal))[0]
-        return func(*args, **kwargs)
+        return with_fused_attention(func, args, kwargs or {})

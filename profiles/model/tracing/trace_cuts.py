@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,13 +38,8 @@ def cut_candidates(module: nn.Module) -> tuple[str, ...]:
         else:
             beside.append(path)
 
-    if isinstance(module, _CONTAINERS) or _has_container(module):
-        visit("", module, False) if not isinstance(module, _CONTAINERS) else _visit_root(
-            module, visit
-        )
-    else:
-        for name, member in module.named_children():
-            visit(name, member, False)
+    for name, member in module.named_children():
+        visit(name, member, isinstance(module, _CONTAINERS))
     return tuple(inside + beside)
 
 
@@ -52,11 +47,6 @@ def container_members(module: nn.Module, candidates: tuple[str, ...]) -> frozens
     """The candidates that are members of a list or sequence (the others stand beside them)."""
     lists = {path for path, child in module.named_modules() if isinstance(child, _CONTAINERS)}
     return frozenset(path for path in candidates if path.rpartition(".")[0] in lists)
-
-
-def _visit_root(module: nn.Module, visit: Callable[[str, nn.Module, bool], None]) -> None:
-    for name, member in module.named_children():
-        visit(name, member, True)
 
 
 def _has_container(module: nn.Module) -> bool:
@@ -141,20 +131,23 @@ class Output:
         """Outputs of the recorded shapes, connected to the inputs for autograd."""
         inputs = tree_leaves((args, kwargs))
         needing = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-        specs = [leaf[1] for leaf in self.leaves if leaf[0] == "new"]
-        new: list[Tensor] = []
-        if specs:
-            new = list(_Stub.apply(tuple(specs), *needing))  # type: ignore[no-untyped-call] # torch's
-        out = []
+        new = [leaf for leaf in self.leaves if leaf[0] == "new"]
+        made: tuple[Tensor, ...] = ()
+        if new:
+            made = _Stub.apply(tuple(leaf[1] for leaf in new), *needing)  # type: ignore[no-untyped-call] # torch's
+        pairs = zip(made, new, strict=True)
+        return self.filled(args, kwargs, (x if leaf[2] else x.detach() for x, leaf in pairs))
+
+    def filled(self, args: Any, kwargs: Any, new: Iterator[Tensor]) -> Any:
+        """Outputs with the inputs of this call and these new tensors."""
+        inputs = tree_leaves((args, kwargs))
+        made = []
         for leaf in self.leaves:
-            if leaf[0] == "input":
-                out.append(inputs[leaf[1]])
-            elif leaf[0] == "plain":
-                out.append(leaf[1])
+            if leaf[0] == "new":
+                made.append(next(new))
             else:
-                fresh = new.pop(0)
-                out.append(fresh if leaf[2] else fresh.detach())
-        return tree_unflatten(out, self.spec)
+                made.append(inputs[leaf[1]] if leaf[0] == "input" else leaf[1])
+        return tree_unflatten(made, self.spec)
 
 
 class _Stub(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
-from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.graph import AttentionShape, ConvShape, MatmulShape, Op, OpKind, Phase
 
 aten = torch.ops.aten
 
@@ -28,7 +28,22 @@ _MATMUL_NAMES: tuple[str, ...] = (
     "mv",
 )
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
+# Whether there is a batch, and where among the arguments the first factor stands.
+_FACTORS = {
+    "mm": (False, 0),
+    "_scaled_mm": (False, 0),
+    "addmm": (False, 1),
+    "bmm": (True, 0),
+    "baddbmm": (True, 1),
+    "addbmm": (True, 1),
+    "dot": (False, 0),
+    "mv": (False, 0),
+    "addmv": (False, 1),
+}
 _CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
+
+# They read as many rows of their first tensor as they return.
+_GATHERS = ("embedding", "index_select", "index", "gather")
 
 _NO_WORK = {
     "empty",
@@ -63,13 +78,14 @@ def describe_op(
     it lacks added here; causal attention counts the half that is computed.
     Raises TraceError for a matmul-like op without a formula.
     """
-    name = func._schema.name.removeprefix("aten::").replace("::", ".")
+    name = _name(func)
     inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
     dtype = _arithmetic_dtype(inputs, outputs)
     kind, flop = OpKind.MEMORY, 0
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
+    conv: ConvShape | None = None
     if "attention" in name and ("scaled_dot_product" in name or "flash" in name):
         kind = OpKind.ATTENTION
         attention, flop = _attention(name, args, kwargs)
@@ -77,6 +93,7 @@ def describe_op(
         kind = OpKind.CONV
         flop = _registered(func, args, kwargs, out)
         matmul = _conv_as_matmul(name, args, flop)
+        conv = _conv(name, args)
     elif name in _MATMUL_NAMES:
         kind = OpKind.MATMUL
         matmul, flop = _matmul(func, name, args, kwargs, out)
@@ -85,8 +102,7 @@ def describe_op(
         flop = _registered(func, args, kwargs, out)
     elif _moves_nothing(func, name, inputs, outputs):
         kind = OpKind.VIEW
-    read = 0 if kind is OpKind.VIEW else _distinct_bytes(inputs)
-    written = 0 if kind is OpKind.VIEW else _distinct_bytes(outputs)
+    read, written = (0, 0) if kind is OpKind.VIEW else _moved(name, inputs, outputs)
     return Op(
         name=name,
         kind=kind,
@@ -98,7 +114,27 @@ def describe_op(
         written_bytes=written,
         matmul=matmul,
         attention=attention,
+        conv=conv,
     )
+
+
+def moved_bytes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Bytes that a memory-bound call reads and writes, as `describe_op` counts them."""
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+    return sum(_moved(_name(func), inputs, outputs))
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).removeprefix("aten::").replace("::", ".")
+
+
+def _moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> tuple[int, int]:
+    """Bytes read and written; of the table that a gather reads from, as much as it returns."""
+    written = _distinct_bytes(outputs)
+    if name not in _GATHERS:
+        return _distinct_bytes(inputs), written
+    return min(tensor_bytes(inputs[0]), written) + _distinct_bytes(inputs[1:]), written
 
 
 def tensor_bytes(x: Tensor) -> int:
@@ -146,20 +182,9 @@ def _matmul(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> tuple[MatmulShape, int]:
     """Shape and FLOPs of a product; [m, k] x [k, n], `batch` of them."""
-    if name in ("mm", "_scaled_mm"):
-        shape = _mm(args[0], args[1])
-    elif name in ("addmm",):
-        shape = _mm(args[1], args[2])
-    elif name == "bmm":
-        shape = _bmm(args[0], args[1])
-    elif name in ("baddbmm", "addbmm"):
-        shape = _bmm(args[1], args[2])
-    elif name == "dot":
-        shape = MatmulShape(batch=1, m=1, n=1, k=args[0].shape[0])
-    elif name == "mv":
-        shape = MatmulShape(batch=1, m=args[0].shape[0], n=1, k=args[0].shape[1])
-    elif name == "addmv":
-        shape = MatmulShape(batch=1, m=args[1].shape[0], n=1, k=args[1].shape[1])
+    if name in _FACTORS:
+        batched, first = _FACTORS[name]
+        shape = _product(args[first], args[first + 1], batched)
     elif name == "addr":
         shape = MatmulShape(batch=1, m=args[1].shape[0], n=args[2].shape[0], k=1)
     elif name == "linear":
@@ -173,12 +198,15 @@ def _matmul(
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
 
 
-def _mm(a: Tensor, b: Tensor) -> MatmulShape:
-    return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=a.shape[1])
-
-
-def _bmm(a: Tensor, b: Tensor) -> MatmulShape:
-    return MatmulShape(batch=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2])
+def _product(a: Tensor, b: Tensor, batched: bool = False) -> MatmulShape:
+    """[batch, m, k] x [batch, k, n], or without a batch; a vector is one row or column."""
+    batch = int(batched)
+    return MatmulShape(
+        batch=math.prod(a.shape[:batch]),
+        m=math.prod(a.shape[batch:-1]),
+        n=math.prod(b.shape[batch + 1 :]),
+        k=a.shape[-1],
+    )
 
 
 def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
@@ -196,7 +224,7 @@ def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
         return MatmulShape(batch=1, m=a.shape[0], n=b.shape[1], k=rows), (
             2 * a.shape[0] * rows * b.shape[1]
         )
-    shape = _bmm(a, b) if b.dim() == 3 else _mm(a.flatten(0, 1), b)
+    shape = _product(a, b, True) if b.dim() == 3 else _product(a.flatten(0, 1), b)
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
 
 
@@ -208,6 +236,21 @@ def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
     patch = max(1, math.prod(weight.shape[1:]))
     rows = max(1, round(flop / (2 * channels * patch)))
     return MatmulShape(batch=1, m=rows, n=channels, k=patch)
+
+
+def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
+    """(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups), with
+    the gradient before them and the bias's sizes in the backward."""
+    first = 1 if name == "convolution_backward" else 0
+    weight, stride = args[first + 1], args[first + 3]
+    return ConvShape(
+        groups=int(args[first + 8]),
+        dims=weight.dim() - 2,
+        taps=math.prod(weight.shape[2:]),
+        stride=max((int(x) for x in stride), default=1),
+        transposed=bool(args[first + 6]),
+        input_gradient=not first or bool(args[10][0]),
+    )
 
 
 def _attention(

@@ -61,7 +61,17 @@ def failed_loss(error: Exception, targets: Any) -> str:
     )
 
 
-class NotRepeated(Exception):
+def loss_of(built: BuiltModel, output: Any, targets: Any) -> Any:
+    """The loss, or the TraceError that an error inside the loss function is told as."""
+    try:
+        return built.loss_fn(output, targets)
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise TraceError(failed_loss(error, targets)) from error
+
+
+class NotRepeated(ShardwrightError):
     """A skipped module is called in another way than the one that stands for it."""
 
 
@@ -127,23 +137,18 @@ class TracedPass:
             stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
-            in_loss = False
             try:
                 output = self.built.call(self.built.module, *fakes.args)
-                in_loss = True
-                loss = self.built.loss_fn(output, fakes.targets)
-                in_loss = False
+                loss = loss_of(self.built, output, fakes.targets)
                 _check_loss(loss)
                 del output
                 self._note_saved()
                 if backward:
                     self.recorder.begin_backward()
                     loss.backward()
-            except (ShardwrightError, NotRepeated):
+            except ShardwrightError:
                 raise
             except Exception as error:
-                if in_loss:
-                    raise TraceError(failed_loss(error, fakes.targets)) from error
                 place = self.recorder._path[-1] or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "

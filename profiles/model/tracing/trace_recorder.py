@@ -36,7 +36,6 @@ class StorageRecord:
     memory_bytes: int
     segment: int
     module: str
-    phase: Phase
     alive: bool = True
     weighted: bool = True
 
@@ -249,7 +248,6 @@ class Recorder(TorchDispatchMode):
             memory_bytes=storage.nbytes(),
             segment=segment,
             module=module,
-            phase=self.phase,
             weighted=weighted,
         )
         self.storages.append(record)

@@ -162,11 +162,6 @@ class _Ranked(Watch):
         super().__init__(block)
         self._meeting, self._rank = meeting, rank
 
-    def called(
-        self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        return func(*args, **kwargs)
-
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         meeting, rank = self._meeting, self._rank
         side, parts = meeting.roles.get(path, ("", (1,))) if meeting else ("", (1,))

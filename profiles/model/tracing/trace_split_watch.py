@@ -16,15 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_local_sizes import function_name, integers
 from profiles.model.tracing.trace_split_blocks import FreshBlock, ThinWeight
-
-Layer = Callable[[str, ThinWeight, Tensor], Tensor]
-"""What runs in the place of a linear layer: of its path, its weight and its input."""
-
 
 _PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
 
@@ -38,7 +34,6 @@ class Event:
     """
 
     name: str
-    module: str
     values: list[Tensor]
     layer: str = ""
     given: Tensor | None = None
@@ -86,7 +81,7 @@ class Watch(TorchFunctionMode):
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Make the call, the `number`th of this function in this forward of the module."""
-        raise NotImplementedError
+        return func(*args, **kwargs)
 
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
         """A module begins that stays whole."""
@@ -129,16 +124,7 @@ class Watch(TorchFunctionMode):
                 given = tensors((args, kwargs))
                 self.given_whole(path, given)
                 factor = torch.stack([x.double().mean() for x in given]).sum().tanh() + 2
-                new = iter(drawn)
-                made = [
-                    tree_leaves((args, kwargs))[leaf[1]]
-                    if leaf[0] == "input"
-                    else leaf[1]
-                    if leaf[0] == "plain"
-                    else next(new) * factor.float()
-                    for leaf in recipe.leaves
-                ]
-                return tree_unflatten(made, recipe.spec)
+                return recipe.filled(args, kwargs, (x * factor.float() for x in drawn))
 
         return forward
 
@@ -165,7 +151,6 @@ class Recording(Watch):
             self.events.append(
                 Event(
                     name,
-                    path,
                     [x.detach().clone() for x in made],
                     inputs=tensors((args, kwargs)),
                     outputs=made,
@@ -174,12 +159,9 @@ class Recording(Watch):
             )
         return out
 
-    def given_whole(self, path: str, inputs: list[Tensor]) -> None:
-        """A module begins that stays whole."""
-
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         y = product(x, weight)
-        event = Event("linear", path, [y.detach().clone()], path, x.detach().clone(), [x], [y])
+        event = Event("linear", [y.detach().clone()], path, x.detach().clone(), [x], [y])
         self.events.append(event)
         return y
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InputError, ShardwrightError, TraceError
@@ -29,6 +29,7 @@ from profiles.model.loaders import ModelSpec, uneven_heads
 if TYPE_CHECKING:
     from profiles.model.tracing.trace import ExecutorFacts
 
+T = TypeVar("T")
 TRACE_SCHEMA = "shardwright/trace@1"
 # Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
 _BATCHES = (2, 3)
@@ -39,7 +40,6 @@ class TraceFile:
     """What the cache keeps: graphs at the traced batch sizes, and what the executor must know; for
     a tp degree that the model cannot be split by, why."""
 
-    key: str
     graphs: tuple[ModelGraph, ...]
     tensor_parallel: tuple[tuple[str, str], ...]
     tied_parameters: tuple[tuple[str, ...], ...]
@@ -166,25 +166,42 @@ def _load_or_trace(
     facts: Callable[[], ExecutorFacts],
     cache: Path | None,
 ) -> TraceFile:
-    key = content_hash(
-        {"model": spec.content_hash, "settings": settings, "tp": tp, "tracer": tracer_version()}
-    )
-    path = cache / f"{spec.name}-{key}.json" if cache is not None and not spec.factory else None
-    if path is not None and path.is_file():
+    def make() -> TraceFile:
+        graphs, why_not = _traced(tp, trace_at, facts)
+        return TraceFile(
+            graphs=graphs,
+            tensor_parallel=facts().rules,
+            tied_parameters=facts().tied,
+            why_not=why_not,
+        )
+
+    return kept(make, TraceFile, TRACE_SCHEMA, spec, (*settings, tp), cache)
+
+
+def kept(
+    make: Callable[[], T],
+    cls: type[T],
+    schema: str,
+    spec: ModelSpec,
+    settings: tuple[Any, ...],
+    cache: Path | None,
+) -> T:
+    """What `make` gives, read from the folder `cache` where an earlier question left it there.
+
+    A file is for one configuration, its settings, and one version of this code and of torch. The
+    models of a factory are not kept: their code is not known by a hash.
+    """
+    if cache is None or spec.factory:
+        return make()
+    key = content_hash([spec.content_hash, schema, settings, tracer_version()])
+    path = cache / f"{spec.name}-{key}.json"
+    if path.is_file():
         try:
-            return read_document(path, TraceFile, schema=TRACE_SCHEMA)
+            return read_document(path, cls, schema=schema)
         except ShardwrightError as error:
             warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
-    graphs, why_not = _traced(tp, trace_at, facts)
-    made = TraceFile(
-        key=content_hash(graphs[0]) if spec.factory and graphs else key,
-        graphs=graphs,
-        tensor_parallel=facts().rules,
-        tied_parameters=facts().tied,
-        why_not=why_not,
-    )
-    if path is not None:
-        write_document(path, made, schema=TRACE_SCHEMA)
+    made = make()
+    write_document(path, made, schema=schema)
     return made
 
 

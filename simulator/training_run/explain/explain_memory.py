@@ -86,16 +86,6 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
                 name="context, kernels, NCCL", memory_bytes=extra.value * GIB, numbers=extra.source
             )
         )
-    beside = found.shown_bytes - sum(line.memory_bytes for line in lines)
-    if stack.program and abs(beside) > 1e-9 * found.shown_bytes:
-        lines.append(
-            MemoryLine(
-                name="allocator's run of the program",
-                memory_bytes=beside,
-                numbers="pieces that fit nothing else, gradients in blocks of activations, what "
-                "ZeRO-1 gathers: simulator/training_run/nanotron/nanotron_program.py",
-            )
-        )
     return MemoryExplanation(
         rank=rank.rank,
         shows=stack.shows,

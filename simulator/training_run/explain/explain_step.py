@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
 from profiles.units import format_time
 from simulator.formula_symbol import Symbol
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.message_stalls import stall_chance
 from simulator.training_run.step.step_term import Array, Coefficients
-from simulator.training_run.step.step_time import step_parts, step_seconds
+from simulator.training_run.step.step_time import step_seconds
 
 # What features are called, by the beginning or the end of their names; the first that fits.
 _SECONDS = {
@@ -49,13 +46,12 @@ _COUNTS = {
     "kernels_backward": "kernels backward",
     "socket_calls": "collectives between sockets",
     "rings": "ring steps",
-    "tensor_waits": "ranks",
+    "waiting_ranks": "ranks",
     "recomputed_": "recomputed share",
     "cut_peers": "ranks beside",
     "_steps": "latency steps",
     "cut_crossings": "crossings",
     "reduce_ranks": "ring steps",
-    "reduce_buckets": "buckets of 25 MiB",
     "idle_share": "idle share of the schedule's timeline",
     "wide_first": "layers in bf16",
     "wide_last": "layers in bf16",
@@ -79,14 +75,13 @@ class StepLine:
 
 
 def step_lines(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
-    """The terms of one run's step that are not 0, and the risk that its messages stall.
+    """The terms of one run's step that are not 0.
 
     x, c  features and coefficients of the run alone, [1] each
     """
     found = step_seconds(
         cast(Features, _Features(x)),
         cast(Coefficients, _Values(c)),
-        np.zeros(1, dtype=np.bool_),
         lambda term: term,
     )
     lines = []
@@ -104,30 +99,7 @@ def step_lines(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
                 numbers="; ".join((symbol.numbers, *(numbers for _, numbers in symbol.where))),
             )
         )
-    return (*lines, *_risk(x, c))
-
-
-def _risk(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
-    """The risk of stalls: the one line that compares two steps."""
-    risk_s = float(step_parts(x, c).stall_s[0])
-    if risk_s == 0.0:
-        return ()
-    calm, troubled = (
-        float(step_parts(x, c, np.full(1, trouble)).total_s[0]) for trouble in (False, True)
-    )
-    short = float(x.over_memory[0]) > 0
-    share = f"{float(stall_chance(x, c)[0]):.0%} of such jobs stall"
-    return (
-        StepLine(
-            part="stall_s",
-            name="risk that messages stall",
-            time_s=risk_s,
-            formula="step with stalls - step without; where 4 of 5 jobs or fewer stall, their "
-            "share of that, counted as 2 steps without at most",
-            numbers=f"{format_time(troubled)} with, {format_time(calm)} without; "
-            + ("all that need more memory than there is stall" if short else share),
-        ),
-    )
+    return tuple(lines)
 
 
 class _Features:

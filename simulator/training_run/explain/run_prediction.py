@@ -78,7 +78,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     end_s = max(timeline.rank_end_s(rank) for rank in range(plan.pp))
     stretch = (totals.step_time_s.value - tail_s) / end_s
     timeline = timeline.stretched(stretch)
-    memory = footprint(run, runs_program=False)
+    memory = footprint(run)
     ranks = _ranks(run, plan, memory, timeline)
     components = _components(known, seconds)
     tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)

@@ -5,9 +5,6 @@ mean and that towards where it starts, in units of the spread that its kind is g
 prior, as in Gelman and Hill 2007, chapter 12): what the rows do not determine stays where it was.
 Residuals are capped softly (Cauchy's loss): published tables hold mistakes, and runs with trouble
 that no figure of theirs shows, up to a hundred times slower than their like.
-
-Where the network may stall (message_stalls.py), a run counts as the case that it is nearer to: it
-stalled or it did not (a mixture of two, hard assignments). How often it did is fitted afterwards.
 """
 
 from __future__ import annotations
@@ -19,15 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training_run.fit.stall_odds import fit_hazards
 from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficients import Assigned
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.message_stalls import may_stall
 from simulator.training_run.step.step_time import step_parts
 
 Array = NDArray[np.float64]
-Claims = NDArray[np.bool_]
 
 # The noise floor of published step times is about 5 % (same configuration measured again: 6 %
 # median, NVIDIA's own tables); residuals are counted in these units.
@@ -44,17 +38,13 @@ _MOST_STEPS = 200
 # one generation are hardly more alike than those of two: with 0.1, 0.25 and 0.5 the errors of whole
 # sources left out are 13.8, 13.9 and 14.5 % on average (22 sources, 2026-11-22).
 _FAMILY, _FAMILY_OF_STACKS = 0.5, 0.15
-# Which case a run is nearer to is asked before the first fit and once more after it.
-_ROUNDS = 2
-# Logarithm of the ratio of two cases that noise does not confuse.
-_APART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """values  [coefficients] in the order of `Assigned.names`; family_values in that of
     `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
-    fitted on, each in the case (stalled or not) that it is nearer to, nan without any."""
+    fitted on, nan without any."""
 
     values: Array
     family_values: Array
@@ -115,60 +105,54 @@ def fit_coefficients(
     root = np.sqrt(weights[used])
     given = None if prior is None else np.log(prior)
     below = count + family_count
-    cases = _Cases(rows, index, target)
     begin = np.log(assigned.starts() if start is None else start)
     theta = np.concatenate([begin, kind_start[list(assigned.family_kinds)], kind_start])
     low, high = _bounds(assigned)
-    for _ in range(_ROUNDS):
-        trouble = cases.nearer(np.exp(theta[:count]))
 
-        def residuals(theta: Array, trouble: Claims = trouble) -> Array:
-            miss = cases.miss(np.exp(theta[:count]), trouble) / _NOISE
-            # Cauchy's loss by hand, so that the prior stays quadratic.
-            soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
-            own = (theta[:below] - theta[tree.parents]) / tree.spreads
-            if given is not None:
-                own[:count] = (theta[:count] - given) / tree.spreads[:count]
-            of_kind = (theta[below:] - kind_start) / kind_spread
-            return np.concatenate([root * soft, own, of_kind])
+    def missed(values: Array, nudged: str = "") -> Array:
+        """[used] log of predicted over measured, all coefficients of one kind a little larger."""
+        c = {kind: values[i] for kind, i in index.items()}
+        if nudged:
+            c[nudged] = c[nudged] * math.exp(_NUDGE)
+        return np.asarray(np.log(step_parts(rows, c).total_s) - target)
 
-        def slopes(theta: Array, trouble: Claims = trouble) -> Array:
-            """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction
-            per kind gives every column."""
-            values = np.exp(theta[:count])
-            base = cases.miss(values, trouble)
-            miss = base / _NOISE
-            soft = np.abs(_CAP * np.sqrt(np.log1p((miss / _CAP) ** 2)))
-            # d soft / d miss, 1 where both vanish.
-            bend = np.divide(
-                np.abs(miss),
-                soft * (1 + (miss / _CAP) ** 2),
-                out=np.ones_like(miss),
-                where=soft > 0,
-            )
-            found = np.zeros((used.size + theta.size, theta.size))
-            line = np.arange(used.size)
-            for kind, i in index.items():
-                slope = (cases.miss(values, trouble, kind) - base) / _NUDGE / _NOISE
-                found[line, i] = root * bend * slope
-            own = np.arange(below)
-            found[used.size + own, own] = 1 / tree.spreads
-            held = own if given is None else own[count:]
-            found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
-            kinds = np.arange(len(KINDS))
-            found[used.size + below + kinds, below + kinds] = 1 / kind_spread
-            return found
+    def residuals(theta: Array) -> Array:
+        miss = missed(np.exp(theta[:count])) / _NOISE
+        # Cauchy's loss by hand, so that the prior stays quadratic.
+        soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
+        own = (theta[:below] - theta[tree.parents]) / tree.spreads
+        if given is not None:
+            own[:count] = (theta[:count] - given) / tree.spreads[:count]
+        of_kind = (theta[below:] - kind_start) / kind_spread
+        return np.concatenate([root * soft, own, of_kind])
 
-        theta = _descend(residuals, slopes, theta, low, high)
-        if not cases.any:
-            break
+    def slopes(theta: Array) -> Array:
+        """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction per
+        kind gives every column."""
+        values = np.exp(theta[:count])
+        base = missed(values)
+        miss = base / _NOISE
+        soft = np.abs(_CAP * np.sqrt(np.log1p((miss / _CAP) ** 2)))
+        # d soft / d miss, 1 where both vanish.
+        bend = np.divide(
+            np.abs(miss), soft * (1 + (miss / _CAP) ** 2), out=np.ones_like(miss), where=soft > 0
+        )
+        found = np.zeros((used.size + theta.size, theta.size))
+        line = np.arange(used.size)
+        for kind, i in index.items():
+            slope = (missed(values, kind) - base) / _NUDGE / _NOISE
+            found[line, i] = root * bend * slope
+        own = np.arange(below)
+        found[used.size + own, own] = 1 / tree.spreads
+        held = own if given is None else own[count:]
+        found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
+        kinds = np.arange(len(KINDS))
+        found[used.size + below + kinds, below + kinds] = 1 / kind_spread
+        return found
+
+    theta = _descend(residuals, slopes, theta, low, high)
     values = np.exp(theta[:count])
-    trouble = cases.nearer(values)
-    miss = cases.miss(values, trouble)
-    if prior is None:
-        troubled, told = np.zeros((2, len(measured_s)), dtype=np.bool_)
-        troubled[used], told[used] = trouble, cases.apart(values)
-        values = fit_hazards(x, assigned, values, troubled, told)
+    miss = missed(values)
     return Fitted(
         values=values,
         family_values=np.exp(theta[count:below]),
@@ -228,40 +212,3 @@ def _descend(
             if growth > 2.0**40:
                 break
     return theta
-
-
-class _Cases:
-    """Runs with and without trouble of the network.
-
-    rows, index  the runs fitted on and which coefficients they take;  target  log of their times
-    """
-
-    def __init__(self, rows: Features, index: dict[str, NDArray[np.intp]], target: Array) -> None:
-        self.rows, self.index, self.target = rows, index, target
-        self.possible = may_stall(rows)
-
-    @property
-    def any(self) -> bool:
-        """Whether there is a run that trouble would slow down."""
-        return bool(self.possible.any())
-
-    def miss(self, values: Array, trouble: Claims, nudged: str = "") -> Array:
-        """[rows] log of predicted over measured, all coefficients of one kind a little larger."""
-        c = {kind: values[i] for kind, i in self.index.items()}
-        if nudged:
-            c[nudged] = c[nudged] * math.exp(_NUDGE)
-        return np.asarray(np.log(step_parts(self.rows, c, trouble).total_s) - self.target)
-
-    def nearer(self, values: Array) -> Claims:
-        """[rows] whether the case with trouble is the nearer."""
-        with_it, without = self._both(values)
-        return np.asarray(np.abs(with_it) < np.abs(without))
-
-    def apart(self, values: Array) -> Claims:
-        """[rows] whether the cases are so far apart that the time tells which it was."""
-        with_it, without = self._both(values)
-        return np.asarray(with_it - without > _APART)
-
-    def _both(self, values: Array) -> tuple[Array, Array]:
-        possible = self.possible
-        return self.miss(values, possible), self.miss(values, np.zeros_like(possible))

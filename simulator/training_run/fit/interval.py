@@ -100,7 +100,7 @@ def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes of a run's step time, the narrowest first.
 
     Where hosts wait for messages between stages, runs with and without stages between nodes are
-    regimes of their own: some of the former take many times as long (message_stalls.py).
+    regimes of their own: some of the former take many times as long (blocked_host.py).
     """
     names = regimes_of(run)
     if not load_framework(run.stack).blocking_messages:

@@ -47,7 +47,6 @@ _EXCLUDED = ("pipeline", "recompute")
 _STAGE_SPLITS = ("even", "cost")
 _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
-_PROGRAMS = ("", "nanotron")
 # Keys of a file that `like` does not hand on.
 _OWN = ("name", "names", "devices", "offered", "date", "source", "like", "compiled_name")
 
@@ -75,8 +74,6 @@ class FrameworkMemory:
     reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
                        where there is room, over tensors
     needed_over_allocated     the same where there is not: what a layout needs to run at all
-    program            what its report prints comes of this program (simulator/training_run/
-                       reserved_peak.py), where that covers the run; "" for the count of tensors
     compared           its counts were held against measured peaks, or are those of one that was
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
@@ -103,11 +100,9 @@ class FrameworkMemory:
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
-    program: str = ""
     compared: bool = True
 
     def __post_init__(self) -> None:
-        check_name("program", self.program, _PROGRAMS, self.name)
         check_name("stage split", self.stage_split, _STAGE_SPLITS, self.name)
         check_name("peak rank", self.peak_rank, _PEAK_RANKS, self.name)
         check_name("kind of peak", self.shows, _SHOWN, self.name)
@@ -207,8 +202,8 @@ class Framework:
     splits_sends   tensor-parallel ranks send a share each between stages and gather it there,
                with or without sequence parallelism
     blocking_messages   the host waits for every message between stages: sizes travel ahead and are
-               read on the host before the tensor is asked for (simulator/training_run/
-               message_stalls.py says what that costs)
+               read on the host before the tensor is asked for (blocked_host.py says what that
+               costs)
     usual_zero_stage, usual_sequence_parallel   what it does where a source is silent
     gathered_in_pipelines   ZeRO 3 keeps a stage's parameters and gradients whole beside a pipeline
     microbatch_per_stage   a rank's sequences are split into as many micro-batches as the pipeline

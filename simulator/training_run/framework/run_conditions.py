@@ -3,8 +3,8 @@ stage_share.py."""
 
 from __future__ import annotations
 
+from simulator.training_run.framework.blocked_host import is_host_ahead
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.framework.host_lead import shipped_host_lead
 from simulator.training_run.run.training_run import TrainingRun
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
@@ -14,23 +14,24 @@ BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 def run_conditions(run: TrainingRun) -> frozenset[str]:
     """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
-    `host-ahead` says what most runs of such a layout do (framework/host_lead.py)."""
+    `host-ahead` says what most jobs of such a layout do (framework/blocked_host.py)."""
     low = run.precision in LOW_PRECISIONS
+    stack = load_framework(run.stack)
     held = {
         "gated": run.model.gated,
         "plain": not run.model.gated,
         "latent": run.model.latent is not None,
         "context-parallel": run.cp > 1,
         "tensor-parallel": run.tp > 1,
-        "host-ahead": shipped_host_lead().share_of(run) > 0.5,
+        "host-ahead": is_host_ahead(run, stack),
         "data-parallel": run.dp * run.cp > 1,
         "several-micro-batches": run.num_microbatches > 1,
         "unsharded-states": run.zero_stage == 0,
         "sharded-parameters": run.zero_stage >= 3,
         "fp8": low,
         "no-fp8": not low,
-        "eager": bool(load_framework(run.stack).compiled_name),
-        "compiled": not load_framework(run.stack).compiled_name,
+        "eager": bool(stack.compiled_name),
+        "compiled": not stack.compiled_name,
         "alternate": run.recompute == "alternate",
         "trained-weights": not run.lora,
     }

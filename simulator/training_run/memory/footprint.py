@@ -15,7 +15,6 @@ from simulator.training_run.framework.framework import FrameworkMemory, memory_o
 from simulator.training_run.memory.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.memory.static_footprint import StaticBytes, static_bytes
 from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
-from simulator.training_run.nanotron.reserved_peak import reported_peak_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
 
@@ -90,11 +89,8 @@ class Footprint:
         return max(self.ranks, key=lambda rank: rank.needed_bytes)
 
 
-def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
+def footprint(run: TrainingRun) -> Footprint:
     """The memory that a device of each pipeline rank needs.
-
-    runs_program  `shown_bytes` is that of the stack's program, where there is one: some 30 ms;
-                  else it is counted, and all else is the same
 
     Raises InputError where the framework's file does not describe the run's ZeRO stage.
     """
@@ -113,8 +109,6 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
     device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
     kind = run.memory_kind or stack.shows
     shown = _shown(ranks, stack, kind)
-    own_report = runs_program and stack.program and not run.memory_kind
-    reported = reported_peak_bytes(run) if own_report else None
     by_kind = {
         "allocated": shown.allocated_bytes,
         "reserved": _held(shown, usable),
@@ -126,7 +120,7 @@ def footprint(run: TrainingRun, *, runs_program: bool = True) -> Footprint:
         reserved_bytes=reserved,
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
-        shown_bytes=by_kind[kind] if reported is None else reported,
+        shown_bytes=by_kind[kind],
         shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
@@ -159,7 +153,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
 def fits(run: TrainingRun) -> bool:
     """Whether the stack runs the layout and its fullest rank stays within what the device leaves
     to a framework."""
-    found = footprint(run, runs_program=False)
+    found = footprint(run)
     return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 

@@ -152,7 +152,7 @@ def _could_run(run: TrainingRun, off: float) -> bool:
         features([run])
         if not memory_of(run).compared or run.model.state is not None:
             return True
-        memory = footprint(run, runs_program=False)
+        memory = footprint(run)
     except ShardwrightError:
         return off > 1.0
     usable = get_device(run.device).usable_bytes
@@ -161,7 +161,7 @@ def _could_run(run: TrainingRun, off: float) -> bool:
 
 
 def _needed_gib(run: TrainingRun) -> tuple[float, float]:
-    tensors = footprint(run, runs_program=False).allocated_bytes
+    tensors = footprint(run).allocated_bytes
     return tensors / _GIB, get_device(run.device).usable_bytes / _GIB
 
 

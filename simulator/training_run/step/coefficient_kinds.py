@@ -15,8 +15,6 @@ class Kind:
             all
     start, spread   where the fit begins, and how far (in log) it believes its members may lie
     least, most   what physics allows: a message is never faster than alone, no share above 1
-    hazard  it says how often something happens, not how long it takes: fitted on counts
-            (stall_odds.py)
     meaning  in words; source  of the start
     """
 
@@ -28,7 +26,6 @@ class Kind:
     source: str
     least: float = 0.0
     most: float = math.inf
-    hazard: bool = False
 
 
 KINDS = (
@@ -150,27 +147,9 @@ KINDS = (
         start=600.0,
         spread=0.5,
         meaning="host microseconds per rank of a tensor-parallel collective while messages between "
-        "nodes are outstanding that the host waits for (message_stalls.py)",
+        "nodes are outstanding that the host waits for (blocked_host.py)",
         source="layers of nanotron with stages on several nodes take 5 ms + 2.45 ms x tp, four "
         "collectives each (ultra rows, 2026-11-21)",
-    ),
-    Kind(
-        name="wait_bucket_ms",
-        owner="stack",
-        start=5.0,
-        spread=0.7,
-        meaning="milliseconds of each bucket of gradients where collectives wait for the host "
-        "(message_stalls.py)",
-        source="nanotron without sharding, with stages: 2 to 5 ms (ultra rows, 2026-11-21)",
-    ),
-    Kind(
-        name="stall_bucket_ms",
-        owner="stack",
-        start=12.0,
-        spread=0.5,
-        meaning="milliseconds of each bucket of gradients in jobs in trouble (message_stalls.py)",
-        source="nanotron without sharding or stages on 64 nodes: 10 to 17 ms (ultra rows, "
-        "2026-11-21)",
     ),
     Kind(
         name="stall_ms",
@@ -180,57 +159,6 @@ KINDS = (
         meaning="milliseconds of a message between stages in jobs whose messages stall",
         source="nanotron: 280 ms, 5 % apart, over 2 to 64 nodes and 4 to 32 stages (ultra rows, "
         "2026-11-21)",
-    ),
-    Kind(
-        name="stall_any",
-        owner="stack",
-        start=0.05,
-        spread=0.7,
-        meaning="expected troubles of a job with stages that stall its messages, whatever its "
-        "size; without stages, for each node of a tensor-parallel group",
-        source="nanotron with a sharded optimizer on 2 to 16 nodes: 20 of 215 jobs stall (ultra "
-        "rows, 2026-11-21)",
-        hazard=True,
-    ),
-    Kind(
-        name="stall_node",
-        owner="stack",
-        start=0.025,
-        spread=0.7,
-        meaning="what nodes add to the expected troubles of a job, (stall_node x nodes)^3",
-        source="nanotron with stages: 0.4 of the jobs on 32 nodes stall, 0.97 of those on 64 "
-        "(ultra rows, 2026-11-21)",
-        hazard=True,
-    ),
-    Kind(
-        name="stall_tensor_node",
-        owner="stack",
-        start=1.0,
-        spread=0.7,
-        meaning="expected troubles per node beyond two of tensor-parallel groups, in jobs with "
-        "stages",
-        source="nanotron: 50 of 52 jobs with groups over four nodes stall (ultra rows, 2026-11-21)",
-        hazard=True,
-    ),
-    Kind(
-        name="stall_whole",
-        owner="stack",
-        start=0.7,
-        spread=0.7,
-        meaning="expected troubles of a job with stages that exchanges whole gradients",
-        source="nanotron without a sharded optimizer, 2 or more replicas: 33 of 51 jobs on up to "
-        "16 nodes stall, none of 11 on 32 (ultra rows, 2026-11-21)",
-        hazard=True,
-    ),
-    Kind(
-        name="stall_alone",
-        owner="stack",
-        start=0.2,
-        spread=0.7,
-        meaning="expected troubles of a job without stages over the square of what its nodes bring "
-        "per node of a tensor-parallel group",
-        source="nanotron without stages: 19 of 37 jobs on 64 nodes (ultra rows, 2026-11-21)",
-        hazard=True,
     ),
     Kind(
         name="inner",

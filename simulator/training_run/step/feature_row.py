@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
+from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.messages.message_row import message_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.blocked_host import blocked_host
 from simulator.training_run.step.idle_share import idle_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.rank_parameters import (
     layer_parameters,
-    rank_parameters,
     updated_parameters,
 )
 from simulator.training_run.work.stage_layers import (
@@ -138,9 +138,18 @@ def feature_row(
     table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
     row["idle_share"] = idle_share(run, row) if timelines else 0.0
-    held = sum(rank_parameters(run, stack))
-    row |= blocked_host(run, stack, rank_parameters=held, fits=fits)
+    row["waiting_ranks"] = waiting_ranks(run, stack)
+    row["stalls"] = float(stalls(run, stack) or (not fits and _thrashes(run, stack)))
     return row
+
+
+def _thrashes(run: TrainingRun, stack: Framework) -> bool:
+    """Whether a run with blocking messages needs more memory than there is. If it runs at all, its
+    allocator gives blocks back and takes new ones, which waits for the device (CUDA, `cudaFree`):
+    all but one of such jobs of the Ultra-Scale sweep stall."""
+    if not stack.blocking_messages or run.pp == 1:
+        return False
+    return footprint(run).needed_bytes > get_device(run.device).usable_bytes
 
 
 def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, products: int) -> float:

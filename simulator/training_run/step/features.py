@@ -67,12 +67,8 @@ class Features:
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
                           stage's time per micro-batch (0 for others, which have a closed form)
-    blocking              1 where the host waits for every message between stages (Framework)
-    tensor_waits          ranks of tensor parallelism's collectives, forward, of such a stack
-    tensor_nodes          nodes that a group of tensor parallelism spans
-    reduce_buckets        buckets of gradients that such a stack exchanges one by one, once per step
-    over_memory           1 where such a stack's run with stages needs more than the device has: if
-                          it runs at all, it is by giving memory back and taking it again
+    waiting_ranks         ranks of tensor parallelism's collectives that wait for the host, forward
+    stalls                1 where messages between stages stall (blocked_host.py)
     """
 
     microbatches: Array
@@ -133,11 +129,8 @@ class Features:
     optimizer_s: Array
     accumulation_s: Array
     idle_share: Array
-    blocking: Array
-    tensor_waits: Array
-    tensor_nodes: Array
-    reduce_buckets: Array
-    over_memory: Array
+    waiting_ranks: Array
+    stalls: Array
     tensor_far: Array
     expert_far: Array
     context_far: Array

@@ -9,7 +9,6 @@ import numpy as np
 from simulator.formula_symbol import named
 from simulator.soft_maximum import larger
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.message_stalls import waiting_ranks
 from simulator.training_run.step.step_term import (
     BESIDE,
     LAYER,
@@ -64,7 +63,7 @@ def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _host(x: Features, c: Coefficients, e: Earlier) -> Array:
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
-    calls = x.socket_calls * c["socket_us"] + waiting_ranks(x, e.trouble) * c["wait_us"]
+    calls = x.socket_calls * c["socket_us"] + x.waiting_ranks * c["wait_us"]
     host = named("host", US * (kernels * c["launch_us"] + passes(x) * calls))
     return larger(e.layer, host) - e.layer
 

@@ -44,7 +44,6 @@ PER_MICROBATCH = (LAYER, BESIDE, CHUNK, LOGITS, WIDE_LAYER)
 class Earlier:
     """What a term may read of those before it, [runs] seconds.
 
-    trouble      whether the run's messages stall (message_stalls.py)
     of           of each term of a layer so far, by its name
     layer        their sum: a layer and micro-batch, forward and backward
     busiest      the busiest stage's time per micro-batch; stages  that of all stages together
@@ -52,7 +51,6 @@ class Earlier:
     The last three are for terms that count once per step.
     """
 
-    trouble: NDArray[np.bool_]
     layer: Array
     of: dict[str, Array] = field(default_factory=dict)
     busiest: Array = field(default_factory=lambda: np.zeros(1))

@@ -12,11 +12,6 @@ from simulator.formula_symbol import named
 from simulator.soft_maximum import larger
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.layer_terms import LAYER_TERMS
-from simulator.training_run.step.message_stalls import (
-    stalled_buckets,
-    stalled_messages,
-    waiting_buckets,
-)
 from simulator.training_run.step.step_term import (
     CHUNK,
     LOGITS,
@@ -97,6 +92,16 @@ def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
     return np.where(x.pp > 1, found, 0.0)
 
 
+def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """Messages on the critical path: the first micro-batch goes through all stages and back, every
+    further one costs what the busiest rank sends and receives of it, 2 with two stages, 4 with
+    more."""
+    through = 2.0 * (x.pp - 1.0)
+    further = x.microbatches * x.vpp - 1.0
+    messages = named("messages", through + further * np.minimum(through, 4.0))
+    return np.where(x.stalls > 0, MS * c["stall_ms"] * messages, 0.0)
+
+
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
     messages = moved(x.reduce_inner, x.reduce_outer, x.reduce_far, c)
     return (messages + US * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
@@ -133,27 +138,13 @@ TERMS: tuple[Term, ...] = (
         "(interleaved: what half a chunk's time does not hide); cut_exposed x 2 sends per "
         "micro-batch; the time by which the line falls behind the stages",
     ),
-    Term(
-        "messages that stall",
-        "stall_s",
-        lambda x, c, e: MS * c["stall_ms"] * stalled_messages(x, e.trouble),
-    ),
+    Term("messages that stall", "stall_s", _stalled),
     Term("exchange of gradients and weights", "reduce_s", _exchange),
     Term("exchange over a slow level that nothing hides", "reduce_s", _not_hidden),
     Term(
         "ring steps of that exchange",
         "reduce_s",
         lambda x, c, e: US * c["reduce_rank_us"] * x.reduce_ranks,
-    ),
-    Term(
-        "buckets of gradients that wait for the host",
-        "reduce_s",
-        lambda x, c, e: MS * c["wait_bucket_ms"] * waiting_buckets(x, e.trouble),
-    ),
-    Term(
-        "buckets of gradients that stall",
-        "reduce_s",
-        lambda x, c, e: MS * c["stall_bucket_ms"] * stalled_buckets(x, e.trouble),
     ),
     Term(
         "averaging the workers of local steps",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.formula_symbol import named
 from simulator.training_run.step import step_terms
-from simulator.training_run.step.features import Features, of_rows
-from simulator.training_run.step.message_stalls import risk_s, stall_chance
+from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_term import (
     LAYER,
     PER_MICROBATCH,
@@ -31,7 +29,7 @@ class StepParts:
     compute_s     matmuls, attention, passes and what waits for the host, of the busiest stage
     tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
     cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
-    stall_s       messages between stages that stall, or the risk of it (message_stalls.py)
+    stall_s       messages between stages that stall (blocked_host.py)
     host_s        what host memory costs: its transfers that do not hide, and an optimizer there
     """
 
@@ -57,43 +55,27 @@ class StepParts:
 Key = TypeVar("Key", bound=Hashable)
 
 
-def step_parts(x: Features, c: Coefficients, trouble: NDArray[np.bool_] | None = None) -> StepParts:
+def step_parts(x: Features, c: Coefficients) -> StepParts:
     """The parts of each run's step.
 
-    c        per kind of coefficient the value of every run (coefficients.Assigned.of)
-    trouble  [runs] whether messages stall; None where that is not known: the parts are then those
-             without, and stall_s is the risk (`message_stalls.risk_s`)
+    c  per kind of coefficient the value of every run (coefficients.Assigned.of)
     """
-    if trouble is not None:
-        found = step_seconds(x, c, trouble, lambda term: term.part)
-        none, runs = np.zeros(1), x.microbatches.shape
-        names = StepParts.__dataclass_fields__
-        assert set(found) <= set(names), set(found) - set(names)
-        return StepParts(**{n: np.broadcast_to(found.get(n, none), runs) for n in names})
-    chance = np.broadcast_to(stall_chance(x, c), x.microbatches.shape)
-    calm = step_parts(x, c, np.zeros(1, dtype=np.bool_))
-    rows = np.flatnonzero(chance > 0)
-    if not rows.size:
-        return calm
-    some = {kind: of_rows(value, rows) for kind, value in c.items()}
-    troubled = step_parts(x.rows(rows), some, np.ones(rows.size, dtype=np.bool_)).total_s
-    risk = np.zeros(len(chance))
-    risk[rows] = risk_s(calm.total_s[rows], troubled, chance[rows])
-    return replace(calm, stall_s=risk)
+    found = step_seconds(x, c, lambda term: term.part)
+    none, runs = np.zeros(1), x.microbatches.shape
+    names = StepParts.__dataclass_fields__
+    assert set(found) <= set(names), set(found) - set(names)
+    return StepParts(**{n: np.broadcast_to(found.get(n, none), runs) for n in names})
 
 
-def step_seconds(
-    x: Features, c: Coefficients, trouble: NDArray[np.bool_], key: Callable[[Term], Key]
-) -> dict[Key, Array]:
+def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> dict[Key, Array]:
     """Seconds of the step by a property of its terms, in their order.
 
-    c        per kind of coefficient the value of every run (coefficients.Assigned.of)
-    trouble  [runs] whether messages stall
+    c  per kind of coefficient the value of every run (coefficients.Assigned.of)
 
     A stage's time per micro-batch is what its layers, logits and chunks take; the busiest stage
     sets the pace of all micro-batches.
     """
-    earlier = Earlier(trouble=trouble, layer=np.zeros(1))
+    earlier = Earlier(layer=np.zeros(1))
     by_key: dict[tuple[Key, Per], Array] = {}
     sums: dict[Per, Array] = {}
     for per in PER_MICROBATCH:

@@ -20,7 +20,7 @@ class StageShare:
     of embeddings and the head; `is_empty` where not even the loss is left for it.
 
     predicting_layers   those of its layers that predict further tokens; they have experts where
-                        the model has any (Transformer.predicting_parameters)
+                        the model has any
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""`provenance`: how a file that a command wrote came about."""
+"""`provenance`: how a file that was written came about."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Tensor parallelism for layers that torch's ColwiseParallel and RowwiseParallel do not take.
+"""Tensor parallelism of a linear layer, split by columns or by rows.
 
-GPT-2's Conv1D keeps its weight as [in, out]. Where query, key and value lie side by side in one
-weight, the features are first brought into the order [rank, part, feature], so that each rank's
-share holds its heads of all three.
+Unlike torch's ColwiseParallel and RowwiseParallel it takes layers that keep their weight as
+[in, out] (GPT-2's Conv1D), and those in whose weight query, key and value lie side by side: their
+features are first brought into the order [rank, part, feature], so that each rank's share holds its
+heads of all three.
 """
 
 from __future__ import annotations

@@ -1,0 +1,48 @@
+"""`Absent`: what stands in a stage where a module of another stage was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from executor.stages import StageModule
+
+# Where torch keeps a module's forward hooks (2.11 to 2.13).
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+class Absent(nn.Module):
+    """Stands where a module outside the stage was: no weights, placeholders as outputs.
+
+    Plain attributes and the class are still those of the module (models look at them between
+    blocks: `if isinstance(layer, ...)`), and its hooks still run (some models collect features so).
+    """
+
+    def __init__(self, stage: StageModule, path: str, original: nn.Module) -> None:
+        super().__init__()
+        object.__setattr__(self, "_stage", stage)
+        object.__setattr__(self, "_path", path)
+        object.__setattr__(self, "_original", original)
+        for name in _HOOKS:
+            object.__setattr__(self, name, getattr(original, name))
+
+    @property  # type: ignore[misc] # what isinstance asks; never assigned
+    def __class__(self) -> Any:
+        return type(object.__getattribute__(self, "_original"))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(object.__getattribute__(self, "_original"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._stage.placeholder(self._path, args, kwargs)

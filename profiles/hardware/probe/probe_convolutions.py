@@ -1,0 +1,108 @@
+"""Convolutions of a probe: the kinds that kernels tell apart, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiles.model.graph import Op, Phase
+from profiles.model.tracing.trace_ops import describe_op
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvCase:
+    """A convolution of [batch, inputs, side, ...] with `outputs` channels of a square window.
+
+    first  of a network, whose input needs no gradient
+    """
+
+    batch: int
+    inputs: int
+    outputs: int
+    side: int
+    window: int = 3
+    stride: int = 1
+    groups: int = 1
+    dims: int = 2
+    transposed: bool = False
+    first: bool = False
+
+    def __str__(self) -> str:
+        kind = "first " if self.first else "transposed " if self.transposed else ""
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        return (
+            f"{kind}{self.dims}-D {self.window}/{self.stride} of {self.batch}x{self.inputs}"
+            f"x{self.side} to {self.outputs}{groups}"
+        )
+
+
+def _cases(*rows: tuple[int, ...], **more: int | bool) -> tuple[ConvCase, ...]:
+    names = ("batch", "inputs", "outputs", "side", "window", "stride")
+    return tuple(ConvCase(**dict(zip(names, row, strict=False)), **more) for row in rows)  # type: ignore[arg-type]  # one mapping of two types
+
+
+def _depthwise(*rows: tuple[int, int, int, int, int]) -> tuple[ConvCase, ...]:
+    return tuple(
+        ConvCase(batch=b, inputs=c, outputs=c, side=s, window=w, stride=t, groups=c)
+        for b, c, s, w, t in rows
+    )
+
+
+# Two of each kind: small as in a network for images of 32, and as in one for images of 224.
+QUICK_CONVOLUTIONS = (
+    *_cases((4, 16, 32, 16), (2, 64, 64, 32)),
+    *_cases((4, 64, 128, 8, 1), (2, 64, 256, 28, 1)),
+    *_depthwise((4, 32, 16, 3, 1), (2, 128, 28, 7, 1)),
+    *_cases((4, 64, 64, 16), groups=8),
+    *_cases((4, 32, 64, 512), dims=1),
+    *_cases((1, 16, 32, 12), dims=3),
+    *_cases((2, 64, 32, 16, 2, 2), transposed=True),
+    *_cases((8, 3, 32, 32), (2, 3, 64, 112, 7, 2), first=True),
+)
+CONVOLUTIONS = (
+    *QUICK_CONVOLUTIONS,
+    *_cases((8, 16, 16, 8), (8, 64, 128, 16, 3, 2), (4, 3, 64, 64, 8, 8)),
+    *_cases((8, 128, 128, 8), (1, 256, 256, 28), (4, 512, 512, 7), (1, 32, 32, 96)),
+    *_cases((8, 16, 64, 32, 1), (1, 512, 128, 28, 1), (8, 512, 512, 7, 1), (8, 8, 16, 8, 1)),
+    *_depthwise((8, 96, 16, 5, 1), (8, 64, 32, 3, 2), (2, 384, 14, 3, 1), (4, 64, 56, 7, 1)),
+    *_cases((2, 256, 256, 14), (2, 32, 32, 56), groups=4),
+    *_cases((8, 128, 128, 128, 5), (1, 64, 64, 4096), dims=1),
+    *_cases((1, 32, 32, 24), (2, 16, 16, 6), dims=3),
+    *_cases((4, 1, 32, 1024), dims=1, first=True),
+    *_cases((2, 1, 16, 24), dims=3, first=True),
+    *_cases((4, 128, 64, 8, 4, 2), (2, 32, 16, 48, 2, 2), transposed=True),
+)
+
+
+def conv_op(case: ConvCase, phase: Phase, dtype: str) -> Op:
+    """The op that tracing makes of the call."""
+    func, args = conv_call(case, phase, getattr(torch, dtype), torch.device("meta"))
+    return describe_op(func, args, {}, func(*args), phase=phase, module="")
+
+
+def conv_call(
+    case: ConvCase, phase: Phase, dtype: torch.dtype, device: torch.device
+) -> tuple[Any, tuple[Any, ...]]:
+    """The op of a pass and its arguments, whose tensors are made."""
+
+    def tensor(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype)
+
+    window = (case.window,) * case.dims
+    x = tensor(case.batch, case.inputs, *((case.side,) * case.dims))
+    inner = (case.inputs, case.outputs) if case.transposed else (case.outputs, case.inputs)
+    weight = tensor(inner[0], inner[1] // case.groups, *window)
+    pad = 0 if case.transposed else case.window // 2
+    shape = ([case.stride] * case.dims, [pad] * case.dims, [1] * case.dims)
+    more = (*shape, case.transposed, [0] * case.dims, case.groups)
+    args = (x, weight, tensor(case.outputs), *more)
+    if phase is Phase.FORWARD:
+        return aten.convolution.default, args
+    gradient = torch.ones_like(aten.convolution.default(*args))
+    backward = (gradient, x, weight, [case.outputs], *more, [not case.first, True, True])
+    return aten.convolution_backward.default, backward

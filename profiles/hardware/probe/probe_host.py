@@ -1,0 +1,163 @@
+"""What a training step's host adds to its ops alone, on a CPU that computes and drives at once.
+
+    view      the link of a chain of views, forward and backward: a view has no kernel
+    module    the call of a module that does nothing
+    op        a small network of many kinds of op, forward and backward, less its ops alone, its
+              views and its modules: autograd's records, its walk back, and code that is not in the
+              caches because other ops' code was run since
+
+The network's tensors have some dozens of elements, so that its kernels take next to nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiles.hardware.catalogue.device import HostPoint
+from profiles.model.graph import Phase
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_LINKS, _SAMPLES = 64, 31
+
+
+def measure_host() -> tuple[HostPoint, ...]:
+    """A point of each kind and pass, in CPU seconds."""
+    x = torch.randn(4, 8)
+    views = _chain(lambda y: y.view(4, 8), x)
+    modules = _chain(nn.Identity(), x)
+    points = [("view", views), ("module", (modules[0], 0.0)), ("op", _ops(views, modules[0]))]
+    return tuple(
+        HostPoint(kind=kind, phase=str(phase), time_s=seconds)
+        for kind, times in points
+        for phase, seconds in zip((Phase.FORWARD, Phase.BACKWARD), times, strict=True)
+    )
+
+
+class SmallNetwork(nn.Module):
+    """Layers of many kinds on tensors of some dozens of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(_Layer() for _ in range(4))
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, length] of tokens below 16 -> logits [batch, 16]"""
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        x = F.relu(self.norm(self.conv(x.transpose(1, 2))))
+        out: Tensor = self.head(x.mean(2))
+        return out
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.mixed = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+        self.wide = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.norm(x)).chunk(3, dim=-1)
+        scores = torch.softmax(q @ k.transpose(1, 2) * 0.35, dim=-1)
+        x = x + self.out(scores @ v)
+        x = x + self.wide(x)
+        return torch.cat([x[..., :4], torch.sigmoid(self.gate(x))[..., 4:]], dim=-1)
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps every call of a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own is untyped
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
+    """Seconds of each op beyond itself, forward and backward."""
+    network = SmallNetwork()
+    tokens = torch.arange(24).view(3, 8) % 16
+    targets = torch.tensor([1, 2, 3])
+
+    def forward() -> Tensor:
+        return F.cross_entropy(network(tokens), targets)
+
+    times = [_pass_times(forward) for _ in range(_SAMPLES)]
+    whole = [median(t[i] for t in times[_SAMPLES // 3 :]) for i in (0, 1)]
+    with _Recorder() as there:
+        loss = forward()
+    with _Recorder() as back:
+        loss.backward()
+    found = []
+    entered = (sum(1 for _ in network.modules()), 0)
+    for i, calls in enumerate((there.calls, back.calls)):
+        compute = [call for call in calls if not _is_view(call)]
+        rest = whole[i] - _alone(compute) - (len(calls) - len(compute)) * views_s[i]
+        found.append(max(0.0, rest - entered[i] * module_s) / len(compute))
+    return found[0], found[1]
+
+
+def _pass_times(forward: Callable[[], Tensor]) -> tuple[float, float]:
+    begin = time.thread_time()
+    loss = forward()
+    middle = time.thread_time()
+    loss.backward()
+    return middle - begin, time.thread_time() - middle
+
+
+def _chain(step: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, float]:
+    """Median seconds of one link, forward and backward."""
+    samples = []
+    for _ in range(_SAMPLES):
+        x = start.clone().requires_grad_()
+        begin = time.thread_time()
+        y = x
+        for _ in range(_LINKS):
+            y = step(y)
+        middle = time.thread_time()
+        y.backward(torch.ones_like(y))
+        samples.append((middle - begin, time.thread_time() - middle))
+    return (
+        median(s[0] for s in samples) / _LINKS,
+        median(s[1] for s in samples) / _LINKS,
+    )
+
+
+def _is_view(call: Call) -> bool:
+    func = call[0]
+    return bool(getattr(func, "is_view", False)) or func is torch.ops.aten.detach.default
+
+
+def _alone(calls: Sequence[Call]) -> float:
+    """Seconds of calls, each repeated by itself outside autograd."""
+    total = 0.0
+    with torch.no_grad():
+        for func, args, kwargs in calls:
+            samples = []
+            for _ in range(5):
+                begin = time.thread_time()
+                for _ in range(_LINKS):
+                    func(*args, **kwargs)
+                samples.append((time.thread_time() - begin) / _LINKS)
+            total += median(samples)
+    return total

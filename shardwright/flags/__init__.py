@@ -1,1 +1,0 @@
-"""The flags of every command, by group; what a command does is in shardwright/commands."""

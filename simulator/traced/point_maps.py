@@ -1,0 +1,94 @@
+"""Utilisation over shapes, and seconds over bytes, from the points that a device brings."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from profiles.hardware.catalogue.device import (
+    WEIGHT_PASS,
+    AttentionPoint,
+    ConvPoint,
+    MatmulPoint,
+    MemoryPoint,
+)
+from profiles.hardware.kernels.fit import Curve, fit_curve
+from profiles.model.graph import AttentionShape, MatmulShape, Op, Phase
+from simulator.traced.speed_of_light import SpeedOfLight
+from simulator.traced.utilisation import UtilisationMap
+
+Key = TypeVar("Key", bound=Hashable)
+Row = tuple[tuple[float, ...], float]
+
+
+def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str, UtilisationMap]:
+    """By data type, over batch, m, n and k."""
+    rows: dict[str, list[Row]] = {}
+    for p in points:
+        shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
+        used = light.matmul(shape, p.dtype)[0] / p.time_s
+        rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), used))
+    return _maps(rows)
+
+
+def conv_maps(
+    points: Iterable[ConvPoint], light: SpeedOfLight
+) -> dict[tuple[str, str, str], UtilisationMap]:
+    """By kind (ConvShape.kind), pass and data type, over the m, n and k of the product."""
+    rows: dict[tuple[str, str, str], list[Row]] = {}
+    for p in points:
+        used = light.of(p.work_flop, p.moved_bytes, p.dtype)[0] / p.time_s
+        own = rows.setdefault((p.kind, p.phase, p.dtype), [])
+        own.append(((p.rows, p.channels, p.patch), used))
+    return _maps(rows)
+
+
+def conv_pass(op: Op) -> str:
+    """The pass of a convolution as its points name it (ConvPoint.phase)."""
+    assert op.conv is not None
+    return str(op.phase) if op.conv.input_gradient else WEIGHT_PASS
+
+
+def attention_maps(
+    points: Iterable[AttentionPoint], light: SpeedOfLight
+) -> dict[tuple[str, str, bool], UtilisationMap]:
+    """By data type, pass and mask, over `attention_axes`."""
+    rows: dict[tuple[str, str, bool], list[Row]] = {}
+    for p in points:
+        shape = AttentionShape(
+            batch=p.batch,
+            heads=p.heads,
+            kv_heads=p.kv_heads,
+            q_len=p.q_len,
+            kv_len=p.kv_len,
+            head_dim=p.head_dim,
+            causal=p.causal,
+        )
+        used = light.attention(shape, p.dtype, Phase(p.phase))[0] / p.time_s
+        own = rows.setdefault((p.dtype, p.phase, p.causal), [])
+        own.append((attention_axes(shape), used))
+    return _maps(rows)
+
+
+def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]:
+    """By op and data type, over the bytes moved."""
+    rows: dict[tuple[str, str], list[MemoryPoint]] = {}
+    for p in points:
+        if p.moved_bytes > 0:
+            rows.setdefault((p.op, p.dtype), []).append(p)
+    return {
+        key: fit_curve([p.moved_bytes for p in own], [p.time_s for p in own])
+        for key, own in sorted(rows.items())
+    }
+
+
+def attention_axes(shape: AttentionShape) -> tuple[float, ...]:
+    """What an attention call's utilisation depends on."""
+    return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
+
+
+def _maps(rows: Mapping[Key, list[Row]]) -> dict[Key, UtilisationMap]:
+    return {
+        key: UtilisationMap([row[0] for row in own], [row[1] for row in own])
+        for key, own in rows.items()
+    }
