@@ -42,3 +42,12 @@ def test_what_a_device_shows_is_no_more_than_it_has() -> None:
     found, device = footprint(complete_run(run)), get_device("a100-sxm-80gb")
     assert found.needed_bytes <= device.usable_bytes < found.reserved_bytes
     assert found.shown_bytes == pytest.approx(device.memory_bytes.value)
+
+
+def test_frozen_weights_take_no_more_than_two_bytes_in_16_bits() -> None:
+    run = replace(
+        GPT_ROW, family="lora", framework="PyTorch FSDP", precision="bf16", tp=1, pp=1, dp=None,
+        device="h100-sxm-80gb", zero_stage=1,
+    )  # fmt: skip
+    rank = footprint(complete_run(run)).ranks[0]
+    assert rank.static.parameters == pytest.approx(2 * rank.static.num_parameters, rel=0.05)

@@ -105,13 +105,13 @@ def footprint(run: TrainingRun) -> Footprint:
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
     usable = get_device(run.device).usable_bytes
-    device = max(_held(rank, usable) for rank in ranks)
+    device = max(held_bytes(rank, usable) for rank in ranks)
     device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
     kind = run.memory_kind or stack.shows
-    shown = _shown(ranks, stack, kind)
+    shown = _shown(ranks, stack, kind, usable)
     by_kind = {
         "allocated": shown.allocated_bytes,
-        "reserved": _held(shown, usable),
+        "reserved": held_bytes(shown, usable),
         "device": device,
     }
     return Footprint(
@@ -126,19 +126,24 @@ def footprint(run: TrainingRun) -> Footprint:
     )
 
 
-def _held(rank: RankFootprint, usable_bytes: float) -> float:
+def held_bytes(rank: RankFootprint, usable_bytes: float) -> float:
     """Blocks that the allocator holds where the device has so much: no more than that, unless the
     rank needs more to run at all."""
     return max(rank.needed_bytes, min(rank.reserved_bytes, usable_bytes))
 
 
-def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str) -> RankFootprint:
+def _shown(
+    ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str, usable_bytes: float
+) -> RankFootprint:
     """The rank that the stack's report is of. The device's memory is the fullest rank's, whichever
     prints it."""
     first = stack.peak_rank == "first" and kind != "device"
     if kind == "allocated":
         return max(ranks[:1] if first else ranks, key=lambda rank: rank.allocated_bytes)
-    return max(ranks[:1] if first else ranks, key=lambda rank: rank.reserved_bytes)
+    return max(
+        ranks[:1] if first else ranks,
+        key=lambda rank: (held_bytes(rank, usable_bytes), rank.reserved_bytes),
+    )
 
 
 def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
