@@ -27,6 +27,8 @@ _MATMUL_NAMES: tuple[str, ...] = (
     "dot",
     "mv",
 )
+_RECURRENCES = ("shardwright.lstm_layer", "shardwright.lstm_layer_backward")
+_MATMUL_NAMES += _RECURRENCES
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
 # Whether there is a batch, and where among the arguments the first factor stands.
 _FACTORS = {
@@ -192,9 +194,24 @@ def _matmul(
         shape = MatmulShape(batch=1, m=rows, n=args[1].shape[0], k=args[1].shape[1])
     elif name in ("_grouped_mm", "_scaled_grouped_mm"):
         return _grouped(args[0], args[1])
+    elif name in _RECURRENCES:
+        return _recurrence(name, args)
     else:
         flop = _registered(func, args, kwargs, out)
         return MatmulShape(batch=1, m=1, n=1, k=max(1, flop // 2)), flop
+    return shape, 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
+    """The products of inputs and state at every position; the backward does each twice."""
+    first, passes = (1, 2) if name.endswith("backward") else (0, 1)
+    x, w_in, w_state = args[first], args[first + 3], args[first + 4]
+    shape = MatmulShape(
+        batch=x.shape[0] * passes,
+        m=x.shape[1],
+        n=w_in.shape[0],
+        k=w_in.shape[1] + w_state.shape[1],
+    )
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
 
 
@@ -250,6 +267,7 @@ def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
         stride=max((int(x) for x in stride), default=1),
         transposed=bool(args[first + 6]),
         input_gradient=not first or bool(args[10][0]),
+        alone=args[first].shape[0] == 1,
     )
 
 

@@ -29,6 +29,7 @@ from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
+from profiles.model.tracing.trace_recurrence import FusedRecurrence
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 # What torch raises where a module asks for values, which a trace of shapes does not have.
@@ -131,8 +132,7 @@ class TracedPass:
         self.recorder = Recorder(fakes.keys, self._watch_gradient, masks=target == "gpu")
         with ExitStack() as stack:
             self._hook(stack)
-            if target == "gpu":
-                stack.enter_context(FusedAttention())
+            stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             stack.enter_context(no_causal_mask())
             stack.enter_context(expected_shapes(lambda: self.expected.add(len(self.cuts) - 1)))
             stack.enter_context(plain_kernels())

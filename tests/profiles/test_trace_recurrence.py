@@ -1,0 +1,77 @@
+"""An LSTM traced for a CPU: one op a layer and direction, its work, and what it gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from profiles.model.building.build_given import spec_of_module
+from profiles.model.tracing.trace import trace_graph
+
+LENGTH, BATCH, INPUTS, SIZE = 6, 4, 8, 16
+
+
+class Tagger(nn.Module):
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(INPUTS, SIZE, 2, batch_first=True, **options)
+        self.head = nn.Linear(SIZE * (2 if options.get("bidirectional") else 1), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x)[0])
+        return out
+
+
+def ops_of(module: nn.Module, target: str):
+    spec = spec_of_module(module, torch.zeros(BATCH, LENGTH, INPUTS))
+    graph = trace_graph(spec, micro_batch=BATCH, sequence_length=1, dtype="float32", target=target)
+    found = [graph.kinds[ref.kind] for ref in graph.chain]
+    return (
+        [op for block in found for op in block.forward_ops],
+        [op for block in found for op in block.backward_ops],
+        [p for block in found for p in block.parameters],
+    )
+
+
+@pytest.mark.parametrize(("both", "biases"), [(False, True), (True, True), (False, False)])
+def test_a_layer_is_one_op(both: bool, biases: bool) -> None:
+    module = Tagger(bidirectional=both, bias=biases)
+    forward, backward, parameters = ops_of(module, "cpu")
+    ways = 2 if both else 1
+    layers = [op for op in forward if op.name == "shardwright.lstm_layer"]
+    # Products with [inputs + size, 4 size] at each position; the second layer's inputs are outputs.
+    flop = [
+        2 * LENGTH * BATCH * 4 * SIZE * (width + SIZE)
+        for width in (INPUTS, ways * SIZE)
+        for _ in range(ways)
+    ]
+    assert [op.work_flop for op in layers] == flop
+    again = [op.work_flop for op in backward if op.name == "shardwright.lstm_layer_backward"]
+    assert sorted(again) == sorted(2 * work for work in flop)
+    assert len(parameters) == len(list(module.parameters()))
+
+
+def test_an_accelerator_keeps_what_torch_writes_out() -> None:
+    forward, _, _ = ops_of(Tagger(), "gpu")
+    assert not any("lstm" in op.name for op in forward)
+
+
+def test_the_calls_are_those_that_torch_makes_on_a_cpu() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    names = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    module = Tagger()
+    with Seen():
+        module(torch.randn(BATCH, LENGTH, INPUTS))
+    if "aten::mkldnn_rnn_layer" not in names:
+        pytest.skip("this build of torch has no oneDNN")
+    traced, _, _ = ops_of(module, "cpu")
+    count = sum(op.name == "shardwright.lstm_layer" for op in traced)
+    assert names.count("aten::mkldnn_rnn_layer") == count == 2
