@@ -1,6 +1,6 @@
-"""Makes profiles/data/calibration/*.toml from a table of published runs.
+"""Makes profiles/data/calibration/*.toml from tables of published runs.
 
-    python -m tools.derive_calibration RUNS.csv
+    python -m tools.derive_calibration RUNS.csv [MORE.csv ...]
 
 Deterministic: equal tables give equal files, but for the date.
 """
@@ -54,9 +54,9 @@ from simulator.values.prediction import Interval
 
 def main() -> None:
     """Fit, cross-validate, write both files, and say what came out."""
-    path = Path(sys.argv[1])
-    published = read_runs(path, lenient=True)
-    measured = read_measured(path)
+    paths = [Path(name) for name in sys.argv[1:]]
+    published = tuple(run for path in paths for run in read_runs(path, lenient=True))
+    measured = tuple(row for path in paths for row in read_measured(path))
     table = fit_table(published, measured)
     fitted = fit(table)
     today = datetime.date.today().isoformat()

@@ -104,6 +104,7 @@ def _run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
         ep=1,
         global_batch=count["dp"] * count["micro_batch"] * count["grad_accum"],
         schedule="1f1b" if count["pp"] > 1 else "none",
+        ran=False,
         **{name: value for name, value in said.items() if name in RUN_COLUMNS},
     )
 

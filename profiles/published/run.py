@@ -18,7 +18,6 @@ MEASURED_COLUMNS = (
     "step_time_s",
     "step_time_kind",
     "peak_memory_gib",
-    "peak_memory_kind",
     "quality",
     "notes",
     "source_url",
@@ -49,7 +48,10 @@ class PublishedRun:
     optimizer_offload, activation_offload   states in host memory; share of the activations there
     reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
                             `plan --stack`
+    peak_memory_kind        what a peak is a peak of, in the source's words: `allocated` by tensors,
+                            `reserved` by the allocator, what the device shows
     faults                  cells that could not be read, as messages (only with `lenient`)
+    ran                     false for a layout that its source tells failed
     """
 
     row: int
@@ -104,9 +106,11 @@ class PublishedRun:
     local_workers: int | None = None
     wide_layers: int | None = None
     order: str = ""
+    peak_memory_kind: str = ""
     faults: tuple[str, ...] = ()
+    ran: bool = True
 
 
 RUN_COLUMNS = tuple(
-    field.name for field in fields(PublishedRun) if field.name not in ("row", "faults")
+    field.name for field in fields(PublishedRun) if field.name not in ("row", "faults", "ran")
 )

@@ -31,7 +31,7 @@ from shardwright.asking.named_model import (
 )
 from shardwright.asking.places import local_profile, trace_cache
 from simulator.traced.stack import load_stack
-from simulator.training_run.framework.framework import framework_names
+from simulator.training_run.framework.framework import offered_frameworks
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -79,7 +79,7 @@ def cluster(text: str) -> Cluster:
 
 def frameworks() -> tuple[str, ...]:
     """The frameworks that `plan(..., stack=NAME)` plans for."""
-    return framework_names()
+    return offered_frameworks()
 
 
 def trace(

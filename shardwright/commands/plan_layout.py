@@ -39,7 +39,7 @@ from shardwright.reports.layout_report import (
     layout_report,
 )
 from simulator.training_run.fit.recalibrate import Calibration, calibrated
-from simulator.training_run.framework.framework import framework_names, load_framework
+from simulator.training_run.framework.framework import load_framework, offered_frameworks
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.plan_file import write_plan_file
 
@@ -133,7 +133,7 @@ def stacks_of(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
-    return framework_names() if ANY_STACK in names else names
+    return offered_frameworks() if ANY_STACK in names else names
 
 
 def _calibration(path: Path) -> Calibration:
@@ -226,7 +226,7 @@ def _others(
 ) -> list[LayoutFile]:
     """The answers of other frameworks to a question that names none, fastest first: those with the
     most axes, as many as a few seconds allow."""
-    rules = {name: load_framework(name).rules for name in framework_names() if name != EXECUTOR}
+    rules = {name: load_framework(name).rules for name in offered_frameworks() if name != EXECUTOR}
     able = [name for name, each in rules.items() if each is not None]
     names = sorted(
         able, key=lambda name: (-len(rules[name].axes), -int(rules[name].date[:4]), name)

@@ -67,6 +67,7 @@ def _as_row(made: RunPrediction) -> PredictedRun:
         defaults="; ".join(_assumed(made)),
         memory_left_gib=None if made.memory_left_bytes is None else made.memory_left_bytes / _GIB,
         out_of_memory_probability=made.out_of_memory_probability,
+        memory_counted=made.memory_counted,
     )
 
 
@@ -85,4 +86,4 @@ def row_of(prediction: PredictedRun) -> list[str]:
     cells += [prediction.status, prediction.defaults]
     for left in (prediction.memory_left_gib, prediction.out_of_memory_probability):
         cells.append("" if left is None else f"{left:.4g}")
-    return cells
+    return [*cells, prediction.memory_counted]

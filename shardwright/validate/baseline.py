@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from shardwright.validate.predicted import PredictedRun
+from simulator.training_run.reading.device_text import device_of
+from simulator.training_run.run.unsupported import UnsupportedRunError
 
 # Issue 3: "everything runs at 45 % of peak, recompute counted".
 UTILISATION = 0.45
@@ -81,10 +82,14 @@ def step_flop(run: PublishedRun) -> float:
 def peak_flop_per_s(run: PublishedRun) -> float:
     """The dense peak of the run's device in its precision (16-bit where silent).
 
-    Raises UnknownNameError for a device that the catalogue lacks, InputError for a precision
-    without a rate.
+    Of a chip whose cores the row counts as devices it is a core's. Raises InputError for a device
+    that the catalogue lacks and for a precision without a rate.
     """
-    device = get_device(_stated(run.device, "device"))
+    _stated(run.device, "device")
+    try:
+        device = device_of(run, [])
+    except UnsupportedRunError as error:
+        raise InputError(error.reason) from error
     if not run.precision:
         return max(device.peak(name).value for name in _HALF if name in device.peak_flop_per_s)
     names = _RATES.get(run.precision)

@@ -17,6 +17,7 @@ PREDICTED_COLUMNS = (
     "defaults",
     "memory_left_gib",
     "out_of_memory_probability",
+    "memory_counted",
 )
 OK = "ok"
 
@@ -27,7 +28,8 @@ class PredictedRun:
 
     The low and high values bound a 90 % interval; `status` is `ok` or `unsupported: why`.
     `memory_left_gib` is what the device has beyond what the run needs to run at all (`fits` where
-    that is not negative), `out_of_memory_probability` that it needs more than the device has.
+    that is not negative), `out_of_memory_probability` that it needs more than the device has,
+    `memory_counted` says what is needed of what there is, part by part.
     """
 
     id: str
@@ -42,3 +44,4 @@ class PredictedRun:
     defaults: str = ""
     memory_left_gib: float | None = None
     out_of_memory_probability: float | None = None
+    memory_counted: str = ""

@@ -13,45 +13,53 @@ from shardwright.validate.cross_fit import Array, FitTable
 from shardwright.validate.groups import source_of
 from simulator.training_run.fit.interval import (
     UNSEEN,
+    UNSEEN_STRANGE,
     Band,
     bands,
     group_band,
     step_interval,
     step_regimes_of,
+    unseen_regime,
 )
+from simulator.training_run.framework.framework import load_framework
 from simulator.values.prediction import Interval
 
 
 def step_bands(
     table: FitTable, fold_s: Array, source_s: Array, *, without: str = ""
 ) -> dict[str, Band]:
-    """The bands of step times by regime, and `unseen`, from the rows of all sources but one.
+    """The bands of step times by regime, and of sources left out, from the rows of all but one.
 
     Empty where there is no other source: `step_interval` then takes the shipped ones.
     A regime that one source alone makes says nothing of how far another one may be: its band
-    reaches at least as far as `unseen`.
+    reaches at least as far as `unseen`. The jobs that stall because their host waits for messages
+    between nodes (blocked_host.py) say nothing of other frameworks.
 
     fold_s, source_s  [runs] step times predicted with a fold, and with the whole source left out
     """
     regimes: dict[str, list[float]] = {}
-    sources: dict[str, list[float]] = {}
+    unseen: dict[str, dict[str, list[float]]] = {UNSEEN: {}, UNSEEN_STRANGE: {}}
     makers: dict[str, set[str]] = {}
     for i, run in enumerate(table.runs):
         source = source_of(run.id)
         if source == without:
             continue
-        sources.setdefault(source, []).append(float(table.measured_s[i] / source_s[i]))
+        if not (load_framework(run.stack).blocking_messages and run.num_nodes > 1):
+            ratio = float(table.measured_s[i] / source_s[i])
+            unseen[unseen_regime(run)].setdefault(source, []).append(ratio)
         for name in step_regimes_of(run):
             regimes.setdefault(name, []).append(float(table.measured_s[i] / fold_s[i]))
             makers.setdefault(name, set()).add(source)
-    if not sources:
+    whole = {name: group_band(found) for name, found in unseen.items() if found}
+    if not whole:
         return {}
-    unseen = group_band(sources)
+    plain = whole.setdefault(UNSEEN, next(iter(whole.values())))
+    whole[UNSEEN_STRANGE] = _reaching(whole.get(UNSEEN_STRANGE, plain), plain)
     known = {
-        name: band if len(makers[name]) > 1 else _reaching(band, unseen)
+        name: band if len(makers[name]) > 1 else _reaching(band, plain)
         for name, band in bands(regimes).items()
     }
-    return known | {UNSEEN: unseen}
+    return known | whole
 
 
 def _reaching(band: Band, other: Band) -> Band:

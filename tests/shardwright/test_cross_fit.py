@@ -16,7 +16,12 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of
-from simulator.training_run.fit.interval import INTERVALS_SCHEMA, IntervalFile
+from simulator.training_run.fit.interval import (
+    INTERVALS_SCHEMA,
+    UNSEEN,
+    UNSEEN_STRANGE,
+    IntervalFile,
+)
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_SCHEMA, CoefficientFile
 from tools import derive_calibration
@@ -203,5 +208,5 @@ def test_the_data_files_are_made_from_a_table(
         "b200-sxm",
     }
     bands = read_document(intervals, IntervalFile, schema=INTERVALS_SCHEMA)
-    assert set(bands.step) == {"*", "unseen"}  # too few rows for regimes
+    assert set(bands.step) == {"*", UNSEEN, UNSEEN_STRANGE}  # too few rows for regimes
     assert bands.step["*"].rows == len(few)

@@ -175,7 +175,7 @@ def synthetic(ids: Sequence[str], truth: dict[str, Measured], seed: int) -> list
     rows: list[list[object]] = []
     for name in ids:
         if rng.random() < 0.05:
-            rows.append([name, *[""] * 7, "unsupported: made up", "", "", ""])
+            rows.append([name, *[""] * 7, "unsupported: made up", *[""] * 4])
             continue
         known = truth.get(name, Measured(id=name))
         step = (known.step_time_s or 1.0) * rng.lognormvariate(0, 0.1)
@@ -192,7 +192,7 @@ def synthetic(ids: Sequence[str], truth: dict[str, Measured], seed: int) -> list
                 peak * 1.1,
                 fits,
                 "ok",
-                *[""] * 3,
+                *[""] * 4,
             ]
         )
     return rows

@@ -26,6 +26,7 @@ RUN = PublishedRun(
     micro_batch=1,
     global_batch=256,
     seq_len=8192,
+    recompute="none",
     framework="Megatron-Core r0.12",
 )
 

@@ -183,7 +183,7 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
         ({"global_batch": 1}, "dp=2 ranks for 1 sequences per step"),
         ({"faults": ("line 3: bad",)}, "line 3: bad"),
         (
-            {"dp": None, "tp": None, "pp": None, "hidden_size": 20480, "num_heads": 160},
+            {"dp": None, "tp": None, "pp": None, "hidden_size": 163840, "num_heads": 1280},
             "no layout is given, and data parallelism alone cannot be it",
         ),
     ],

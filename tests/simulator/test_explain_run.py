@@ -138,7 +138,9 @@ def test_weights_are_shares_of_what_is_proportional() -> None:
         ]
     dense = next(run for run in alone if not run.model.num_experts)
     found = explain_run(dense, shipped_coefficients())
-    assert sum(x.weight for x in found.coefficients) == pytest.approx(1.0, abs=2e-3)
+    # `pace` multiplies `matmul` and `power`.
+    weights = [x.weight for x in found.coefficients if not x.name.startswith("pace.")]
+    assert sum(weights) == pytest.approx(1.0, abs=2e-3)
 
 
 def test_a_calibration_shows_in_values_origins_and_interval() -> None:

@@ -178,7 +178,7 @@ def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "count", "gain"),
-    [("vtrain-multi", 5, 0.75), ("simumax-b200", 3, 0.75)],
+    [("bloom", 5, 0.75), ("simumax-b200", 3, 0.75)],
 )
 def test_a_few_runs_of_a_source_that_was_never_seen_help_on_its_others(
     open_rows: FitTable, source: str, count: int, gain: float

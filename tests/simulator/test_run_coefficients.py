@@ -15,6 +15,7 @@ from simulator.training_run.reading.network_text import network_of
 from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficient_owner import (
     _ARCHITECTURES,
+    _GENERATIONS,
     family_of,
     owner_of,
     processor_of,
@@ -123,11 +124,11 @@ def test_a_file_is_asked_for_the_owner_then_the_kind_then_the_start() -> None:
 
 
 def test_a_device_without_rows_takes_its_architectures_value() -> None:
-    """H200 and H100 are Hopper; a stack has no family."""
+    """H200 and H100 are Hopper; a framework's family is its generation."""
     run = replace(LLAMA_RUN, device="h200-sxm")
     assert family_of(KIND["matmul"], run) == "hopper"
     assert family_of(KIND["power"], run) == "hopper.16"
-    assert family_of(KIND["passes"], run) == ""
+    assert family_of(KIND["passes"], run) == "torch"
     file = file_of(**{"matmul.*": 0.7, "matmul.hopper.*": 0.9, "matmul.h100-sxm-80gb": 0.8})
     assigned = assign([run, LLAMA_RUN, GPT_RUN])
     found = assigned.of(assigned.from_file(file))["matmul"]
@@ -238,10 +239,11 @@ def is_physical(kind: Kind, owner: str) -> bool:
     if owner == "*":
         return True
     if kind.owner == "device":
-        return owner in device_names()
+        return owner.partition("@")[0] in device_names()
     if kind.owner == "device and bits":
         name, _, bits = owner.rpartition(".")
-        return name in device_names() and bits in ("4", "8", "16", "32")
+        return name.partition("@")[0] in device_names() and bits in ("4", "8", "16", "32")
+    owner = owner.replace(" (compiled)", "")
     if kind.owner == "stack":
         return owner in framework_names()
     if kind.owner == "stack and sharding":
@@ -252,15 +254,22 @@ def is_physical(kind: Kind, owner: str) -> bool:
     return False
 
 
+def families_of(kind: Kind) -> set[str]:
+    if kind.owner == "network":
+        return {"over-ethernet"}
+    if kind.name == "attention":
+        return {f"{kernel}-kernels" for kernel in ("fused", "flash-2", "unfused")}
+    if kind.owner.startswith("stack"):
+        return {generation for _, generation in _GENERATIONS} | {"compiled"}
+    return {architecture for _, architecture in _ARCHITECTURES}
+
+
 def test_the_shipped_coefficients_belong_to_something_physical() -> None:
     file = shipped_coefficients()
     for name, value in file.values.items():
         kind, _, owner = name.partition(".")
         if owner.endswith(".*"):
-            of_network = KIND[kind].owner == "network"
-            assert of_network or KIND[kind].owner.startswith("device"), name
-            known = {"over-ethernet"} if of_network else {family for _, family in _ARCHITECTURES}
-            assert owner.split(".")[0] in known, name
+            assert owner.split(".")[0] in families_of(KIND[kind]), name
         else:
             assert is_physical(KIND[kind], owner), name
         assert math.isfinite(value), name

@@ -120,7 +120,8 @@ def test_gradients_and_weights_of_a_step() -> None:
     expected = on_h100("all_reduce", 8, 2 * 7 / 8 * 2 * weights)
     assert one(half, "reduce_inner") == pytest.approx(expected)
     assert one(MEGATRON, "gather_inner") == 0.0
-    assert one(MEGATRON, "reduce_ranks") == 7
+    hop = get_link("nvlink4").latency_s.value / get_link("ib-ndr").latency_s.value
+    assert one(MEGATRON, "reduce_ranks") == pytest.approx(7 * hop)
     # Tensor-parallel ranks share the weights, padded to 126 x 8 x 128 tokens; 8 pairs of
     # data-parallel ranks lie 8 apart.
     shared = replace(TWO_NODES, dp=2, tp=8)
@@ -150,7 +151,7 @@ def test_lora_trains_no_weights() -> None:
     # The products for the weights fall away, half of the backward at the peak.
     assert one(lora, "peak_backward") == pytest.approx(0.5 * one(MEGATRON, "peak_backward"))
     assert one(lora, "matmul_backward") < 0.7 * one(MEGATRON, "matmul_backward")
-    for name in ("matmul_forward", "attention_backward", "pass_backward"):
+    for name in ("matmul_forward", "attention_backward", "score_forward"):
         assert one(lora, name) == one(MEGATRON, name)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.training_run.fit.interval import (
     FEWEST,
+    UNSEEN_STRANGE,
     Band,
     IntervalFile,
     band_of,
@@ -20,11 +21,13 @@ from simulator.training_run.fit.interval import (
     memory_interval,
     regimes_of,
     shipped_intervals,
+    step_band,
     step_interval,
     step_regimes_of,
+    unseen_regime,
 )
 from simulator.values.prediction import Interval
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
 
 
 def counted(number: int) -> list[float]:
@@ -122,19 +125,37 @@ def test_regimes_by_size(devices: int, size: str) -> None:
     )
 
 
-def test_the_narrowest_regime_that_has_a_band_is_taken() -> None:
-    """By the shipped bands themselves: a run takes its regime's, else that of its software on its
-    device; a software of which there are few rows on the device that of sources left out."""
+def test_a_known_regime_s_band_is_held_and_lies_near_that_of_sources_left_out() -> None:
+    """By the shipped bands: a software of which there are few rows on the device takes that of
+    sources left out, others at least their regime's."""
     step = shipped_intervals().step
     for stack in ("megatron-2021", "torch-fsdp", "nanotron", "maxtext"):
         for devices in (8, 16, 128):
             run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
-            names = step_regimes_of(run)
-            seen = f"{run.stack}, {run.device}" in step
-            band = next(step[name] for name in names if name in step) if seen else step["unseen"]
+            unseen = step["unseen"]
             found = step_interval(run, 10.0)
-            assert found.low == pytest.approx(10.0 * min(1.0, band.low))
-            assert found.high == pytest.approx(10.0 * max(1.0, band.high))
+            if f"{run.stack}, {run.device}" not in step:
+                assert found.low == pytest.approx(10.0 * unseen.low)
+                assert found.high == pytest.approx(10.0 * unseen.high)
+                continue
+            band = next(step[name] for name in step_regimes_of(run) if name in step)
+            assert found.low <= 10.0 * min(1.0, band.low) * (1 + 1e-9)
+            assert found.high >= 10.0 * max(1.0, band.high) * (1 - 1e-9)
+            assert 10.0 * min(band.low, unseen.low) <= found.low * (1 + 1e-9)
+            assert found.high <= 10.0 * max(band.high, unseen.high) * (1 + 1e-9)
+
+
+def test_experts_adapters_and_eight_bits_are_stranger_than_plain_runs() -> None:
+    assert unseen_regime(LLAMA_RUN) == "unseen"
+    for strange in (
+        replace(LLAMA_RUN, model=MIXTRAL),
+        replace(LLAMA_RUN, lora=True),
+        replace(LLAMA_RUN, precision="fp8"),
+    ):
+        assert unseen_regime(strange) == UNSEEN_STRANGE
+        shipped = [step_band(run, shipped_intervals().step) for run in (strange, LLAMA_RUN)]
+        assert shipped[0].low <= shipped[1].low
+        assert shipped[0].high >= shipped[1].high
 
 
 def test_known_software_on_a_known_device_is_strange_where_the_two_never_met() -> None:
@@ -150,7 +171,9 @@ def test_known_software_on_a_known_device_is_strange_where_the_two_never_met() -
     found = step_interval(LLAMA_RUN, 10.0, known)
     assert (found.low, found.high) == (5.0, 20.0)
     found = step_interval(replace(LLAMA_RUN, device="a100-sxm-80gb"), 10.0, known)
-    assert (found.low, found.high) == (9.5, 10.5)
+    # A fifth of the way from the wide band to the narrow one, in logarithms.
+    assert found.low == pytest.approx(10.0 * 0.95**0.2 * 0.5**0.8)
+    assert found.high == pytest.approx(10.0 * 1.05**0.2 * 2.0**0.8)
 
 
 def test_deepspeed_s_megatron_has_bands_of_its_own() -> None:

@@ -68,8 +68,10 @@ def test_lines_by_hand() -> None:
     assert {name: line.time_s * 1e3 for name, line in found.items()} == pytest.approx(expected)
     parts = step_parts(FOUR_STAGES, of_each(COEFFICIENTS))
     assert float(parts.total_s[0]) == pytest.approx(494.092e-3)
-    assert found["matmuls, forward"].formula == "matmul x kernels alone x layers x micro-batches"
-    assert found["matmuls, forward"].numbers == "1.1 x 2 ms x 5 layers x 8 micro-batches"
+    assert found["matmuls, forward"].formula == (
+        "pace x matmul x kernels alone x layers x micro-batches"
+    )
+    assert found["matmuls, forward"].numbers == "1 x 1.1 x 2 ms x 5 layers x 8 micro-batches"
     words = "other stages / chunks; other stages = all stages - busiest stage"
     assert found["idle stages"].formula == words
     assert found["idle stages"].numbers == "129 ms / 1; other stages = 173 ms - 44.1 ms"

@@ -6,7 +6,8 @@ Every file in profiles/data/devices and profiles/data/links is picked up by itse
 profile. `16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
 
 A device answers to its name, its aliases and what its driver calls it, in any case and with spaces,
-underscores or hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`).
+underscores or hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`), and with another
+power limit or memory, or as a share (`h100-sxm@500w`, device_variant.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from profiles.hardware.catalogue.catalog_files import (
 )
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.device_variant import DeviceVariant, variant_of
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
 
@@ -69,26 +71,43 @@ def device_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def _device_file(name: str) -> DeviceFile:
-    canonical = _aliases().get(re.sub(r"[\s_]+", "-", name.strip().lower()))
+def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
+    """The file of the device that a name means, and what else the name says."""
+    asked = re.sub(r"[\s_]+", "-", name.strip().lower())
+    variant = DeviceVariant(base=asked) if asked in _aliases() else variant_of(asked)
+    canonical = _aliases().get(variant.base)
     if canonical is None:
         raise UnknownNameError("device", name, _aliases())
-    return read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+    file = read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+    return file, variant
 
 
 def node_design(name: str) -> NodeDesign:
     """The usual node of a device of this name or alias; raises UnknownNameError."""
-    return _device_file(name).node
+    file, variant = _device_file(name)
+    return variant.design_of(file.node)
+
+
+def base_of(name: str) -> str:
+    """The device in the catalogue that a name is a variant of: its own name where it is none."""
+    return _device_file(name)[0].name
 
 
 def get_device(name: str) -> Device:
-    """The device of a name or alias, with what was measured on it; raises UnknownNameError."""
-    return _device(_device_file(name).name)
+    """The device of a name or alias, with what was measured on it; raises UnknownNameError, and
+    InputError for a variant that cannot be."""
+    file, variant = _device_file(name)
+    return _device(file.name) if variant.is_plain else _variant(file.name, variant)
+
+
+@functools.cache
+def _variant(name: str, variant: DeviceVariant) -> Device:
+    return variant.of(_device(name))
 
 
 @functools.cache
 def _device(name: str) -> Device:
-    file = _device_file(name)
+    file, _ = _device_file(name)
     return Device(
         name=file.name,
         vendor=file.vendor,
@@ -170,7 +189,7 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
         )
     first, second, name = match.groups()
     try:
-        file = _device_file(name)
+        file, _ = _device_file(name)
     except UnknownNameError as error:
         raise InputError(f"--on {text!r}: {error}") from error
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
@@ -314,7 +333,7 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
                 name=name,
                 vendor=device.vendor,
                 aliases=device.aliases,
-                peak_bf16_flop_per_s=device.peak("bfloat16").value,
+                peak_bf16_flop_per_s=device.peak_or_twins("bfloat16").value,
                 memory_bytes=device.memory_bytes.value,
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
                 power_w=device.power_w.value,

@@ -20,6 +20,9 @@ class NodeDesign:
     devices          that the inner link joins: a node's eight, an NVL72 rack's 72, a TPU pod
     host_devices     of one host where the inner link joins several (4 in an NVL72 rack), else 0
     outer_shared_by  devices that share one network card of the outer link
+    inner_shared_by  devices that share one inner link: the cores of a chip
+    cores            the counts of devices that software may see in one, fewest first: cores of a
+                     chip, alone or joined; () where it sees the whole
     host_power       fraction of the devices' power that hosts and network draw besides
     """
 
@@ -28,6 +31,8 @@ class NodeDesign:
     outer_link: str
     source: str
     outer_shared_by: int = 1
+    inner_shared_by: int = 1
+    cores: tuple[int, ...] = ()
     host_devices: int = 0
     host_power: Sourced | None = None
 

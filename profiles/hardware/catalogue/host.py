@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.catalog import base_of
 from profiles.sourced import Sourced
 
 HOST_SCHEMA = "shardwright/host@1"
@@ -62,12 +62,12 @@ def _files() -> dict[str, Host]:
 
 def has_host(device: str) -> bool:
     """Whether the catalogue says what a device has of its host."""
-    return get_device(device).name in _files()
+    return base_of(device) in _files()
 
 
 def host_of(device: str) -> Host:
     """The usual host of a device; raises InputError where no file has it."""
-    name = get_device(device).name
+    name = base_of(device)
     file = _files().get(name)
     if file is None:
         raise InputError(

@@ -6,7 +6,13 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from profiles.hardware.catalogue.catalog import get_device, get_link, link_names, node_design
+from profiles.hardware.catalogue.catalog import (
+    base_of,
+    get_device,
+    get_link,
+    link_names,
+    node_design,
+)
 from profiles.hardware.catalogue.cluster import Level
 from profiles.hardware.catalogue.link import Link
 
@@ -67,7 +73,7 @@ def usual_network(device: str, node_devices: int) -> NodeNetwork:
     name = get_device(device).name
     design = node_design(name)
     cards = max(1, node_devices // design.outer_shared_by)
-    source = f"profiles/data/devices/{name}.toml: node.outer_link"
+    source = f"profiles/data/devices/{base_of(name)}.toml: node.outer_link"
     return network_over(get_link(design.outer_link), cards, source=source, assumed=True)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.catalog import base_of, get_device
+from profiles.hardware.catalogue.device_variant import variant_of
 
 RELATIVES_FILE = Path(__file__).parents[2] / "data" / "kernels" / "relatives.toml"
 RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"
@@ -42,9 +43,13 @@ class Relatives:
 
 def matmul_rate_of(device_name: str) -> float:
     """Share of the peak that long matmuls of a device reach over its relative's share; 1 for a
-    device with kernels of its own, or one that nothing is known of."""
-    found = relatives().get(device_name)
-    return found.matmul_rate if found is not None else 1.0
+    device with kernels of its own, or one that nothing is known of; less under a power limit."""
+    base = base_of(device_name)
+    found = relatives().get(base)
+    rate = found.matmul_rate if found is not None else 1.0
+    if base == device_name:
+        return rate
+    return rate * variant_of(device_name).matmul_rate(get_device(base).power_w.value)
 
 
 @functools.cache
@@ -56,9 +61,12 @@ def relatives() -> Mapping[str, Relative]:
 def relative_of(device_name: str) -> Relative:
     """The relative of a device without measured kernels.
 
-    A device that the table does not name yet borrows from its device file's `efficiency_of`.
-    Raises UnknownNameError if neither names one.
+    A device that the table does not name yet borrows from its device file's `efficiency_of`, a
+    variant (device_variant.py) from its device. Raises UnknownNameError if neither names one.
     """
+    base = base_of(device_name)
+    if base != device_name:
+        return _of_variant(device_name, base)
     found = relatives().get(device_name)
     if found is not None:
         return found
@@ -68,3 +76,13 @@ def relative_of(device_name: str) -> Relative:
     raise UnknownNameError(
         "device with a kernel relative", device_name, relatives(), where=RELATIVES_FILE.name
     )
+
+
+def _of_variant(device_name: str, base: str) -> Relative:
+    """Of a device with another power or memory, or of a share of one: the device's own kernels, or
+    those that it borrows itself."""
+    borrowed = base in relatives() or get_device(base).efficiency_of
+    found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
+    rate = matmul_rate_of(device_name)
+    reason = f"{base} as {device_name}: long matmuls reach {rate:.2f} of the peak's share"
+    return replace(found, matmul_rate=rate, reason=f"{reason}. {found.reason}".strip(". "))

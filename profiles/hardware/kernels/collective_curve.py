@@ -29,7 +29,7 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import DATA, device_names, get_link, node_design
+from profiles.hardware.catalogue.catalog import DATA, base_of, device_names, get_link, node_design
 from profiles.hardware.kernels.held_out import HeldOut
 
 COLLECTIVES = DATA / "collectives"
@@ -262,10 +262,11 @@ def curves_on(
     """The curves for a device's domain on a link with this rate (bandwidth times efficiency) and
     latency: its own, or a relative's; None where there are none, or where the link is neither the
     measured one nor the inner link of the device's usual node."""
-    if device_name not in device_names():
+    if device_name.split("@")[0] not in device_names():
         return None
-    relative = _relatives().get(device_name)
-    curves = load_curves(relative.measured_on if relative else device_name)
+    base = base_of(device_name)
+    relative = _relatives().get(base)
+    curves = load_curves(relative.measured_on if relative else base)
     if curves is None:
         return None
     if link_name not in (curves.link, node_design(device_name).inner_link):

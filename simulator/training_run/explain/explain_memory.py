@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.memory.footprint import GIB, RankFootprint, footprint
+from simulator.training_run.memory.footprint import GIB, RankFootprint, footprint, held_bytes
 from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import rank_conditions, stage_split
@@ -58,7 +58,9 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     found = footprint(run)
     rank = found.ranks[found.shown_rank]
     lines = [*_static(run, rank), *_kept(run, rank)]
-    if stack.shows != "allocated":
+    kind = run.memory_kind or stack.shows
+    device = get_device(run.device)
+    if kind != "allocated":
         lines.append(
             MemoryLine(
                 name="allocator's blocks beyond the tensors",
@@ -77,8 +79,16 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
                 ),
             )
         )
-    if stack.shows == "device":
-        held = get_device(run.device).reserved_bytes
+        lines.append(
+            MemoryLine(
+                name="what the device has no room for, or the run needs beside",
+                memory_bytes=held_bytes(rank, device.usable_bytes) - rank.reserved_bytes,
+                numbers=f"an allocator holds {format_bytes(device.usable_bytes)} at most, unless "
+                "the run needs more",
+            )
+        )
+    if kind == "device":
+        held = device.reserved_bytes
         extra = stack.device_extra_gib
         lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
         lines.append(
@@ -88,7 +98,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         )
     return MemoryExplanation(
         rank=rank.rank,
-        shows=stack.shows,
+        shows=kind,
         shown_bytes=found.shown_bytes,
         lines=tuple(line for line in lines if line.memory_bytes),
         tensors=_tensors(run, stack, rank),

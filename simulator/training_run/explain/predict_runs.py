@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.fit.interval import (
     memory_interval,
     out_of_memory_probability,
@@ -35,6 +36,7 @@ class RunPrediction:
     parts     seconds of each part of the step, by StepParts' names
     fits      the framework runs it, and memory_left_bytes, what the device has beyond the need, is
               not negative
+    memory_counted   what the need is made of (fit_words.py)
     why_not   why there is no prediction, or ""; why_no_memory  why there is none of the memory
     """
 
@@ -46,6 +48,7 @@ class RunPrediction:
     fits: bool | None = None
     memory_left_bytes: float | None = None
     out_of_memory_probability: float | None = None
+    memory_counted: str = ""
     why_not: str = ""
     why_no_memory: str = ""
 
@@ -87,11 +90,13 @@ def predict_runs(
             why_no_memory=why_no_memory,
         )
         if memory is not None:
-            usable = get_device(run.device).usable_bytes
+            device = get_device(run.device)
+            usable = device.usable_bytes
             found[place] = replace(
                 found[place],
                 fits=not memory.refused and memory.needed_bytes <= usable,
                 memory_left_bytes=usable - memory.needed_bytes,
+                memory_counted=fit_words(memory, device),
                 out_of_memory_probability=out_of_memory_probability(
                     run, memory.needed_bytes, usable
                 ),

@@ -22,7 +22,7 @@ from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficient_owner import processor_of, software_of
+from simulator.training_run.step.coefficient_owner import processor_of, stack_owner
 from simulator.training_run.step.coefficients import Assigned, CoefficientFile, assign
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import step_parts
@@ -171,7 +171,7 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
 
 def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
     """Whether the calibration saw runs of this device and of this stack."""
-    named = {f"matmul.{processor_of(run.device)}", f"launch_us.{software_of(run)}"}
+    named = {f"matmul.{processor_of(run.device)}", f"launch_us.{stack_owner(run)}"}
     return named <= set(calibration.values)
 
 

@@ -48,7 +48,7 @@ _STAGE_SPLITS = ("even", "cost")
 _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
 # Keys of a file that `like` does not hand on.
-_OWN = ("name", "names", "date", "source", "like", "compiled_name")
+_OWN = ("name", "names", "devices", "offered", "date", "source", "like", "compiled_name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ class FrameworkMemory:
     reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
                        where there is room, over tensors
     needed_over_allocated     the same where there is not: what a layout needs to run at all
+    compared           its counts were held against measured peaks, or are those of one that was
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
 
@@ -99,6 +100,7 @@ class FrameworkMemory:
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
+    compared: bool = True
 
     def __post_init__(self) -> None:
         check_name("stage split", self.stage_split, _STAGE_SPLITS, self.name)
@@ -168,6 +170,9 @@ class Framework:
     """A framework of a generation; every file says where each entry is read off.
 
     names      beginnings of the framework names that mean it, lower case
+    devices    beginnings of the names of devices that run nothing else
+    offered    among those that a plan for any framework tries: false for the old, for those of one
+               device, and for some of which no run was fitted
     coefficients_of   the framework whose fitted coefficients it takes; "" for its own
     attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
                uses nothing newer than Ampere's) or `unfused` (scores in memory)
@@ -188,6 +193,9 @@ class Framework:
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient
+    tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
+    sends_tokens_once   a token goes to each node once, whatever the number of its experts there
+               (expert_dispatch.py)
     overlaps_host   transfers to and from host memory go on beside computing
     own_executor   exchanges gradients and parameters as ours does (step_messages.py): without a
                pipeline sharded ones in every backward, beside one whole ones after the last
@@ -227,8 +235,12 @@ class Framework:
     accumulation_bytes: float
     memory: tuple[FrameworkMemory, ...]
     rules: FrameworkRules
+    devices: tuple[str, ...] = ()
+    offered: bool = True
     coefficients_of: str = ""
     splits_vocabulary: bool = True
+    tensor_dispatch: float = 1.0
+    sends_tokens_once: bool = False
     own_executor: bool = False
     splits_sends: bool = False
     blocking_messages: bool = False
@@ -274,6 +286,19 @@ class Framework:
 def framework_names() -> tuple[str, ...]:
     """The frameworks that ship."""
     return tuple(sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")))
+
+
+def offered_frameworks() -> tuple[str, ...]:
+    """Those that ship and that a plan for any framework tries."""
+    return tuple(name for name in framework_names() if load_framework(name).offered)
+
+
+@functools.cache
+def framework_of_device(name: str) -> str:
+    """The framework that is all that a device runs, or ""."""
+    return next(
+        (each for each in framework_names() if name.startswith(load_framework(each).devices)), ""
+    )
 
 
 @functools.cache

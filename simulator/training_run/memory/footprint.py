@@ -69,7 +69,8 @@ class Footprint:
     reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
     needed_bytes     what must be there for the run not to fail
     device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
-    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`
+    shown_bytes      what the stack's own report prints, of the rank that it prints, `shown_rank`;
+                     another kind of peak where the run asks for it
     refused          why the stack would not run this layout, "" if it would
     """
 
@@ -103,12 +104,14 @@ def footprint(run: TrainingRun) -> Footprint:
         for rank in range(run.pp)
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
-    device = reserved + get_device(run.device).reserved_bytes.value
-    device += stack.device_extra_gib.value * GIB
-    shown = _shown(ranks, stack)
+    usable = get_device(run.device).usable_bytes
+    device = max(held_bytes(rank, usable) for rank in ranks)
+    device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
+    kind = run.memory_kind or stack.shows
+    shown = _shown(ranks, stack, kind, usable)
     by_kind = {
         "allocated": shown.allocated_bytes,
-        "reserved": shown.reserved_bytes,
+        "reserved": held_bytes(shown, usable),
         "device": device,
     }
     return Footprint(
@@ -117,19 +120,30 @@ def footprint(run: TrainingRun) -> Footprint:
         reserved_bytes=reserved,
         needed_bytes=max(rank.needed_bytes for rank in ranks),
         device_bytes=device,
-        shown_bytes=by_kind[stack.shows],
+        shown_bytes=by_kind[kind],
         shown_rank=shown.rank,
         refused=_refusal(run, stack, shares),
     )
 
 
-def _shown(ranks: tuple[RankFootprint, ...], stack: FrameworkMemory) -> RankFootprint:
+def held_bytes(rank: RankFootprint, usable_bytes: float) -> float:
+    """Blocks that the allocator holds where the device has so much: no more than that, unless the
+    rank needs more to run at all."""
+    return max(rank.needed_bytes, min(rank.reserved_bytes, usable_bytes))
+
+
+def _shown(
+    ranks: tuple[RankFootprint, ...], stack: FrameworkMemory, kind: str, usable_bytes: float
+) -> RankFootprint:
     """The rank that the stack's report is of. The device's memory is the fullest rank's, whichever
     prints it."""
-    first = stack.peak_rank == "first" and stack.shows != "device"
-    if stack.shows == "allocated":
+    first = stack.peak_rank == "first" and kind != "device"
+    if kind == "allocated":
         return max(ranks[:1] if first else ranks, key=lambda rank: rank.allocated_bytes)
-    return max(ranks[:1] if first else ranks, key=lambda rank: rank.reserved_bytes)
+    return max(
+        ranks[:1] if first else ranks,
+        key=lambda rank: (held_bytes(rank, usable_bytes), rank.reserved_bytes),
+    )
 
 
 def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:

@@ -11,7 +11,7 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import StageShare
 
-_FP32_BYTES = 4.0
+_FP32_BYTES, _HALF_BYTES = 4.0, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,10 @@ def _weight_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
         return stack.offloaded_weight_bytes
     if run.lora and run.precision in LOW_PRECISIONS:
         return stack.frozen_fp8_weight_bytes
-    return _FP32_BYTES if run.precision == "fp32" else stack.weight_bytes
+    if run.precision == "fp32":
+        return _FP32_BYTES
+    # Frozen weights need no more bits than they are computed with, and are loaded so.
+    return min(_HALF_BYTES, stack.weight_bytes) if run.lora else stack.weight_bytes
 
 
 def _state_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:

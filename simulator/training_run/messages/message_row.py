@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from simulator.collectives import NOTHING
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.messages.expert_dispatch import sent_once
 from simulator.training_run.messages.far_seconds import FarCut, far_cut
 from simulator.training_run.messages.rank_group import (
     context_group,
+    data_group,
     expert_group,
     stage_stride,
     tensor_group,
@@ -45,6 +47,8 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
         routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
+        if stack.sends_tokens_once:
+            expert = sent_once(expert, model=run.model, group=expert_group(run), links=links)
     context = NOTHING
     if run.cp > 1:
         kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp
@@ -83,7 +87,7 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         "gather_outer": gather.outer_s,
         "gather_steps": sum(gather_steps),
         "gather_far": gather.far_s + gather.far_latency_s,
-        "reduce_ranks": float(run.sharing_ranks - 1) if run.zero_stage < 3 else 0.0,
+        "reduce_ranks": _ring_hops(run, links),
         "reduce_inner": reduce.inner_s,
         "reduce_outer": reduce.outer_s,
         "reduce_steps": sum(reduce_steps),
@@ -92,3 +96,16 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         "sync_outer": sync.outer_s + sync.outer_latency_s,
         "sync_far": sync.far_s + sync.far_latency_s,
     }
+
+
+def _ring_hops(run: TrainingRun, links: Links) -> float:
+    """Hops of a ring over the ranks that exchange gradients once per step, in hops between nodes:
+    one inside a node is as much shorter as its latency. None where adapters alone are summed, in
+    one small message, nor where every layer is exchanged by itself (ZeRO 3)."""
+    if run.lora or run.zero_stage >= 3:
+        return 0.0
+    ranks = run.sharing_ranks
+    inside = data_group(run).within(links.node_devices)
+    between = max(0.0, ranks / inside - 1.0)
+    outer_s = links.outer.latency_s or links.inner_latency_s
+    return between + (ranks - 1.0 - between) * min(1.0, links.inner_latency_s / outer_s)

@@ -62,8 +62,10 @@ def links_of(run: TrainingRun) -> Links:
     """The links of a run: measured curves or rate and efficiency inside a node, rate and efficiency
     of the network between nodes."""
     device = get_device(run.device)
-    inner = get_link(node_design(run.device).inner_link)
-    rate = run.inner_bytes_per_s or inner.bandwidth_bytes_per_s.value * inner.efficiency.value
+    design = node_design(run.device)
+    inner = get_link(design.inner_link)
+    usual = inner.bandwidth_bytes_per_s.value * inner.efficiency.value / design.inner_shared_by
+    rate = run.inner_bytes_per_s or usual
     measured = not (run.torus or run.inner_bytes_per_s)
     return Links(
         node_devices=run.node_devices,

@@ -7,41 +7,49 @@ What a source does not say is answered by general rules, never by the row, the t
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.node_network import NodeNetwork
 from profiles.published.known_models import known_model
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
-from simulator.training_run.framework.framework import framework_of, load_framework
-from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete_layout import Layout, complete_layout, node_devices_of
 from simulator.training_run.reading.complete_model import complete_model
 from simulator.training_run.reading.complete_options import with_run_options
 from simulator.training_run.reading.complete_words import (
-    PRECISIONS,
     precision_of,
     recompute_of,
     schedule_of,
     vpp_of,
 )
+from simulator.training_run.reading.device_text import device_of
+from simulator.training_run.reading.memory_text import memory_kind_of
 from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.reading.possible import possible_run
+from simulator.training_run.reading.stack_text import stack_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
-__all__ = ["UnsupportedRunError", "complete_run", "device_of"]
+__all__ = ["UnsupportedRunError", "complete_run"]
 
-# GPUs of the years in which Megatron-LM was still what megatron-2021 describes.
-_OLD_DEVICES = ("v100", "a100")
 _USUAL_SEQ_LEN = 2048
 
 
 def complete_run(run: PublishedRun) -> TrainingRun:
-    """The run as a prediction needs it.
+    """The run as a prediction needs it, as it can have run (possible.py).
+
+    Raises UnsupportedRunError with the reason where the source says too little (no device, no
+    number of devices, no global batch, no model that can be told), contradicts itself, or describes
+    what is not modelled.
+    """
+    return possible_run(run, complete_as_usual)
+
+
+def complete_as_usual(run: PublishedRun) -> TrainingRun:
+    """The run with the usual answer to each silence, whether it fits or not.
 
     Raises UnsupportedRunError with the reason where the source says too little (no device, no
     number of devices, no global batch, no model that can be told), contradicts itself, or describes
@@ -50,8 +58,8 @@ def complete_run(run: PublishedRun) -> TrainingRun:
     if run.faults:
         raise UnsupportedRunError(run.id, "; ".join(run.faults))
     said: list[str] = []
-    device = device_of(run)
-    stack = _stack(run, device, said)
+    device = device_of(run, said)
+    stack = stack_of(run, device, said)
     known = known_model(run.model)
     if known is not None:
         run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
@@ -88,6 +96,7 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         schedule=schedule_of(run, layout.pp, vpp, said),
         stack=stack,
         lora=lora,
+        memory_kind=memory_kind_of(run.peak_memory_kind, said),
     )
     completed = with_run_options(run, completed, said)
     _check(run, completed, device)
@@ -99,60 +108,6 @@ def _network(run: PublishedRun, device: Device, node_devices: int) -> NodeNetwor
         return network_of(run.inter_node_link, device.name, node_devices)
     except (InputError, UnknownNameError) as error:
         raise UnsupportedRunError(run.id, f"inter_node_link: {error}") from error
-
-
-def device_of(run: PublishedRun) -> Device:
-    """The run's device in the catalogue, by name or alias, else without the memory size at its end
-    (`NVIDIA B200-180GB` is a b200). Raises UnsupportedRunError."""
-    if not run.device or run.device.lower() in ("nan", "none", "unknown"):
-        raise UnsupportedRunError(run.id, "no device is given")
-    name = run.device.strip().lower().replace("_", "-").replace(" ", "-")
-    tried = [name, name.removeprefix("nvidia-").removeprefix("google-").removeprefix("amd-")]
-    tried += [short for n in tried if (short := _without_memory(n)) != n]
-    for candidate in tried:
-        try:
-            return get_device(candidate)
-        except UnknownNameError:
-            continue
-    try:
-        return get_device(run.device)
-    except UnknownNameError as error:
-        raise UnsupportedRunError(run.id, str(error)) from error
-
-
-def _without_memory(name: str) -> str:
-    head, _, last = name.rpartition("-")
-    return head if last.endswith("gb") and last[:-2].isdigit() else name
-
-
-def _stack(run: PublishedRun, device: Device, said: list[str]) -> str:
-    stack = framework_of(run.framework) if run.framework else ""
-    old = device.name.startswith(_OLD_DEVICES)
-    if stack == "megatron-core" and old and not re.search(r"\d", run.framework):
-        # One name for ten years of code: without a version the device dates it.
-        stack = ""
-    if stack == "megatron-deepspeed" and not old and "megatron" not in run.framework.lower():
-        # DeepSpeed by itself shards models of others, with the kernels of their day.
-        said.append(f"stack torch-fsdp for {run.framework!r} on {device.name}")
-        return "torch-fsdp"
-    if stack:
-        return _compiled(run, stack, said)
-    on_gpus = "megatron-2021" if old else "megatron-core"
-    if old and run.zero_stage and not run.framework:
-        # ZeRO in that generation means DeepSpeed.
-        on_gpus = "megatron-deepspeed"
-    stack = "maxtext" if device.type == "tpu" else on_gpus
-    said.append(f"stack {stack}" + (f" for {run.framework!r}" if run.framework else ""))
-    return stack
-
-
-def _compiled(run: PublishedRun, stack: str, said: list[str]) -> str:
-    """The stack, or the compiled one where a precision below 16 bits leans on the compiler."""
-    compiled = load_framework(stack).compiled_name
-    if not compiled or PRECISIONS.get(run.precision.strip().lower()) not in LOW_PRECISIONS:
-        return stack
-    said.append(f"torch.compile, which fuses the casts of {run.precision}")
-    return compiled
 
 
 def _seq_len(run: PublishedRun, said: list[str]) -> int:

@@ -12,7 +12,7 @@ from simulator.training_run.run.unsupported import UnsupportedRunError
 
 # Sequences of at least this many tokens are split over devices rather than the weights: from here
 # on recipes use context parallelism (MaxText and Megatron-Core long-context guides).
-_LONG_SEQUENCE = 32768
+LONG_SEQUENCE = 32768
 _USUAL_NODE = 8
 
 
@@ -103,7 +103,7 @@ def _sharded(
     split = devices // math.gcd(devices, global_batch)
     if split == 1:
         return 1, None
-    if seq_len >= _LONG_SEQUENCE:
+    if seq_len >= LONG_SEQUENCE:
         said.append(f"cp {split}: {devices} devices share {global_batch} long sequences")
         return 1, split
     said.append(f"tp {split}: {devices} devices share {global_batch} sequences")

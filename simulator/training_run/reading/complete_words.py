@@ -45,7 +45,7 @@ PRECISIONS = {
     "mxfp4": "nvfp4",
 }
 # The words that mean that everything in a layer is computed again.
-_FULL = ("full", "rematerialization", "re-materialization", "activation checkpoint", "uniform")
+_FULL = ("full", "rematerialization", "re-materialization", "checkpoint", "uniform", "all layers")
 # What frameworks do whose "selective" is not the attention core alone.
 _SELECTIVE = {"alternate": "every second matmul", "attention": "the attention module"}
 # Columns that are a switch: on is what every framework had first, whole layers.
@@ -87,7 +87,7 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         own = framework.selective
         said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack}'s default)")
         return own
-    if text.startswith("selective"):
+    if "selective" in text or "core attention" in text or "core_attn" in text:
         return "selective"
     if text in RECOMPUTE_KINDS:
         return framework.recompute_meant(text)
@@ -135,6 +135,10 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     """
     text = re.sub(r"\s+", "-", run.precision.strip().lower())
     if text:
+        known = [word for word in re.split(r"[^a-z0-9_]", text) if word in PRECISIONS]
+        if text not in PRECISIONS and known:
+            said.append(f"precision {run.precision!r} taken as {PRECISIONS[known[0]]}")
+            text = known[0]
         if text not in PRECISIONS:
             raise UnsupportedRunError(
                 run.id,
@@ -164,30 +168,32 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
-_MOST_CHUNKS = 8
+# Layers of a chunk: what most published interleaved runs have that print chunks (1 and 4 in
+# Korthikanti et al., 2 to 4 in NeMo's and MLPerf's recipes, 3 to 5 in SC'21).
+_LAYERS_PER_CHUNK = 4
 
 
 def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
     """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
-    that divide a rank's layers (Megatron-LM splits evenly), with a V-shaped one 2. A run of
+    that divide a rank's layers into chunks of four at most (Megatron-LM splits evenly; embedding
+    and head may make the split even: 126 layers on 16 ranks), with a V-shaped one 2. A run of
     Megatron-Core that names no schedule either is taken to interleave, as its documentation
-    advises for large pipelines. Where only embedding and head make the split even (126 layers on 16
-    ranks), the most up to _MOST_CHUNKS: such models are made for many chunks (Llama 3.1 405B in
-    NeMo: pp 8 with 8 chunks, github.com/NVIDIA/NeMo, recipes/llama31_405b.py)."""
+    advises for large pipelines, and so is one that names no framework."""
     if pp == 1:
         return 1
     if run.vpp is not None:
         return run.vpp
     text = run.schedule.strip().lower()
-    advised = text in ("", "none") and stack.startswith(("megatron-core", "megatron-bridge"))
+    advised = text in ("", "none") and (
+        stack.startswith(("megatron-core", "megatron-bridge"))
+        or (stack.startswith("unknown") and not run.framework)
+    )
     padded = num_layers % pp != 0 and (num_layers + 2) % pp == 0
     if "interleav" in text or (advised and (num_layers % pp == 0 or padded)):
         per_rank = (num_layers + 2 * padded) // pp
         counts = [n for n in range(2, per_rank + 1) if per_rank % n == 0]
-        even = counts[0] if counts else 1
-        if padded:
-            even = max([n for n in counts if n <= _MOST_CHUNKS], default=1)
-        chunks = load_framework(stack).usual_chunks or even
+        small = [n for n in counts if per_rank <= _LAYERS_PER_CHUNK * n]
+        chunks = load_framework(stack).usual_chunks or min(small, default=1)
         said.append(f"{chunks} chunks per pipeline rank")
         return chunks
     named = _schedule_named(text)

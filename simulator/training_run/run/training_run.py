@@ -44,6 +44,8 @@ class TrainingRun:
     local_steps   steps that each of `local_workers` parts of the replicas takes by itself before
                   all exchange what they learned
     wide_layers   first and last so many layers whose matmuls stay in bf16 at a lower precision
+    memory_kind   what its peak is a peak of: `allocated`, `reserved`, `device`, or "" for what the
+                  framework's own report prints
     defaults      what was assumed because the source is silent, in words
     """
 
@@ -83,6 +85,7 @@ class TrainingRun:
     local_steps: int = 1
     local_workers: int = 1
     wide_layers: int = 0
+    memory_kind: str = ""
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

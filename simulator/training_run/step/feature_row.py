@@ -6,6 +6,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
@@ -14,6 +15,7 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.idle_share import idle_share
+from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.rank_parameters import (
     layer_parameters,
@@ -58,7 +60,12 @@ def feature_row(
     heads = 1.0 + model.predicted_ahead
     blocks = 0.5 * model.blocks_per_layer
     links = links_of(run)
+    adapters = adapter_work(run)
+    # Where the whole graph is one program the host launches that, not its kernels.
+    launched = float(stack.kernels_forward > 0 and not compiles_graphs(run))
+    dispatched = launched * (stack.tensor_dispatch if run.tp > 1 else 1.0)
     row = {
+        "launches": launched,
         "microbatches": float(run.num_microbatches),
         "pp": float(run.pp),
         "vpp": float(run.vpp),
@@ -78,22 +85,32 @@ def feature_row(
         "attention_backward": dense.attention_backward_s,
         "state_forward": dense.state_forward_s,
         "state_backward": dense.state_backward_s,
-        "pass_forward": mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
+        "pass_forward": (
+            mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
+            + adapters.forward_pass_bytes
+        )
         / bandwidth,
-        "pass_backward": mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+        "pass_backward": (
+            mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
+            + adapters.backward_pass_bytes
+        )
         / bandwidth,
         "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
         / bandwidth,
         "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
         / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
-        "kernels_forward": mixed(
-            blocks * stack.kernels_forward,
-            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1),
+        "kernels_forward": dispatched
+        * mixed(
+            blocks * stack.kernels_forward + adapters.kernels_forward,
+            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1)
+            + adapters.kernels_forward,
         ),
-        "kernels_backward": mixed(
-            blocks * stack.kernels_backward,
-            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2),
+        "kernels_backward": dispatched
+        * mixed(
+            blocks * stack.kernels_backward + adapters.kernels_backward,
+            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2)
+            + adapters.kernels_backward,
         ),
         "recomputed_matmul": again[0],
         "recomputed_attention": again[1],

@@ -36,7 +36,8 @@ class Features:
     state_*               seconds of the recurrence of states, with its bytes
     cast_*                bytes of casts to fewer bits, likewise
     pass_*, score_*       bytes over the device's bandwidth, in seconds
-    kernels_*             launched by the host
+    kernels_*             launched by the host; launches  1 where it launches any, 0 where a
+                          whole step is one program
     socket_calls          tensor-parallel collectives between processes of both sockets, forward
     tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
@@ -51,7 +52,7 @@ class Features:
                           ranks that send side by side to another node
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
     reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
-                          ring steps of one such exchange
+                          hops of one such ring, in hops between nodes
     sync_*                exchanging weights between the workers of local steps, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
@@ -94,6 +95,7 @@ class Features:
     cast_forward: Array
     cast_backward: Array
     score_forward: Array
+    launches: Array
     kernels_forward: Array
     kernels_backward: Array
     socket_calls: Array

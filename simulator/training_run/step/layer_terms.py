@@ -22,6 +22,8 @@ from simulator.training_run.step.step_term import (
     passes,
 )
 
+_WAYS = ("forward", "backward")
+
 
 def _kernels(name: str, seconds: Formula) -> Term:
     return Term(name, "compute_s", seconds, per=LAYER)
@@ -49,6 +51,16 @@ def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
     return np.where(x.overlaps_experts > 0, larger(e.layer, messages) - e.layer, messages)
 
 
+def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """A ring's next keys and values arrive while the last ones are worked on (Liu et al., arXiv
+    2310.01889, section 3): what the attention is too short for shows, and of the rest a share."""
+    messages = named("messages", 3.0 * moved(x.context_inner, x.context_outer, x.context_far, c))
+    core = [f"{name}, {way}" for name in ("attention", "softmax and dropout") for way in _WAYS]
+    attention = named("attention", sum((e.of[name] for name in core), np.zeros(1)))
+    shown = c["context_exposed"] * np.minimum(messages, attention)
+    return np.maximum(messages - attention, 0.0) + shown
+
+
 def _host(x: Features, c: Coefficients, e: Earlier) -> Array:
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
     calls = x.socket_calls * c["socket_us"] + x.waiting_ranks * c["wait_us"]
@@ -71,7 +83,9 @@ def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:
 _FORWARD = (
     _kernels(
         "matmuls, forward",
-        lambda x, c, e: larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward),
+        lambda x, c, e: (
+            c["pace"] * larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward)
+        ),
     ),
     _kernels("attention, forward", lambda x, c, e: c["attention"] * x.attention_forward),
     _kernels("recurrence of states, forward", lambda x, c, e: c["state"] * x.state_forward),
@@ -86,7 +100,9 @@ _FORWARD = (
 _BACKWARD = (
     _kernels(
         "matmuls, backward",
-        lambda x, c, e: larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward),
+        lambda x, c, e: (
+            c["pace"] * larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward)
+        ),
     ),
     _kernels("attention, backward", lambda x, c, e: c["attention"] * x.attention_backward),
     _kernels("recurrence of states, backward", lambda x, c, e: c["state"] * x.state_backward),
@@ -113,14 +129,7 @@ LAYER_TERMS = (
     *_BACKWARD,
     *_RECOMPUTED,
     Term("tensor parallelism's collectives", "tensor_s", _tensor, per=LAYER),
-    Term(
-        "context parallelism's collectives",
-        "context_s",
-        lambda x, c, e: (
-            moved(x.context_inner, x.context_outer, x.context_far, c) * 3.0 * c["context_exposed"]
-        ),
-        per=LAYER,
-    ),
+    Term("context parallelism's collectives", "context_s", _context, per=LAYER),
     Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),
     _kernels("waiting for the host", _host),
     _kernels(

@@ -27,7 +27,7 @@ from simulator.training_run.step.step_term import (
 
 
 def _logits(x: Features, c: Coefficients, e: Earlier) -> Array:
-    matmuls = larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
+    matmuls = c["pace"] * larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
     return matmuls + c["passes"] * x.head_pass + c["optimizer"] * x.head_accumulation
 
 
@@ -122,7 +122,10 @@ TERMS: tuple[Term, ...] = (
     *LAYER_TERMS,
     Term("logits and loss", "compute_s", _logits, per=LOGITS),
     Term(
-        "host work per micro-batch", "compute_s", lambda x, c, e: MS * c["microbatch_ms"], per=CHUNK
+        "host work per micro-batch",
+        "compute_s",
+        lambda x, c, e: MS * c["microbatch_ms"] * x.launches,
+        per=CHUNK,
     ),
     Term("first and last layers in bf16", "compute_s", _wide_layer, per=WIDE_LAYER),
     Term("idle stages", "bubble_s", _idle),
@@ -161,7 +164,9 @@ TERMS: tuple[Term, ...] = (
         words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
         "three where the framework overlaps them, else their sum",
     ),
-    Term("each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"]),
+    Term(
+        "each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"] * x.launches
+    ),
     Term(
         "the slowest of the nodes",
         "overhead_s",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.graph_compiler import attention_kernel
 from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.quantised_bytes import quantised_bytes
@@ -280,7 +281,8 @@ def _attention(
         # many operations.
         x = model.latent
         size = round((x.nope_size + x.rope_size + x.value_size) / 2)
-    if stack.attention != "unfused":
+    kernel = attention_kernel(run, stack)
+    if kernel != "unfused":
         windowed = model.window_layers if model.window < run.seq_len else 0
         calls = tuple(
             Attention(
@@ -292,7 +294,7 @@ def _attention(
                 dtype=dtype,
                 # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
                 count=layers / model.num_layers / run.cp,
-                newest=stack.attention == "fused",
+                newest=kernel == "fused",
                 window=window,
             )
             for layers, window in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.graph_compiler import attention_kernel
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from simulator.values.recompute_kind import recompute_kind
@@ -39,5 +40,5 @@ def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float,
     """Shares of the forward's matmuls, attention core and passes that are done again."""
     again = recompute_kind(run.recompute).again(run.model)
     share = recomputed_share(run) if run.recompute == "full" else 1.0
-    core = again.unfused_core if stack.attention == "unfused" else again.core
+    core = again.unfused_core if attention_kernel(run, stack) == "unfused" else again.core
     return share * again.matmul, share * core, share * again.passes

@@ -120,9 +120,11 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         np.add.at(sums, (rows[main].astype(int), 7 + slots[main].astype(int)), ideal[main])
     for (device, dtype, head_size, newest, window), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
-        factor = 1.0
+        # What holds long matmuls back on a device whose kernels were not measured (clocks under its
+        # power limit, its libraries) holds back those of the attention too.
+        factor = 1.0 / min(1.0, matmul_rate_of(device))
         if not newest and device.startswith(NEWER_THAN_FLASH_2):
-            device, factor = FLASH_2_DEVICE, 1.0 / FLASH_2_GAIN
+            device, factor = FLASH_2_DEVICE, factor / FLASH_2_GAIN
         forward, backward = attention_s(
             device, dtype, head_size, batch, seq, heads, kv_heads, window=window
         )

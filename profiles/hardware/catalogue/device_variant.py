@@ -1,0 +1,142 @@
+"""`DeviceVariant`: a device of the catalogue with another power limit or memory, or a share of it.
+
+`h100-sxm@500w` is an H100 held to 500 W, `a100-sxm@64gb` one with 64 GB, `trainium2/4` a quarter of
+a chip: what software addresses as one device where a chip has several cores. They may be combined,
+in that order: `trainium2/4@400w`; a hyphen may stand for the first `@` (`h100-sxm-500w`).
+
+A power limit lowers what long matmuls reach, and nothing else: by the power's ratio to
+`POWER_EXPONENT`. Long matmuls of an A100 reach 253 TFLOP/s at 300 W and 271 at 400 W (exponent
+0.24), those of a GH200 at 900 W 829 against an H100's 795 at 700 W (0.17; MAMF,
+github.com/stas00/ml-engineering, compute/accelerator/README.md). Valid for the upper half of the
+power that a device is sold with; below it clocks fall faster than that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog_files import NodeDesign
+from profiles.hardware.catalogue.device import Device
+from profiles.sourced import Sourced
+
+POWER_EXPONENT = 0.24
+_LEAST_POWER = 0.3
+# Stacks of memory are counted in powers of two: an A100 of 80 GB shows 80 GiB, an H100 79.6.
+_GB = 0.995 * 2**30
+_VARIANT = re.compile(
+    r"^(?P<base>[^/@]+?)(?:/(?P<share>\d+))?(?:@(?P<gb>\d+)gb)?(?:[@-](?P<watts>\d+)w)?$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceVariant:
+    """What a name says beside the device's own: of how many parts it is one, 1 for a whole device;
+    gigabytes and watts, 0 where it says none."""
+
+    base: str
+    share: int = 1
+    gigabytes: int = 0
+    watts: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        return self.share == 1 and not self.gigabytes and not self.watts
+
+    def name_of(self, base: str) -> str:
+        """The variant's name where the device's is `base`.
+
+        >>> variant_of("H100-500W".lower()).name_of("h100-sxm-80gb")
+        'h100-sxm-80gb@500w'
+        """
+        share = f"/{self.share}" if self.share > 1 else ""
+        memory = f"@{self.gigabytes}gb" if self.gigabytes else ""
+        return f"{base}{share}{memory}" + (f"@{self.watts}w" if self.watts else "")
+
+    def of(self, device: Device) -> Device:
+        """The device as the name says; raises InputError for a share of nothing, or for a power or
+        memory that such a device cannot have. A limit above the device's power is none."""
+        if self.share < 1:
+            raise InputError(f"{device.name}/{self.share}: a share is one of 1 or more parts")
+        found = replace(device, name=self.name_of(device.name), aliases=(), measurements=None)
+        found = replace(found, efficiency_of=device.efficiency_of or device.name)
+        if self.gigabytes:
+            found = replace(found, memory_bytes=_memory(device, self.gigabytes))
+        if self.watts:
+            found = replace(found, power_w=_power(device, self.watts))
+        return found if self.share == 1 else _shared(found, self.share)
+
+    def design_of(self, design: NodeDesign) -> NodeDesign:
+        """The usual node, whose devices are `share` times as many; they share links and cards."""
+        return replace(
+            design,
+            devices=design.devices * self.share,
+            host_devices=design.host_devices * self.share,
+            outer_shared_by=design.outer_shared_by * self.share,
+            inner_shared_by=design.inner_shared_by * self.share,
+        )
+
+    def matmul_rate(self, full_power_w: float) -> float:
+        """Rate of long matmuls over that of the device at its full power."""
+        if not self.watts or self.watts >= full_power_w:
+            return 1.0
+        return float((self.watts / full_power_w) ** POWER_EXPONENT)
+
+
+def variant_of(name: str) -> DeviceVariant:
+    """What a name says; a name without such an ending is its own base.
+
+    >>> variant_of("trainium2/4").share
+    4
+    """
+    found = _VARIANT.match(name)
+    if found is None:
+        return DeviceVariant(base=name)
+    share = found["share"]
+    return DeviceVariant(
+        base=found["base"],
+        share=1 if share is None else int(share),
+        gigabytes=int(found["gb"] or 0),
+        watts=int(found["watts"] or 0),
+    )
+
+
+def _memory(device: Device, gigabytes: int) -> Sourced:
+    if gigabytes * _GB <= device.reserved_bytes.value:
+        raise InputError(f"{device.name}@{gigabytes}gb: less than driver and context hold")
+    return Sourced(
+        value=gigabytes * _GB,
+        source=f"the name: {device.name} with {gigabytes} GB",
+        date=device.memory_bytes.date,
+        method="published",
+        uncertainty=0.05,
+    )
+
+
+def _power(device: Device, watts: int) -> Sourced:
+    full = device.power_w
+    if watts < _LEAST_POWER * full.value:
+        raise InputError(
+            f"{device.name}@{watts}w: a limit below {_LEAST_POWER:.0%} of the device's "
+            f"{full.value:g} W is none that it can hold ({full.source})"
+        )
+    if watts >= full.value:
+        return full
+    source = f"the name: {device.name} held to {watts} W"
+    return replace(full, value=float(watts), source=source)
+
+
+def _shared(device: Device, share: int) -> Device:
+    def part(number: Sourced) -> Sourced:
+        source = f"1 of {share} parts: {number.source}"
+        return replace(number, value=number.value / share, source=source)
+
+    return replace(
+        device,
+        peak_flop_per_s={kind: part(rate) for kind, rate in device.peak_flop_per_s.items()},
+        memory_bytes=part(device.memory_bytes),
+        reserved_bytes=part(device.reserved_bytes),
+        memory_bandwidth_bytes_per_s=part(device.memory_bandwidth_bytes_per_s),
+        power_w=part(device.power_w),
+    )

@@ -1,0 +1,36 @@
+"""`fit_words`: whether a run fits, by how much and counting what, in one line."""
+
+from __future__ import annotations
+
+from profiles.hardware.catalogue.device import Device
+from simulator.training_run.memory.footprint import Footprint
+
+_GIB = 2**30
+
+
+def fit_words(memory: Footprint, device: Device) -> str:
+    """What the fullest rank needs to run at all, part by part, of what a framework may use of its
+    device; parts below 0.05 GiB are left out. The parts add up to the need.
+
+    `needs 71.2 of 77.4 GiB (rank 0: parameters 14.9, ...); 2.2 held by driver, context and NCCL`
+    """
+    rank = memory.fullest
+    tensors = rank.allocated_bytes
+    parts = {
+        "parameters": rank.static.parameters,
+        "gradients": rank.static.gradients,
+        "optimizer": rank.static.optimizer,
+        "buffers": rank.always,
+        f"activations of {rank.in_flight:g} micro-batches in flight": rank.activations,
+        rank.moment: rank.moment_bytes,
+        "what an allocator needs beside tensors": rank.needed_bytes - tensors,
+    }
+    counted = ", ".join(
+        f"{name} {size / _GIB:.1f}" for name, size in parts.items() if size >= 0.05 * _GIB
+    )
+    usable = device.usable_bytes / _GIB
+    found = (
+        f"needs {rank.needed_bytes / _GIB:.1f} of {usable:.1f} GiB (rank {rank.rank}: {counted}); "
+        f"{device.reserved_bytes.value / _GIB:.1f} held by driver, context and NCCL"
+    )
+    return f"{found}; refused: {memory.refused}" if memory.refused else found

@@ -1,0 +1,76 @@
+"""`device_of`: the device that a row's words mean, as the row's software counts devices."""
+
+from __future__ import annotations
+
+import re
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_device, node_design
+from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.device_variant import variant_of
+from profiles.published.run import PublishedRun
+from simulator.training_run.run.unsupported import UnsupportedRunError
+
+_GIB = 2**30
+_NONE = ("", "nan", "none", "unknown")
+_VENDORS = ("nvidia-", "google-", "amd-", "aws-", "intel-", "habana-")
+_MEMORY = re.compile(r"^(?P<head>.+)-(?P<gb>\d+)gb$")
+# B200s are sold as 180, 186 and 192 GB: a name that is off by less says which, not of what size.
+_SAME_MEMORY = 0.1
+
+
+def device_of(run: PublishedRun, said: list[str]) -> Device:
+    """The row's device, by name or alias of the catalogue, with what its name says beside (a power
+    limit, another memory; device_variant.py); a part of one where software takes cores for
+    devices. What was assumed is added to `said`. Raises UnsupportedRunError."""
+    if run.device.strip().lower() in _NONE:
+        raise UnsupportedRunError(run.id, "no device is given")
+    try:
+        return _as_software_sees(run, _named(run.device, said), said)
+    except InputError as error:
+        raise UnsupportedRunError(run.id, str(error)) from error
+
+
+def _named(text: str, said: list[str]) -> Device:
+    name = re.sub(r"[\s_]+", "-", text.strip().lower())
+    for vendor in _VENDORS:
+        name = name.removeprefix(vendor)
+    for asked in (text, name):
+        try:
+            return get_device(asked)
+        except UnknownNameError:
+            continue
+    variant = variant_of(name)
+    memory = _MEMORY.match(variant.base)
+    if memory is None:
+        return get_device(text)
+    try:
+        plain = get_device(memory["head"])
+    except UnknownNameError:
+        return get_device(text)
+    gigabytes = int(memory["gb"])
+    if abs(gigabytes / (plain.memory_bytes.value / _GIB) - 1) < _SAME_MEMORY:
+        return get_device(variant.name_of(plain.name))
+    said.append(f"device {plain.name} with {gigabytes} GB: {text!r} has no file of its own")
+    watts = f"@{variant.watts}w" if variant.watts else ""
+    return get_device(f"{plain.name}@{gigabytes}gb{watts}")
+
+
+def _as_software_sees(run: PublishedRun, device: Device, said: list[str]) -> Device:
+    """A share of the device where the row counts the cores of a chip: more of them in a node than a
+    node has chips or, where the row does not say, what the software does by default."""
+    design = node_design(device.name)
+    if not design.cores:
+        return device
+    share = design.cores[0]
+    if run.devices_per_node is not None:
+        share, rest = divmod(run.devices_per_node, design.devices)
+        if rest or share not in design.cores:
+            return device
+    variant = variant_of(device.name)
+    base, _, tail = device.name.partition("@")
+    said.append(
+        f"devices are cores: 1 of {share} parts of a {base} each"
+        + ("" if run.devices_per_node else f", {share * design.devices} in a node")
+    )
+    return get_device(f"{base}/{share}" + (f"@{tail}" if not variant.is_plain else ""))

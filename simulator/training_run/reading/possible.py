@@ -1,0 +1,176 @@
+"""`possible_run`: a published run ran, so no assumption is taken under which it could not have.
+
+Where the answers that silence usually gets need more memory than the device has, or make no layout
+at all, the row's silences are answered otherwise: fewest of them at once, and of those that are
+possible then the answers with the shortest predicted step, since nobody pays for more than is
+needed. What the row itself says is never changed; a row that cannot have run as it says keeps its
+usual answers, and `fits` says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.published.run import PublishedRun
+from simulator.training_run.framework.framework import load_framework, memory_of
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
+from simulator.training_run.reading.stack_text import may_be_newer
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
+
+# Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
+# peak memory by source): what is over the device's memory by less may well have run.
+_OFF = 1.1
+# Shares of a stage's layers that full recomputation is tried on, where a framework can.
+_SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+_GIB = 2**30
+_AXES = ("tp", "pp", "cp")
+_MOST_TP = 8
+_MOST_DEGREE = 64
+
+Answers = Mapping[str, Any]
+
+
+def possible_run(run: PublishedRun, complete: Callable[[PublishedRun], TrainingRun]) -> TrainingRun:
+    """The completed run, other answers taken where the usual ones are impossible.
+
+    complete  answers a row's silences as usual
+    Raises what `complete` raises where no other answer is possible either.
+    """
+    try:
+        usual = complete(run)
+    except UnsupportedRunError as error:
+        found = _least_costly(run, None, complete) if run.ran and _silent_axes(run) else None
+        if found is None:
+            raise
+        reason = str(error).removeprefix(f"run {run.id!r} cannot be predicted: ")
+        return _said(*found, why=reason)
+    if not run.ran or _could_run(usual, _OFF):
+        return usual
+    found = _least_costly(run, usual, complete)
+    if found is None:
+        return usual
+    need, usable = _needed_gib(usual)
+    return _said(*found, why=f"else its tensors need {need:.0f} GiB of {usable:.0f}")
+
+
+def _least_costly(
+    run: PublishedRun,
+    usual: TrainingRun | None,
+    complete: Callable[[PublishedRun], TrainingRun],
+) -> tuple[TrainingRun, Answers] | None:
+    """The fastest of the runs that change the fewest answers and are possible."""
+    silent = _silences(run, usual)
+    for count in range(1, len(silent) + 1):
+        possible: list[tuple[float, int, TrainingRun, Answers]] = []
+        for answers in _choices(silent, count):
+            try:
+                done = complete(replace(run, **answers))
+            except ShardwrightError:
+                continue
+            if _could_run(done, 1.0):
+                possible.append((_step_s(done), len(possible), done, answers))
+        if possible:
+            _, _, done, answers = min(possible, key=lambda each: each[:2])
+            return done, answers
+    return None
+
+
+def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answers]:
+    for names in itertools.combinations(silent, count):
+        for parts in itertools.product(*(silent[name] for name in names)):
+            yield {key: value for part in parts for key, value in part.items()}
+
+
+def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
+    """Per silence of the row the other answers that there are."""
+    found: dict[str, list[Answers]] = {}
+    axes = _silent_axes(run)
+    if usual is None or len(axes) == len(_AXES):
+        found |= {axis: _degrees(run, axis) for axis in axes}
+    if usual is not None:
+        newer = may_be_newer(run, usual.stack)
+        if newer:
+            found["framework"] = [{"framework": newer}]
+        if run.micro_batch is None and usual.micro_batch > 1:
+            smaller = [n for n in range(usual.micro_batch - 1, 0, -1) if usual.micro_batch % n == 0]
+            found["micro_batch"] = [{"micro_batch": n} for n in smaller]
+        if run.zero_stage is None:
+            stages = range(usual.zero_stage + 1, 4)
+            found["zero_stage"] = [{"zero_stage": stage} for stage in stages]
+        if run.ep is None and usual.model.num_experts:
+            experts = usual.model.num_experts
+            found["ep"] = [{"ep": n} for n in _powers(_MOST_DEGREE) if experts % n == 0]
+    if not run.recompute and (usual is None or usual.recompute == "none"):
+        found["recompute"] = [{"recompute": "selective"}, *_partial(usual), {"recompute": "full"}]
+    return {name: answers for name, answers in found.items() if answers}
+
+
+def _partial(usual: TrainingRun | None) -> list[Answers]:
+    """Full recomputation of some layers of each stage, where the framework can (Megatron-Core's
+    `--recompute-method block`)."""
+    if usual is None or not load_framework(usual.stack).rules.partial_recompute:
+        return []
+    layers = -(-usual.model.num_layers // (usual.pp * usual.vpp))
+    counts = sorted({max(1, round(share * layers)) for share in _SHARES})
+    return [{"recompute": "full", "recompute_layers": n} for n in counts if n < layers]
+
+
+def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
+    """The degrees that a row without dp does not print; () where it prints dp."""
+    return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
+
+
+def _degrees(run: PublishedRun, axis: str) -> list[Answers]:
+    """What a silent degree may be, in powers of two: tensor parallelism inside a node, stages, and
+    parts of long sequences."""
+    most = min(_MOST_TP, run.devices_per_node or _MOST_TP) if axis == "tp" else _MOST_DEGREE
+    if axis == "cp" and (run.seq_len or 0) < LONG_SEQUENCE:
+        return []
+    devices = run.num_devices or 1
+    return [{axis: degree} for degree in _powers(most) if devices % degree == 0]
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(2**n for n in range(1, most.bit_length()) if 2**n <= most)
+
+
+def _could_run(run: TrainingRun, off: float) -> bool:
+    """Whether its tensors fit `off` times the device's memory (what an allocator wants beside is
+    given back where it must be). Nothing speaks against a run whose framework's memory is not
+    described, or was never compared with a measured peak, nor was that of layers with a state."""
+    try:
+        features([run])
+        if not memory_of(run).compared or run.model.state is not None:
+            return True
+        memory = footprint(run)
+    except ShardwrightError:
+        return off > 1.0
+    usable = get_device(run.device).usable_bytes
+    needed = memory.allocated_bytes if off > 1.0 else memory.needed_bytes
+    return not memory.refused and needed <= off * usable
+
+
+def _needed_gib(run: TrainingRun) -> tuple[float, float]:
+    tensors = footprint(run).allocated_bytes
+    return tensors / _GIB, get_device(run.device).usable_bytes / _GIB
+
+
+def _step_s(run: TrainingRun) -> float:
+    assigned = assign([run])
+    values = assigned.of(assigned.from_file(shipped_coefficients()))
+    return float(step_parts(features([run]), values).total_s[0])
+
+
+def _said(run: TrainingRun, answers: Answers, *, why: str) -> TrainingRun:
+    taken = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in answers.items())
+    return replace(run, defaults=(f"{taken} ({why})", *run.defaults))
