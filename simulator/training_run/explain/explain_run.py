@@ -219,7 +219,8 @@ def _surfaces(run: TrainingRun) -> list[SourceUsed]:
 def _rates(run: TrainingRun) -> list[SourceUsed]:
     device = get_device(run.device)
     bandwidth = device.memory_bandwidth_bytes_per_s
-    link = get_link(node_design(run.device).inner_link)
+    design = node_design(run.device)
+    link = get_link(design.inner_link)
     rate = link.bandwidth_bytes_per_s
     network = run.node_network
     stack = load_framework(run.stack)
@@ -232,7 +233,7 @@ def _rates(run: TrainingRun) -> list[SourceUsed]:
         ),
         SourceUsed(
             name=f"link in the node, {link.name}",
-            value=f"{rate.value / 1e9:g} GB/s",
+            value=f"{rate.value / design.inner_shared_by / 1e9:g} GB/s",
             method=rate.method,
             source=f"{rate.source} ({rate.date})",
         ),
