@@ -328,5 +328,5 @@ def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
         program, *arguments = shlex.split(line)
         assert program == "shardwright"
         with command.make_context("shardwright", [arguments[0]], resilient_parsing=True) as top:
-            found = command.get_command(top, arguments[0])  # type: ignore[attr-defined] # a group
-            found.make_context(arguments[0], arguments[1:], parent=top)
+            name, found, rest = command.resolve_command(top, arguments)  # type: ignore[attr-defined] # a group
+            found.make_context(name, rest, parent=top)
