@@ -103,7 +103,7 @@ RELAXED = settings(
 )
 
 
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=15)
 @given(ASKED, st.sampled_from(CHANGES), st.integers(1, 5))
 def test_more_is_never_slower(words, change, amount):
     check(words, change, amount)
