@@ -18,7 +18,7 @@ from executor.rank import Rank
 from executor.recorder import Recorder
 from executor.replay.data_flow import units_of
 from executor.replay.draws import Draws
-from executor.stages import constants_of, part_of_targets
+from executor.stage_inputs import constants_of, part_of_targets
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed

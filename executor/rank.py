@@ -26,7 +26,8 @@ from executor.recorder import Recorder
 from executor.replay.data_flow import DataFlow, Shapes, flow_of
 from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
-from executor.stages import StageModule, constants_of, model_arguments, part_of_targets
+from executor.stage_inputs import constants_of, model_arguments, part_of_targets
+from executor.stages import StageModule
 from executor.starting_weights import build_meta, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.model.building.build import BuiltModel

@@ -212,7 +212,7 @@ class StageModule(nn.Module):
         return answering([loss.reshape(1)], self._quiet(received))[0]
 
     def _given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
-        """The model's inputs and the targets of a micro-batch (see model_arguments)."""
+        """The model's inputs and the targets of a micro-batch (stage_inputs.model_arguments)."""
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
@@ -368,38 +368,3 @@ def _runs_differently(what: object, call: Call | None) -> RunError:
         f"the model calls {what!r} where it called {before!r} when its blocks were looked at: it "
         "runs differently from one call to the next; pin --pp 1"
     )
-
-
-def model_arguments(
-    args: Sequence[Tensor], targets: Any, constants: frozenset[int] = frozenset()
-) -> dict[str, Tensor]:
-    """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
-    which they stand in their tuple or dictionary; without constants of the loss, by their number,
-    which every stage has itself."""
-    given = {f"arg{i}": x for i, x in enumerate(args)}
-    leaves = enumerate(tree_leaves(targets))
-    return given | {
-        f"target{i}": x for i, x in leaves if isinstance(x, Tensor) and i not in constants
-    }
-
-
-def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[int]:
-    """Numbers of the targets' tensors that are no part of the batch (weights of classes): the same
-    where the model is built for a sample more."""
-    leaves = tree_leaves(of.targets)
-    if not any(isinstance(x, Tensor) for x in leaves):
-        return frozenset()
-    larger = tree_leaves(build(micro_batch=of.args[0].shape[0] + 1).targets)
-    pairs = enumerate(zip(leaves, larger, strict=True))
-    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b.shape)
-
-
-def part_of_targets(
-    targets: Any, constants: frozenset[int], take: Callable[[Tensor], Tensor]
-) -> Any:
-    """The targets with `take` done to what is part of the batch."""
-    leaves, spec = tree_flatten(targets)
-    made = [
-        take(x) if isinstance(x, Tensor) and i not in constants else x for i, x in enumerate(leaves)
-    ]
-    return tree_unflatten(made, spec)

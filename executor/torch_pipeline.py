@@ -56,7 +56,7 @@ class Pipeline:
     def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> float | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None.
 
-        given  what every stage is given of it, by name (see model_arguments)
+        given  what every stage is given of it, by name (stage_inputs.model_arguments)
         """
         kwargs: dict[str, Any] = dict(given)
         losses: list[Tensor] = []

@@ -13,7 +13,8 @@ from torch import Tensor
 from executor.check import reference_gradients, wide
 from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
-from executor.stages import StageModule, constants_of, model_arguments
+from executor.stage_inputs import constants_of, model_arguments
+from executor.stages import StageModule
 from executor.starting_weights import build_meta, materialize, parameter_names
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import resolve_model

@@ -1,0 +1,46 @@
+"""What every stage is given of a batch: the model's inputs and the loss's targets, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from profiles.model.building.build import BuiltModel
+
+
+def model_arguments(
+    args: Sequence[Tensor], targets: Any, constants: frozenset[int] = frozenset()
+) -> dict[str, Tensor]:
+    """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
+    which they stand in their tuple or dictionary; without constants of the loss, by their number,
+    which every stage has itself."""
+    given = {f"arg{i}": x for i, x in enumerate(args)}
+    leaves = enumerate(tree_leaves(targets))
+    return given | {
+        f"target{i}": x for i, x in leaves if isinstance(x, Tensor) and i not in constants
+    }
+
+
+def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[int]:
+    """Numbers of the targets' tensors that are no part of the batch (weights of classes): the same
+    where the model is built for a sample more."""
+    leaves = tree_leaves(of.targets)
+    if not any(isinstance(x, Tensor) for x in leaves):
+        return frozenset()
+    larger = tree_leaves(build(micro_batch=of.args[0].shape[0] + 1).targets)
+    pairs = enumerate(zip(leaves, larger, strict=True))
+    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b.shape)
+
+
+def part_of_targets(
+    targets: Any, constants: frozenset[int], take: Callable[[Tensor], Tensor]
+) -> Any:
+    """The targets with `take` done to what is part of the batch."""
+    leaves, spec = tree_flatten(targets)
+    made = [
+        take(x) if isinstance(x, Tensor) and i not in constants else x for i, x in enumerate(leaves)
+    ]
+    return tree_unflatten(made, spec)
