@@ -31,6 +31,7 @@ from shardwright.validate.memory_fit import (
     ratios_by_regime,
 )
 from shardwright.validate.source_interval import source_intervals, step_bands
+from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.interval import (
     FEWEST,
@@ -61,6 +62,7 @@ def main() -> None:
     fitted = fit(table)
     today = datetime.date.today().isoformat()
     write_text(COEFFICIENTS_FILE, _coefficients(table, fitted, today))
+    write_text(EVIDENCE_FILE, evidence_text(table, today))
     five = left_out_s(table, plain_folds(table.published))
     unseen = left_out_s(table, source_folds(table.published))
     step = step_bands(table, five, unseen)
@@ -153,6 +155,26 @@ def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
     for kind in KINDS:
         own.setdefault(f"{kind.name}.*", fitted.kind_values[kind.name])
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
+    return "\n".join(lines) + "\n"
+
+
+def evidence_text(table: FitTable, today: str) -> str:
+    """profiles/data/calibration/run_evidence.toml: the fitted rows by framework and device."""
+    found: dict[str, list[str]] = {}
+    for run, weight in zip(table.runs, table.weights.tolist(), strict=True):
+        if weight > 0:
+            found.setdefault(evidence_name(run), []).append(source_of(run.id))
+    lines = [
+        "# How many fitted runs, of which sources, know a framework on a device. Made by",
+        "# tools/derive_calibration.py.",
+        f'schema = "{EVIDENCE_SCHEMA}"',
+        f'date = "{today}"',
+        "",
+        "[step]",
+    ]
+    for name, sources in sorted(found.items()):
+        listed = ", ".join(f'"{source}"' for source in sorted(set(sources)))
+        lines.append(f'"{name}" = {{ runs = {len(sources)}, sources = [{listed}] }}')
     return "\n".join(lines) + "\n"
 
 

@@ -19,6 +19,7 @@ from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
+from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.fit.recalibrate import calibrated
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
@@ -89,7 +90,7 @@ def plan_layout(
         sensitivities=sensitivities(question, base, solver, rebuild) if explain and chosen else (),
         nearby_batches=nearby_batches(question, chosen, solver) if chosen else (),
         assumptions=(
-            *(_devices(question, chosen) if chosen else ()),
+            *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
             "(--fit-risk)",
             *said,

@@ -1,0 +1,58 @@
+"""On how many published runs a described run's coefficients rest: its framework, on its device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiles.document import read_document
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_owner import software_of
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
+
+EVIDENCE_SCHEMA = "shardwright/run-evidence@1"
+EVIDENCE_FILE = COEFFICIENTS_FILE.with_name("run_evidence.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Fitted runs of one framework on one device, and the sources that published them."""
+
+    runs: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceFile:
+    """profiles/data/calibration/run_evidence.toml: `framework, device` -> its runs."""
+
+    date: str
+    step: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+@functools.cache
+def shipped_evidence(path: Path = EVIDENCE_FILE) -> EvidenceFile:
+    """What the project's coefficients rest on."""
+    return read_document(path, EvidenceFile, schema=EVIDENCE_SCHEMA)
+
+
+def evidence_name(run: TrainingRun) -> str:
+    """The framework whose coefficients a run takes, and its device."""
+    return f"{software_of(run)}, {run.device}"
+
+
+def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
+    """What a run's step time rests on, in one line for a person."""
+    found = (known or shipped_evidence()).step.get(evidence_name(run))
+    software = software_of(run)
+    if found is None:
+        return (
+            f"no run of {software} on {run.device} was fitted: its coefficients are those of its "
+            "relatives, its interval that of sources never seen"
+        )
+    sources = len(found.sources)
+    word = "source knows" if sources == 1 else "sources know"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    return f"{sources} {word} {software} on {run.device}: {runs} ({', '.join(found.sources)})"
