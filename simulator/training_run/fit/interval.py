@@ -158,11 +158,15 @@ def widened(found: Interval, unfitted_s: float) -> Interval:
 def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """The regimes of a run's memory, the narrowest first: what was not predicted of a peak goes
     with what the stack keeps (its name, the precision, adapters), with collectives that
-    hold tensors back (tensor parallelism and its reach) and with what is in flight.
+    hold tensors back (tensor parallelism and its reach) and with what is in flight. What the device
+    showed holds blocks that the allocator could have given back: it says nothing of those regimes,
+    nor of what fits.
 
     Raises what memory_of raises.
     """
     stack = memory_of(run).name
+    if run.memory_kind == "device":
+        return (f"{stack}, as the device shows", "as the device shows", _EVERY)
     low = run.precision in LOW_PRECISIONS
     kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
     reach = "in a node" if run.tp <= run.node_devices else "across nodes"

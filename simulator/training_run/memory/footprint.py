@@ -129,7 +129,9 @@ def footprint(run: TrainingRun) -> Footprint:
 def held_bytes(rank: RankFootprint, usable_bytes: float) -> float:
     """Blocks that the allocator holds where the device has so much: no more than that, unless the
     rank needs more to run at all."""
-    return max(rank.needed_bytes, min(rank.reserved_bytes, usable_bytes))
+    if rank.reserved_bytes <= usable_bytes:
+        return rank.reserved_bytes
+    return max(usable_bytes, min(rank.needed_bytes, rank.reserved_bytes))
 
 
 def _shown(
