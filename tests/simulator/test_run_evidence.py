@@ -24,9 +24,10 @@ KNOWN = EvidenceFile(
 def test_sources_and_runs_are_counted() -> None:
     known = replace(LLAMA_RUN, stack="megatron-core", device="h100-sxm-80gb")
     said = evidence_words(known, KNOWN)
-    assert said == "2 sources know megatron-core on h100-sxm-80gb: 33 runs (mlperf, readme)"
+    on = "megatron-core on h100-sxm-80gb"
+    assert said == f"coefficients fitted on 33 runs of {on}, of 2 sources (mlperf, readme)"
     one = evidence_words(replace(known, device="h200-sxm"), KNOWN)
-    assert one == "1 source knows megatron-core on h200-sxm: 1 run (mlperf)"
+    assert one == "coefficients fitted on 1 run of megatron-core on h200-sxm, of 1 source (mlperf)"
 
 
 def test_what_nobody_measured_is_said() -> None:

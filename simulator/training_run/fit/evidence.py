@@ -52,7 +52,7 @@ def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
             f"no run of {software} on {run.device} was fitted: its coefficients are those of its "
             "relatives, its interval that of sources never seen"
         )
-    sources = len(found.sources)
-    word = "source knows" if sources == 1 else "sources know"
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
-    return f"{sources} {word} {software} on {run.device}: {runs} ({', '.join(found.sources)})"
+    sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
+    listed = ", ".join(found.sources)
+    return f"coefficients fitted on {runs} of {software} on {run.device}, of {sources} ({listed})"
