@@ -21,7 +21,6 @@ from profiles.hardware.kernels.attention_surface import (
 from profiles.hardware.kernels.attention_table import (
     AttentionTable,
     formula_time_s,
-    pairs,
     shapes_of,
 )
 from profiles.hardware.kernels.kernel_surface import surface_path
@@ -106,7 +105,7 @@ def test_pairs_count_the_mask(seq: int, window: int, causal: bool) -> None:
         mask = key <= query
         if window:
             mask &= key > query - window
-    found = pairs(np.array([float(seq)]), causal=causal, window=float(window))
+    found = shapes_of(1, seq, 1, 1, 64, causal=causal, window=window).pairs
     assert found[0] == mask.sum()
 
 

@@ -207,17 +207,14 @@ def test_interleaving_divides_the_idle_time(vpp: int) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(run=training_runs(), name=st.sampled_from(("zb-h1", "zb-1p", "zb-2p", "zbv")))
+@given(run=training_runs(), name=st.sampled_from(("zb-h1", "zb-1p", "zb-2p")))
 def test_zero_bubble_schedules_idle_less(run: TrainingRun, name: str) -> None:
-    """Or as long at the worst, where one micro-batch leaves nothing to fill with; the host's work
-    for each chunk aside. In a V the first rank has the head too: for it the others may wait a little
-    longer in a step that is shorter."""
+    """Or as long at the worst, where one micro-batch leaves nothing to fill with. Not in a V, whose
+    first rank has the head too: for it the others may wait longer than under 1F1B."""
     assume(run.pp > 1 and not run.lora)
     usual = replace(run, schedule="1f1b", vpp=1)
-    filled = replace(run, schedule=name, vpp=2 if name == "zbv" else 1)
-    less, more = parts_of(filled), parts_of(usual)
-    idles_less = less.bubble_s[0] <= more.bubble_s[0] * (1 + 1e-9)
-    assert idles_less or (name == "zbv" and less.total_s[0] <= more.total_s[0])
+    filled = replace(run, schedule=name, vpp=1)
+    assert parts_of(filled).bubble_s[0] <= parts_of(usual).bubble_s[0] * (1 + 1e-9)
 
 
 # ---- Single terms by hand

@@ -166,7 +166,7 @@ def memory_regimes_of(run: TrainingRun) -> tuple[str, ...]:
     """
     stack = memory_of(run).name
     if run.memory_kind == "device":
-        return (f"{stack}, as the device shows", "as the device shows", _EVERY)
+        return (f"as the device shows, {stack}", "as the device shows", _EVERY)
     low = run.precision in LOW_PRECISIONS
     kind = "adapters" if run.lora else "8 bit or less" if low else "16 bit"
     reach = "in a node" if run.tp <= run.node_devices else "across nodes"

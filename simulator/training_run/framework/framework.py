@@ -48,7 +48,8 @@ _STAGE_SPLITS = ("even", "cost")
 _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
 # Keys of a file that `like` does not hand on.
-_OWN = ("name", "names", "devices", "offered", "date", "source", "like", "compiled_name")
+_OWN: tuple[str, ...] = ("name", "names", "devices", "offered", "date", "source", "like")
+_OWN += ("compiled_name", "coefficients_of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
