@@ -18,7 +18,7 @@ from shardwright.validate.choice import (
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, precision_of, size_of, source_of, stack_of
 from shardwright.validate.predicted import PredictedRun
-from shardwright.validate.statistics import step_time_summary
+from shardwright.validate.statistics import ErrorSummary, step_time_summary
 from shardwright.validate.targets import TARGETS, Outcome, outcome
 
 # What each grouping is called, in the order of the report.
@@ -147,17 +147,24 @@ def honesty(study: AccuracyStudy) -> Honesty:
     )
 
 
-def _strange(study: AccuracyStudy) -> tuple[float, float]:
-    """What intervals hold where whole sources were left out: mean over sources, and of all rows."""
+def unseen_sources(study: AccuracyStudy) -> dict[str, ErrorSummary]:
+    """Source -> errors of its steps with the whole source left out of the fit, for those that have
+    a measured step; none without cross-validation."""
     rows = next((c.rows for c in study.columns if c.name == SOURCE_LEFT_OUT), ())
     groups: dict[str, list[ComparedRun]] = {}
     for row in rows:
-        groups.setdefault(source_of(row.run.id), []).append(row)
-    shares = [step_time_summary(found).interval_coverage for found in groups.values()]
-    known = [share for share in shares if not math.isnan(share)]
-    if not known:
+        if row.step_time_error is not None:
+            groups.setdefault(source_of(row.run.id), []).append(row)
+    return {name: step_time_summary(found) for name, found in sorted(groups.items())}
+
+
+def _strange(study: AccuracyStudy) -> tuple[float, float]:
+    """What intervals hold where whole sources were left out: mean over sources, and of all rows."""
+    shares = [found.interval_coverage for found in unseen_sources(study).values()]
+    if not shares:
         return math.nan, math.nan
-    return sum(known) / len(known), step_time_summary(rows).interval_coverage
+    rows = next(c.rows for c in study.columns if c.name == SOURCE_LEFT_OUT)
+    return sum(shares) / len(shares), step_time_summary(rows).interval_coverage
 
 
 def regrets(study: AccuracyStudy) -> tuple[tuple[str, float, Regret], ...]:

@@ -120,6 +120,7 @@ def test_left_out_rows_have_columns_of_their_own(
         assert name in page
     assert "shardwright validate some.csv --cross-validate" in page
     assert "Step time (5-fold)" in page
+    assert page.index("**Sources that the fit has not seen** (each of 1 left out whole)") < 900
 
 
 def test_what_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
