@@ -16,6 +16,7 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of
+from simulator.training_run.fit.evidence import EVIDENCE_SCHEMA, EvidenceFile
 from simulator.training_run.fit.interval import (
     INTERVALS_SCHEMA,
     UNSEEN,
@@ -175,7 +176,7 @@ def test_rows_in_no_fold_have_no_prediction(table: FitTable) -> None:
 def test_the_data_files_are_made_from_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both files read back, hold every kind, and are the same when made again."""
+    """All three files read back, hold every kind, and are the same when made again."""
     lines = FIGURES.read_text(encoding="utf-8").splitlines(keepends=True)
     few = {run.id for run in PUBLISHED[::2]}
     runs = tmp_path / "runs.csv"
@@ -185,11 +186,13 @@ def test_the_data_files_are_made_from_a_table(
     coefficients, intervals = tmp_path / "runs.toml", tmp_path / "run_intervals.toml"
     monkeypatch.setattr(derive_calibration, "COEFFICIENTS_FILE", coefficients)
     monkeypatch.setattr(derive_calibration, "INTERVALS_FILE", intervals)
+    evidence = tmp_path / "run_evidence.toml"
+    monkeypatch.setattr(derive_calibration, "EVIDENCE_FILE", evidence)
     monkeypatch.setattr(sys, "argv", ["derive_calibration", str(runs)])
     made = []
     for _ in range(2):
         derive_calibration.main()
-        made.append((coefficients.read_bytes(), intervals.read_bytes()))
+        made.append((coefficients.read_bytes(), intervals.read_bytes(), evidence.read_bytes()))
     assert made[0] == made[1]
     said = capsys.readouterr().out
     assert "in-sample mean" in said
@@ -210,3 +213,5 @@ def test_the_data_files_are_made_from_a_table(
     bands = read_document(intervals, IntervalFile, schema=INTERVALS_SCHEMA)
     assert set(bands.step) == {"*", UNSEEN, UNSEEN_STRANGE}  # too few rows for regimes
     assert bands.step["*"].rows == len(few)
+    known = read_document(evidence, EvidenceFile, schema=EVIDENCE_SCHEMA)
+    assert sum(found.runs for found in known.step.values()) == len(few)
