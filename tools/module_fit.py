@@ -84,7 +84,7 @@ class _Watched(dict[str, float]):
         self.asked.add(key)
         return super().__getitem__(key)
 
-    def get(self, key: str, default: float = 0.0) -> float:  # type: ignore[override]
+    def get(self, key: str, default: float = 0.0) -> float:  # type: ignore[override] # of dict's overloads the one that is called
         self.asked.add(key)
         return super().get(key, default)
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from tests.executor.module_zoo import Cubed
+
 LENGTH, WIDTH, SIDE, WORDS = 16, 8, 4, 24
 
 
@@ -144,18 +146,6 @@ def _framed(layer: Any, x: Tensor, tokens: Tensor) -> Tensor:
     return padded.unfold(1, 3, 1).mean(-1) + x.flip(1).roll(1, 1)
 
 
-class _Cubed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * gradient
-
-
 def _spectrum(layer: Any, x: Tensor, tokens: Tensor) -> Tensor:
     spectrum = torch.fft.rfft(x, dim=1) * layer.filter[None]
     return torch.fft.irfft(spectrum, n=LENGTH, dim=1) + x
@@ -269,7 +259,7 @@ KINDS: dict[str, Kind] = {
     "averaged": Kind(_averaged, {"linear": _linear(), "mean": lambda: torch.zeros(WIDTH)}),
     "prelu": Kind(lambda s, x, t: s.slope(x), {"slope": lambda: nn.PReLU(LENGTH)}),
     "framed": Kind(_framed, {"linear": _linear()}),
-    "cubed": Kind(lambda s, x, t: _Cubed.apply(s.linear(x)) + x, {"linear": _linear()}),
+    "cubed": Kind(lambda s, x, t: Cubed.apply(s.linear(x)) + x, {"linear": _linear()}),
     "again": Kind(
         lambda s, x, t: checkpoint(s.linear, x, use_reentrant=False) + x, {"linear": _linear()}
     ),

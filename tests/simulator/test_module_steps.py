@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from simulator.modules.kernel_seconds import grouped, kernel_seconds
 from simulator.modules.module_constants import module_constants
 from simulator.modules.module_framework import module_framework
 from simulator.modules.optimizer_kind import optimizer_kind
-from simulator.modules.predict_module import module_setting, predict_module
+from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
 from simulator.modules.step_arrays import step_arrays
 from simulator.modules.step_memory import step_memory
 from simulator.modules.step_seconds import StepFacts, step_parts
@@ -42,7 +43,7 @@ class _Plain(dict[str, float]):
         )
         return 0.0 if added else 1.0
 
-    def get(self, key: str, default: float = 0.0) -> float:  # type: ignore[override]
+    def get(self, key: str, default: float = 0.0) -> float:
         return self[key]
 
 
@@ -73,7 +74,7 @@ def seconds(
     return float(kernel_seconds(grouped(arrays, rates), values)[0])
 
 
-def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> StepOp:
+def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> StepOp:
     size = 2 if dtype == "float16" else 4
     return StepOp(
         op="mm",
@@ -87,18 +88,23 @@ def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> St
         m=m,
         n=n,
         k=k,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
-def convolution(kernel: Kernel = Kernel.CONV, **more: object) -> StepOp:
-    sizes: dict[str, object] = {"m": 50176, "n": 64, "k": 576, "batch": 1, "taps": 9}
+def convolution(kernel: Kernel = Kernel.CONV, **more: Any) -> StepOp:
+    sizes: dict[str, Any] = {"m": 50176, "n": 64, "k": 576, "batch": 1, "taps": 9}
     sizes |= {"work_flop": 2.0 * 50176 * 64 * 576, "read_bytes": 1e7, "written_bytes": 1e7}
-    fixed = {"op": "convolution", "kernel": kernel, "phase": Phase.FORWARD, "dtype": "float16"}
-    return StepOp(**(fixed | sizes | more))  # type: ignore[arg-type]
+    fixed: dict[str, Any] = {
+        "op": "convolution",
+        "kernel": kernel,
+        "phase": Phase.FORWARD,
+        "dtype": "float16",
+    }
+    return StepOp(**(fixed | sizes | more))
 
 
-def elementwise(moved: float, **more: object) -> StepOp:
+def elementwise(moved: float, **more: Any) -> StepOp:
     return StepOp(
         op="relu",
         kernel=Kernel.ELEMENTWISE,
@@ -106,7 +112,7 @@ def elementwise(moved: float, **more: object) -> StepOp:
         dtype="float16",
         read_bytes=moved / 2,
         written_bytes=moved / 2,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -274,7 +280,7 @@ def test_memory_is_the_sum_of_what_is_held() -> None:
     assert kept.needed_bytes(1.1, MIB) == pytest.approx(1.1 * kept.peak_bytes + MIB)
 
 
-def setting_of(device: str, devices: int = 1):  # type: ignore[no-untyped-def]
+def setting_of(device: str, devices: int = 1) -> ModuleSetting:
     return module_setting(
         ModuleRow(
             row=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from simulator.training_run.reading.memory_text import memory_kind_of
 from tests.simulator.gpt_row import GPT_ROW
 
 
-def said(**changes: object) -> str:
-    return "; ".join(complete_run(replace(GPT_ROW, **changes)).defaults)  # type: ignore[arg-type]
+def said(**changes: Any) -> str:
+    return "; ".join(complete_run(replace(GPT_ROW, **changes)).defaults)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_device_that_cannot_be_is_an_error(device: str) -> None:
     ],
 )
 def test_what_dates_a_framework(changes: dict[str, object], stack: str) -> None:
-    run = replace(GPT_ROW, recompute="full", **changes)  # type: ignore[arg-type]
+    run = replace(GPT_ROW, recompute="full", **changes)
     assert complete_run(run).stack == stack
 
 

@@ -7,6 +7,7 @@ held against the run of the whole, call by call.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ class Event:
         return 0.0
 
 
-class Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode, ABC):
     """Around one run of a fresh block: `called` sees every torch function that is a module's own,
     `layered` every linear layer."""
 
@@ -86,9 +87,9 @@ class Watch(TorchFunctionMode):
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
         """A module begins that stays whole."""
 
+    @abstractmethod
     def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
         """Run a linear layer."""
-        raise NotImplementedError
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.pauses:
