@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from executor.mesh import Mesh
 from executor.split_layer import SplitLayer
@@ -184,6 +185,23 @@ def local(x: Tensor) -> Tensor:
     """This rank's part of a DTensor, or the tensor itself."""
     part: Tensor = x.to_local() if hasattr(x, "to_local") else x
     return part
+
+
+def own_part(p: nn.Parameter) -> nn.Parameter:
+    """What an optimizer updates of a parameter: this rank's part of a split one, in the same
+    memory. As DTensors the parts would go through its dispatch at each of AdamW's ten ops, half a
+    millisecond a parameter on a CPU (torch 2.13, a tp2 pipeline of two linear layers, 2026-11-22).
+    """
+    return nn.Parameter(p.to_local().detach()) if isinstance(p, DTensor) else p
+
+
+def own_gradient(p: nn.Parameter) -> Tensor | None:
+    """The gradient of `own_part`."""
+    if not isinstance(p, DTensor) or p.grad is None:
+        return p.grad
+    assert isinstance(p.grad, DTensor)
+    gradient: Tensor = p.grad.redistribute(placements=p.placements).to_local()
+    return gradient
 
 
 def shares(parameters: list[nn.Parameter], size: int) -> list[int]:

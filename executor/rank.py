@@ -18,6 +18,8 @@ from executor.parallelize import (
     broadcast_updates,
     is_fully_sharded,
     local,
+    own_gradient,
+    own_part,
     shares,
     sum_shared_gradients,
 )
@@ -156,11 +158,11 @@ class Rank:
         if not parameters:
             # A stage of frozen layers, or a share of few parameters: torch refuses an empty list.
             parameters = [nn.Parameter(torch.zeros(0, device=self.device))]
+        self._parts = [(p, own_part(p)) for p in parameters]
+        parts = [part for _, part in self._parts]
         if self.plan.workload.optimizer == "sgd":
-            return torch.optim.SGD(parameters, lr=LEARNING_RATE)
-        # Torch's default variant; its fused ones cannot mix split and whole parameters.
-        foreach = False if self.plan.tp > 1 else None
-        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=foreach)
+            return torch.optim.SGD(parts, lr=LEARNING_RATE)
+        return torch.optim.AdamW(parts, lr=LEARNING_RATE)
 
     # --- ties ---------------------------------------------------------------------------------
 
@@ -264,7 +266,11 @@ class Rank:
     def update(self) -> None:
         """The optimizer step; gradients are dropped."""
         with self.recorder.action("optimizer"):
+            for p, part in self._parts:
+                part.grad = own_gradient(p)
             self.optimizer.step()
+            for _, part in self._parts:
+                part.grad = None
             for p in self._updated:
                 p.grad = None
         if self.plan.zero_stage == 1 and self.plan.dp > 1:

@@ -9,6 +9,7 @@ of `ModelGraph.tp` ranks: the graph of tp = 4 holds the shapes that each of the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
@@ -83,6 +84,14 @@ class MatmulShape:
     m: int
     n: int
     k: int
+
+
+# Ops of a whole layer of a recurrence on a CPU (tracing/trace_recurrence.py), with its kind.
+RECURRENCES: Mapping[str, str] = {
+    f"shardwright.{kind}_layer{way}": kind
+    for kind in ("lstm", "gru", "rnn")
+    for way in ("", "_backward")
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

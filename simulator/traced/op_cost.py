@@ -24,7 +24,15 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device, twin_type
 from profiles.hardware.kernels.fit import Curve
 from profiles.hardware.kernels.gemm_surface import load_surface
-from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.graph import (
+    DTYPE_BYTES,
+    RECURRENCES,
+    AttentionShape,
+    MatmulShape,
+    Op,
+    OpKind,
+    Phase,
+)
 from profiles.sourced import Sourced
 from simulator.kernel_speed import (
     attention_half_width,
@@ -187,6 +195,9 @@ class OpPricer:
             return self._cost(light_s, used, limit, source)
         if op.conv is not None and self._conv:
             return self._convolution(op, moved)
+        kind = RECURRENCES.get(op.name, "")
+        if (kind, str(op.phase), "float32") in self._conv:
+            return self._of_kind(op, moved, kind, str(op.phase))
         if op.matmul is not None:
             product = op.matmul
             light_s, limit = self.light.matmul(product, op.dtype)
@@ -205,7 +216,10 @@ class OpPricer:
         """At the utilisation of measured convolutions of its kind and pass, or of dense ones."""
         assert op.conv is not None
         assert op.matmul is not None
-        kind, phase = op.conv.kind(op.matmul.k), conv_pass(op)
+        return self._of_kind(op, moved, op.conv.kind(op.matmul.k), conv_pass(op))
+
+    def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> OpCost:
+        assert op.matmul is not None
         dtype = op.dtype if (kind, phase, op.dtype) in self._conv else "float32"
         own = self._conv.get((kind, phase, dtype))
         known = own or self._conv.get(("dense", phase, dtype)) or next(iter(self._conv.values()))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.model.building.build_given import spec_of_module
+from profiles.model.tracing import trace_recurrence
 from profiles.model.tracing.trace import trace_graph
 
 LENGTH, BATCH, INPUTS, SIZE = 6, 4, 8, 16
@@ -75,3 +76,35 @@ def test_the_calls_are_those_that_torch_makes_on_a_cpu() -> None:
     traced, _, _ = ops_of(module, "cpu")
     count = sum(op.name == "shardwright.lstm_layer" for op in traced)
     assert names.count("aten::mkldnn_rnn_layer") == count == 2
+
+
+class Written(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = kind(INPUTS, SIZE)
+        self.head = nn.Linear(SIZE, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x.transpose(0, 1))[0])
+        return out
+
+
+@pytest.mark.parametrize(("kind", "name", "gates"), [(nn.GRU, "gru", 3), (nn.RNN, "rnn", 1)])
+def test_what_torch_writes_out_is_one_op_that_saves_as_much(
+    kind: type[nn.RNNBase], name: str, gates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of_module(Written(kind), torch.zeros(BATCH, LENGTH, INPUTS))
+
+    def traced():
+        graph = trace_graph(
+            spec, micro_batch=BATCH, sequence_length=1, dtype="float32", target="cpu"
+        )
+        return [graph.kinds[ref.kind] for ref in graph.chain]
+
+    fused = traced()
+    work = [op.work_flop for b in fused for op in b.forward_ops if name in op.name]
+    assert work == [2 * LENGTH * BATCH * gates * SIZE * (INPUTS + SIZE)]
+    monkeypatch.setattr(trace_recurrence, "_is_fused", lambda args: False)
+    saved = [sum(s.memory_bytes for b in blocks for s in b.saved) for blocks in (fused, traced())]
+    # Written out, the transposed input is copied as well.
+    assert saved[1] - saved[0] == pytest.approx(4 * LENGTH * BATCH * INPUTS, abs=0.1 * saved[1])

@@ -78,8 +78,9 @@ WEIGHT_PASS = "backward to the weight"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPoint:
     """A measured convolution: the product that it equals and its bytes took `time_s` (median).
+    Or a layer of a recurrence, whose product is that of one position.
 
-    kind   as ConvShape.kind
+    kind   as ConvShape.kind, or as RECURRENCES (graph.py)
     phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
     rows, channels, patch   m, n, k of the product
     """

@@ -21,6 +21,11 @@ from profiles.hardware.probe.probe_convolutions import (
     ConvCase,
     conv_op,
 )
+from profiles.hardware.probe.probe_recurrences import (
+    RecurrenceCase,
+    recurrence_layers,
+    recurrence_op,
+)
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 KIB, MIB = 2**10, 2**20
@@ -35,6 +40,9 @@ MEMORY_OPS = (("elementwise", ELEMENTWISE), ("reduction", REDUCTION), ("copy", C
 # One AdamW step reads parameter, gradient and two moments and writes parameter and two moments.
 ADAMW_TENSORS = 7
 
+# Multiplications of a product on a CPU: a larger one is as fast as this one, and takes seconds.
+_LARGEST_PRODUCT = 2**33
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 
@@ -42,7 +50,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_t
 class Case:
     """One thing to measure.
 
-    family  `launch`, `bandwidth`, `matmul`, `attention`, `conv`, `memory`, `aten` or `link`
+    family  `launch`, `bandwidth`, `matmul`, `attention`, `conv`, `recurrence`, `memory`, `aten`
+            or `link`
     op      what exactly: a variant of MEMORY_OPS, `adamw`, the name of an aten op, or an operation
             of profiles' Link
     size_bytes  moved bytes (memory), one tensor in 32 bits (aten), or the full buffer (link)
@@ -55,6 +64,7 @@ class Case:
     matmul: MatmulShape | None = None
     attention: AttentionShape | None = None
     conv: ConvCase | None = None
+    recurrence: RecurrenceCase | None = None
     size_bytes: int = 0
     group_size: int = 1
 
@@ -69,6 +79,8 @@ class Case:
             return f"attention {self.phase} {self.dtype} {self.attention.q_len} tokens"
         if self.conv is not None:
             return f"convolution {self.phase} {self.dtype} {self.conv}"
+        if self.recurrence is not None:
+            return f"recurrence {self.phase} {self.dtype} {self.recurrence}"
         if self.family in ("launch", "bandwidth"):
             return self.family
         ranks = f" on {self.group_size}" if self.family == "link" else ""
@@ -90,6 +102,8 @@ class Case:
             return 4.0 * x.batch * x.heads * x.q_len * x.kv_len * x.head_dim
         if self.conv is not None:
             return float(conv_op(self.conv, self.phase, self.dtype).work_flop)
+        if self.recurrence is not None:
+            return float(recurrence_op(self.recurrence, self.phase, self.dtype).work_flop)
         return 0.0
 
     @property
@@ -138,6 +152,7 @@ def probe_cases(
         *attention_cases(quick=quick, accelerator=accelerator),
         *memory_cases(quick=quick, accelerator=accelerator),
         *(() if accelerator else conv_cases(quick=quick)),
+        *(() if accelerator else recurrence_cases(quick=quick)),
         *(() if accelerator else aten_cases(quick=quick)),
         *link_cases(num_devices=num_devices, quick=quick),
     ]
@@ -153,12 +168,18 @@ def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
             (1, m, n, k) for m in (64, 512) for n, k in ((256, 256), (1024, 256), (256, 1024))
         }
         shapes |= {(1, 256, 4096, 256), (8, 128, 128, 64)}
+        shapes |= {s for side in (256, 2048) for s in ((1, 8, side, side), (1, side, side, 8))}
     else:
         shapes = {(1, s, s, s) for s in (32, 64, 128, 256, 512, 1024, 2048, 4096 * scale)}
         sides = (64, 256, 1024, 4096)
         shapes |= {(1, m * scale, n, k) for m, n, k in product((32, 128, 512, 2048), sides, sides)}
         shapes |= {(1, 512, 32768, 512), (1, 512, 512, 32768)}
         shapes |= {(b, s, s, 64) for b, s in product((8, 32), (128, 512))}
+        # Layers of few samples, the gradients of their weights, and heads of few classes.
+        for few, side in product((2, 8), (256, 1024, 4096)):
+            shapes |= {(1, few, side, side), (1, side, side, few)}
+        shapes |= {(1, 64, 8, 1024), (1, 64, 1024, 8), (1, 8, 1024, 64)}
+    shapes = {s for s in shapes if accelerator or math.prod(s) <= _LARGEST_PRODUCT}
     return [
         Case(family="matmul", dtype=dtype, matmul=MatmulShape(batch=b, m=m, n=n, k=k))
         for dtype in ("float32", "bfloat16")
@@ -217,6 +238,15 @@ def conv_cases(*, quick: bool) -> list[Case]:
         Case(family="conv", dtype=dtype, phase=phase, conv=conv)
         for dtype, convolutions in by_type.items()
         for conv in convolutions
+        for phase in Phase
+    ]
+
+
+def recurrence_cases(*, quick: bool) -> list[Case]:
+    """Layers of each kind of recurrence, forward and backward."""
+    return [
+        Case(family="recurrence", phase=phase, recurrence=layer)
+        for layer in recurrence_layers(quick=quick)
         for phase in Phase
     ]
 

@@ -12,18 +12,22 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from profiles.hardware.probe.probe_aten import Call, aten_call
 from profiles.hardware.probe.probe_cases import ROW, Case
 from profiles.hardware.probe.probe_convolutions import conv_call
 from profiles.hardware.probe.probe_cycle import Cycle
+from profiles.hardware.probe.probe_recurrences import recurrence_call
+from profiles.hardware.probe.probe_timing import Prepared
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
-# at most: AMD EPYC 9684X, amd.com). 256 small parameters are more than a ResNet-50 has (161).
+# at most: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
+# carries its share of what a step takes by itself (0.6 ms on a 2-core virtual machine, torch 2.13,
+# 2026-11-22: 16 parameters of 146 elements took 82 us each after a backward, 256 took 44).
 _OPTIMIZER_BYTES = 128 * 2**20
-_MOST_PARAMETERS = 256
+_MOST_PARAMETERS = 32
 
 
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
@@ -40,6 +44,8 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
         return lambda: there.copy_(here)
     if case.op == "adamw":
         return _adamw(case, device)
+    if case.recurrence is not None:
+        return recurrence_call(case.recurrence, case.phase)
     func, args = _op(case, dtype, device)
     if device.type == "cpu":
         return Cycle(func, args)
@@ -119,15 +125,30 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
 
     The default is the for-loop variant on CPU and `foreach` on CUDA, which is also what the
     executor's plain `AdamW(parameters, lr=...)` runs. On a CPU there are as many parameters as
-    lie in memory when a model's are updated (`_parameters`): a single small one would stay in the
-    caches, where no optimizer finds it after a backward.
+    lie in memory when a model's are updated (`_parameters`), and each step finds caches and
+    interpreter as a backward leaves them.
     """
     parameters = []
     for _ in range(1 if device.type == "cuda" else _parameters(case)):
         parameter = torch.nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
-    return torch.optim.AdamW(parameters, lr=1e-6).step
+    step = torch.optim.AdamW(parameters, lr=1e-6).step
+    return step if device.type == "cuda" else Prepared(step, _Backward())
+
+
+class _Backward:
+    """A forward and backward of a small network, and more memory than caches hold read through."""
+
+    def __init__(self) -> None:
+        layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
+        self._network = nn.Sequential(*(part for layer in layers for part in layer))
+        self._x = torch.randn(64, 256)
+        self._memory = torch.zeros(16 * 2**20)
+
+    def __call__(self) -> None:
+        self._network(self._x).sum().backward()
+        self._memory.add_(1)
 
 
 def _parameters(case: Case) -> int:

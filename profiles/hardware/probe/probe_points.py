@@ -22,6 +22,7 @@ from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case
 from profiles.hardware.probe.probe_convolutions import conv_op
+from profiles.hardware.probe.probe_recurrences import recurrence_op
 from profiles.sourced import Sourced
 
 # A thread in a gloo collective also waits for its own transport threads where every core has a
@@ -93,7 +94,7 @@ def cluster_from(
             for c, s in summaries
             if c.family in ("memory", "aten")
         ),
-        conv=tuple(_conv_point(c, s) for c, s in summaries if c.conv is not None),
+        conv=tuple(_conv_point(c, s) for c, s in summaries if c.conv or c.recurrence),
         host=host,
     )
     spreads = {c: s.spread for c, s in summaries}
@@ -202,20 +203,29 @@ def slug(text: str) -> str:
 
 def _key(case: Case) -> tuple[object, ...]:
     shape = tuple(case.shape.values())
-    conv = str(case.conv or "")
+    conv = str(case.conv or case.recurrence or "")
     of = (case.family, case.op, case.dtype, case.phase, case.group_size, case.size_bytes)
     return (*of, shape, conv)
 
 
 def _conv_point(case: Case, summary: Summary) -> ConvPoint:
-    assert case.conv is not None
-    op = conv_op(case.conv, case.phase, case.dtype)
+    """Of a convolution, or of a layer of a recurrence."""
+    phase = str(case.phase)
+    if case.recurrence is not None:
+        op = recurrence_op(case.recurrence, case.phase, case.dtype)
+        kind = case.recurrence.kind
+    else:
+        assert case.conv is not None
+        op = conv_op(case.conv, case.phase, case.dtype)
+        assert op.matmul is not None
+        assert op.conv is not None
+        kind = op.conv.kind(op.matmul.k)
+        phase = phase if op.conv.input_gradient else WEIGHT_PASS
     assert op.matmul is not None
-    assert op.conv is not None
     return ConvPoint(
         dtype=case.dtype,
-        phase=str(case.phase) if op.conv.input_gradient else WEIGHT_PASS,
-        kind=op.conv.kind(op.matmul.k),
+        phase=phase,
+        kind=kind,
         rows=op.matmul.m,
         channels=op.matmul.n,
         patch=op.matmul.k,

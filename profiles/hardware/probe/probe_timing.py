@@ -56,12 +56,41 @@ def sample_call(
     return samples
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call before each of which `prepare` runs, which is not timed (on a CPU thread)."""
+
+    call: Callable[[], object]
+    prepare: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.prepare()
+        self.call()
+
+
 def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
     """As `measure`, of what this thread computes itself, on whatever machine."""
+    if isinstance(call, Prepared):
+        return _after_preparation(call, repeats)
     start = read_clock()
     for _ in range(repeats):
         call()
     return between(start, read_clock()).per(repeats)
+
+
+def _after_preparation(call: Prepared, repeats: int) -> Sample:
+    samples = []
+    for _ in range(repeats):
+        call.prepare()
+        start = read_clock()
+        call.call()
+        samples.append(between(start, read_clock()))
+    delays = [s.delay_s for s in samples if s.delay_s is not None]
+    return Sample(
+        wall_s=sum(s.wall_s for s in samples),
+        cpu_s=sum(s.cpu_s for s in samples),
+        delay_s=sum(delays) if delays else None,
+    ).per(repeats)
 
 
 def _on_stream(call: Callable[[], object], repeats: int) -> Sample:

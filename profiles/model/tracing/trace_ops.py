@@ -11,7 +11,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
-from profiles.model.graph import AttentionShape, ConvShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.graph import (
+    RECURRENCES,
+    AttentionShape,
+    ConvShape,
+    MatmulShape,
+    Op,
+    OpKind,
+    Phase,
+)
 
 aten = torch.ops.aten
 
@@ -27,8 +35,7 @@ _MATMUL_NAMES: tuple[str, ...] = (
     "dot",
     "mv",
 )
-_RECURRENCES = ("shardwright.lstm_layer", "shardwright.lstm_layer_backward")
-_MATMUL_NAMES += _RECURRENCES
+_MATMUL_NAMES += tuple(RECURRENCES)
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
 # Whether there is a batch, and where among the arguments the first factor stands.
 _FACTORS = {
@@ -194,7 +201,7 @@ def _matmul(
         shape = MatmulShape(batch=1, m=rows, n=args[1].shape[0], k=args[1].shape[1])
     elif name in ("_grouped_mm", "_scaled_grouped_mm"):
         return _grouped(args[0], args[1])
-    elif name in _RECURRENCES:
+    elif name in RECURRENCES:
         return _recurrence(name, args)
     else:
         flop = _registered(func, args, kwargs, out)

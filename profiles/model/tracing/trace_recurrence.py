@@ -1,13 +1,18 @@
-"""Recurrences as a CPU runs them, for tracing on shapes.
+"""Recurrences as a CPU runs them, for tracing on shapes: each layer and direction as one op.
 
 On shapes torch writes an LSTM out: a dozen small ops a position. On a CPU oneDNN runs a layer
 as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`, for float32
 and bfloat16 without projections), forward and backward. A GRU and a plain RNN are written out there
-too. Each layer and direction is one op here, with the work of its two products at every position.
+too, but in a loop that never leaves torch's own code, on weights that stay in the caches: priced
+op by op, as a model's own ops are, a GRU took 1.9 times what it was measured to take
+(2-core virtual machine, torch 2.13, 2026-11-22). So a layer is one op here, with its two
+products at every position, and a profile measures layers (probe/probe_recurrences.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,82 +21,112 @@ from torch.overrides import TorchFunctionMode
 
 _TYPES = (torch.float32, torch.bfloat16)
 
-
 Bias = Tensor | None
 
 
-@torch.library.custom_op("shardwright::lstm_layer", mutates_args=())
-def lstm_layer(
-    x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shapes only: x [length, batch, inputs] -> outputs [length, batch, size], the last h and c,
-    and the gates that the backward reads."""
-    raise NotImplementedError("this op exists for tracing under fake tensors only")
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """A kind of layer: rows of its weights, and what its backward reads beside its operands, both
+    per position, sample and feature; `call` is its op on shapes.
+
+    saved  an LSTM's gates, as oneDNN keeps them; of what is written out, what tracing it that way
+           counts (tests/profiles/test_trace_recurrence.py)
+    """
+
+    kind: str
+    gates: int
+    saved: int
+    call: Callable[..., Any]
 
 
-@lstm_layer.register_fake
-def _(
-    x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    length, batch, _ = x.shape
-    size = w_state.shape[1]
-    gates = x.new_empty(length, batch, 4 * size)
-    return x.new_empty(length, batch, size), torch.empty_like(h), torch.empty_like(c), gates
+def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
+    """Registers `shardwright::{kind}_layer` and its backward.
+
+    Shapes only: x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (a
+    plain layer's c is nobody's), and what the backward reads.
+    """
+
+    def forward(
+        x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+    def backward(
+        grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+    def forward_shapes(
+        x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        length, batch, _ = x.shape
+        size = w_state.shape[1]
+        kept = x.new_empty(length, batch, saved * size)
+        return x.new_empty(length, batch, size), torch.empty_like(h), torch.empty_like(c), kept
+
+    def backward_shapes(
+        grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        made = [torch.empty_like(t) for t in (x, h, c, w_in, w_state)]
+        return made[0], made[1], made[2], made[3], made[4], x.new_empty(w_in.shape[0])
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:5], output[3])
+        ctx.biases = inputs[5] is not None
+
+    def gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        *found, bias = backward_op(grad, *ctx.saved_tensors)
+        # Both biases are added at the same place: their gradients are equal.
+        return (*found, bias, bias.clone()) if ctx.biases else (*found, None, None)
+
+    op = torch.library.custom_op(f"shardwright::{kind}_layer", forward, mutates_args=())
+    backward_op = torch.library.custom_op(
+        f"shardwright::{kind}_layer_backward", backward, mutates_args=()
+    )
+    op.register_fake(forward_shapes)
+    backward_op.register_fake(backward_shapes)
+    op.register_autograd(gradients, setup_context=save)
+    return RecurrentLayer(kind, gates, saved, op)
 
 
-@torch.library.custom_op("shardwright::lstm_layer_backward", mutates_args=())
-def lstm_layer_backward(
-    grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Shapes only: the gradients of x, h, c, both weights and either bias."""
-    raise NotImplementedError("this op exists for tracing under fake tensors only")
-
-
-@lstm_layer_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    made = [torch.empty_like(t) for t in (x, h, c, w_in, w_state)]
-    return made[0], made[1], made[2], made[3], made[4], x.new_empty(w_in.shape[0])
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:5], output[3])
-    ctx.biases = inputs[5] is not None
-
-
-def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    *found, bias = lstm_layer_backward(grad, *ctx.saved_tensors)
-    # Both biases are added at the same place: their gradients are equal.
-    return (*found, bias, bias.clone()) if ctx.biases else (*found, None, None)
-
-
-lstm_layer.register_autograd(_backward, setup_context=_save)
+LAYERS = {
+    "lstm": _layer("lstm", 4, 4),
+    "gru": _layer("gru", 3, 7),
+    "rnn": _layer("rnn", 1, 1),
+}
+_KINDS = {
+    torch.lstm: LAYERS["lstm"],
+    torch.gru: LAYERS["gru"],
+    torch.rnn_tanh: LAYERS["rnn"],
+    torch.rnn_relu: LAYERS["rnn"],
+}
 
 
 class FusedRecurrence(TorchFunctionMode):
-    """Inside it every layer and direction of an LSTM is one op."""
+    """Inside it every layer and direction of an LSTM, GRU or RNN is one op."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.lstm and not kwargs and _is_fused(args):
-            return _lstm(*args)
+        layer = _KINDS.get(func)
+        if layer is not None and not kwargs and _is_fused(args):
+            return _layers(layer, *args)
         return func(*args, **(kwargs or {}))
 
 
 def _is_fused(args: tuple[Any, ...]) -> bool:
     """Padded (not packed) sequences of a type that oneDNN has, without projections."""
-    if len(args) != 9 or not isinstance(args[1], (tuple, list)):
+    if len(args) != 9 or not isinstance(args[2], (tuple, list)):
         return False
     x, _, weights, biases, layers, _, _, both, _ = args
     each = 4 if biases else 2
     return x.dtype in _TYPES and len(weights) == each * layers * (2 if both else 1)
 
 
-def _lstm(
+def _layers(
+    kind: RecurrentLayer,
     x: Tensor,
-    hx: tuple[Tensor, Tensor],
+    hx: Any,
     weights: list[Tensor],
     biases: bool,
     layers: int,
@@ -99,9 +134,12 @@ def _lstm(
     training: bool,
     both: bool,
     batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """torch.lstm, layer by layer, without dropout, which is off in training here (build.py)."""
+) -> tuple[Tensor, ...]:
+    """torch.lstm and its kin, layer by layer, without dropout, which is off in training here
+    (build.py)."""
     each, directions = (4 if biases else 2), (2 if both else 1)
+    with_cell = isinstance(hx, (tuple, list))
+    first_h, first_c = hx if with_cell else (hx, hx)
     y = x.transpose(0, 1) if batch_first else x
     last_h, last_c = [], []
     for layer in range(layers):
@@ -110,10 +148,12 @@ def _lstm(
             index = layer * directions + direction
             own = weights[index * each : (index + 1) * each]
             b_in, b_state = own[2:] if biases else (None, None)
-            made = lstm_layer(y, hx[0][index], hx[1][index], own[0], own[1], b_in, b_state)
+            made = kind.call(y, first_h[index], first_c[index], own[0], own[1], b_in, b_state)
             outputs.append(made[0])
             last_h.append(made[1])
             last_c.append(made[2])
         y = torch.cat(outputs, dim=2) if both else outputs[0]
     out = y.transpose(0, 1) if batch_first else y
+    if not with_cell:
+        return out, torch.stack(last_h)
     return out, torch.stack(last_h), torch.stack(last_c)
