@@ -84,15 +84,18 @@ def test_nothing_fits() -> None:
         )  # fmt: skip
 
 
+TWO_TOWERS = "examples.two_tower:build"
+
+
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(UnknownNameError, match="megatron-core"):
         typed(*ASKED, "megatron-cor", *ON)
     with pytest.raises(InputError, match="--cp 2: torch has no such axis"):
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--cp", "2")
     with pytest.raises(InputError, match="--pareto is of layouts, and this is planned block by"):
-        typed("plan", "t5-large", *ON, "--global-batch", "8", "--pareto", "memory")
+        typed("plan", TWO_TOWERS, *ON, "--global-batch", "8", "--pareto", "memory")
     with pytest.raises(InputError, match="its trace does not give a transformer's figures"):
-        typed("plan", "t5-large", *ON, "--global-batch", "8", "--stack", "megatron-core")
+        typed("plan", TWO_TOWERS, *ON, "--global-batch", "8", "--stack", "megatron-core")
 
 
 def test_options_beside_the_axes() -> None:
