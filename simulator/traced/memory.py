@@ -196,8 +196,11 @@ def rank_memory(
     timeline: Timeline,
     capacity_bytes: float,
     stack: Stack,
+    update_bytes: float = 0.0,
 ) -> RankMemory:
     """Peak and course of a pipeline rank's memory over the step.
+
+    update_bytes  what the optimizer makes and frees while it updates
 
     Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
     Receive buffers of the whole step are counted as communication where the stack keeps them, else
@@ -254,8 +257,14 @@ def rank_memory(
         left = level + sent + share * len(begun) + after
         samples.append(MemorySample(time_s=timeline.end_s[i], memory_bytes=left))
     end = max(timeline.end_s)
-    if level + sent + static.gradients > peak:
-        peak, peak_time, peak_sent = level + sent + static.gradients, end, sent
+    held_to_the_end = level + sent + static.gradients
+    if update_bytes:
+        samples += [
+            MemorySample(time_s=end, memory_bytes=held_to_the_end + more)
+            for more in (update_bytes, 0.0)
+        ]
+    if held_to_the_end + update_bytes > peak:
+        peak, peak_time, peak_sent = held_to_the_end + update_bytes, end, sent
         peak_kept, peak_gradients = 0.0, static.gradients
     return RankMemory(
         rank=plan.rank(rank),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.schedules.schedule import schedule_kind
@@ -45,8 +46,9 @@ def plan_memory(
             for s in stages
             for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
         ]
+        counts = held_parameters(graph, refs)
         static = static_bytes(
-            float(sum(held_parameters(graph, refs))),
+            float(sum(counts)),
             float(max(b.parameter_count for s in stages for b in blocks[s])),
             stack=stack,
             precision=plan.workload.precision,
@@ -55,6 +57,7 @@ def plan_memory(
             dp=plan.dp,
             pp=plan.pp,
         )
+        device = cluster.device_at(plan.rank(rank))
         found.append(
             rank_memory(
                 plan,
@@ -62,11 +65,20 @@ def plan_memory(
                 stages=stages,
                 static=static,
                 timeline=timeline,
-                capacity_bytes=cluster.device_at(plan.rank(rank)).usable_bytes,
+                capacity_bytes=device.usable_bytes,
                 stack=stack,
+                update_bytes=_update_bytes(counts, plan, device),
             )
         )
     return tuple(found)
+
+
+def _update_bytes(counts: Sequence[int], plan: Plan, device: Device) -> float:
+    """On a CPU AdamW updates one parameter after the other, with two tensors of its size: the root
+    of the second moment and that divided (torch/optim/adamw.py, `_single_tensor_adamw`)."""
+    if device.type != "cpu" or plan.workload.optimizer != "adamw":
+        return 0.0
+    return 2 * 4.0 * max(counts, default=0) / (plan.dp if plan.zero_stage >= 2 else 1)
 
 
 def stage_memory(

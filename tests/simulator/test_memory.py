@@ -221,6 +221,37 @@ def test_sent_tensors_pile_up_until_the_step_ends():
     assert memory.communication_bytes == pytest.approx(80.0)
 
 
+def test_an_update_may_be_the_peak():
+    """Parameters 6, gradients 4 and moments 8 of 1000, and what the update makes: 20,000 at last."""
+    stage = StageBytes(
+        kept_bytes=10.0,
+        forward_peak_bytes=12.0,
+        backward_peak_bytes=14.0,
+        received_bytes=0.0,
+        sent_bytes=0.0,
+        weight_bytes=0.0,
+        first_transient_bytes=0.0,
+    )
+    schedule = build_schedule("1f1b", num_ranks=1, num_microbatches=2)
+    times = Durations(
+        forward_s=(1.0,), backward_s=(2.0,), send_forward_s=(0.0,), send_backward_s=(0.0,)
+    )
+    found = rank_memory(
+        plan(pp=1),
+        0,
+        stages={0: stage},
+        static=static(),
+        timeline=simulate(schedule, times),
+        capacity_bytes=1e6,
+        stack=load_stack(),
+        update_bytes=2000.0,
+    )
+    assert found.peak_bytes == pytest.approx(20_000.0)
+    assert found.peak_time_s == pytest.approx(6.0)
+    assert found.transient_bytes == pytest.approx(2000.0)
+    assert max(s.memory_bytes for s in found.timeline) == pytest.approx(found.peak_bytes)
+
+
 def test_stage_bytes_by_hand():
     # Two layers; a boundary tensor is 2 MiB, each layer saves 10 MiB, works on 12 MiB at most in
     # its forward and 4 MiB in its backward.
