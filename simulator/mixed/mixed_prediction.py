@@ -23,7 +23,7 @@ from simulator.schedules.timeline import simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.memory import rank_memory, static_bytes
-from simulator.traced.plan_memory import stage_memory
+from simulator.traced.plan_memory import stage_memory, update_bytes
 from simulator.traced.predict import Traced
 from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import MESSAGE_ENDS
@@ -246,13 +246,16 @@ class _Priced:
         timeline = simulate(schedule, durations)
         found = []
         for s, stage in enumerate(plan.pipelines[number].stages):
+            counts = self.counts(stage.first_block, stage.last_block)
+            device = self.cluster.device_at(stage.devices[0])
+            zero_stage = plan.zero_stage if plan.num_replicas > 1 else 0
             static = static_bytes(
-                float(sum(self.counts(stage.first_block, stage.last_block))),
+                float(sum(counts)),
                 float(max(block.parameter_count for block in blocks[s])),
                 stack=self.stack,
                 precision=plan.workload.precision,
                 optimizer=plan.workload.optimizer,
-                zero_stage=plan.zero_stage if plan.num_replicas > 1 else 0,
+                zero_stage=zero_stage,
                 dp=plan.num_replicas,
                 # Parameters stay whole between micro-batches, as under a pipeline.
                 pp=max(2, replica.pp),
@@ -263,8 +266,15 @@ class _Priced:
                 stages={s: stage_memory(self.graph, replica, s, blocks[s], self.stack)},
                 static=static,
                 timeline=timeline,
-                capacity_bytes=self.cluster.device_at(stage.devices[0]).usable_bytes,
+                capacity_bytes=device.usable_bytes,
                 stack=self.stack,
+                update_bytes=update_bytes(
+                    counts,
+                    device,
+                    optimizer=plan.workload.optimizer,
+                    zero_stage=zero_stage,
+                    dp=plan.num_replicas,
+                ),
             )
             found.append(
                 MixedStagePrediction(

@@ -19,7 +19,7 @@ from simulator.traced.memory import (
     static_bytes,
 )
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import held_parameters
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, held_parameters
 from simulator.values.plan import Plan
 from simulator.values.prediction import RankMemory
 
@@ -67,18 +67,31 @@ def plan_memory(
                 timeline=timeline,
                 capacity_bytes=device.usable_bytes,
                 stack=stack,
-                update_bytes=_update_bytes(counts, plan, device),
+                update_bytes=update_bytes(
+                    counts,
+                    device,
+                    optimizer=plan.workload.optimizer,
+                    zero_stage=plan.zero_stage,
+                    dp=plan.dp,
+                ),
             )
         )
     return tuple(found)
 
 
-def _update_bytes(counts: Sequence[int], plan: Plan, device: Device) -> float:
-    """On a CPU AdamW updates one parameter after the other, with two tensors of its size: the root
-    of the second moment and that divided (torch/optim/adamw.py, `_single_tensor_adamw`)."""
-    if device.type != "cpu" or plan.workload.optimizer != "adamw":
-        return 0.0
-    return 2 * 4.0 * max(counts, default=0) / (plan.dp if plan.zero_stage >= 2 else 1)
+def update_bytes(
+    counts: Sequence[int], device: Device, *, optimizer: str, zero_stage: int, dp: int
+) -> float:
+    """What comes and goes behind the last backward of a rank that holds parameters of these sizes:
+    a bucket of gradients that are exchanged, or what AdamW makes. On a CPU it updates one parameter
+    after the other, with two tensors of its size: the root of the second moment and that divided
+    (torch/optim/adamw.py, `_single_tensor_adamw`)."""
+    bucket = made = 0.0
+    if dp > 1 and zero_stage < 2:
+        bucket = min(4.0 * sum(counts), GRADIENT_BUCKET_BYTES)
+    if device.type == "cpu" and optimizer == "adamw":
+        made = 2 * 4.0 * max(counts, default=0) / (dp if zero_stage >= 2 else 1)
+    return max(bucket, made)
 
 
 def stage_memory(

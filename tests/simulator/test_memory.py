@@ -222,7 +222,7 @@ def test_sent_tensors_pile_up_until_the_step_ends():
 
 
 def test_an_update_may_be_the_peak():
-    """Parameters 6, gradients 4 and moments 8 of 1000, and what the update makes: 20,000 at last."""
+    """Of 1000 parameters 6, 4 and 8 bytes, and what the update makes: 20,000 at last."""
     stage = StageBytes(
         kept_bytes=10.0,
         forward_peak_bytes=12.0,
