@@ -56,7 +56,7 @@ MESHES = {
     2: [{"pp": (2,)}],
     4: [{"pp": (4,)}, {"pp": (2,), "dp": (2,)}],
 }
-_TOLERANCE = 1e-5  # the issue's
+_TOLERANCE = 1e-5  # relative error of any gradient
 
 
 def models(folder: Path) -> dict[str, str]:
