@@ -24,7 +24,7 @@ from tests.executor.config_zoo import ZOO, config_of
 from tests.executor.module_zoo import FACTORIES
 from tests.executor.one_process import worst_error
 
-_TOLERANCE = 1e-5  # the issue's
+_TOLERANCE = 1e-5  # relative error of any gradient
 # Their loss is decided by values, or they join towers of which one may get nothing: refused.
 _REFUSED = {
     "wav2vec2-ctc": "alignments of labels",

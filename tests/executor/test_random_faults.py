@@ -16,7 +16,7 @@ from tests.executor.cases import run_job
 from tests.executor.one_process import worst_error
 from tests.executor.random_modules import Recipe
 
-_TOLERANCE = 1e-5  # the issue's
+_TOLERANCE = 1e-5  # relative error of any gradient
 _WORK = Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples")
 
 
