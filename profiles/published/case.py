@@ -2,8 +2,8 @@
 
 A prediction is made from these values alone: totals (days, device-hours, energy, dollars, carbon),
 throughput, utilisation and what is derived from them are skipped while reading, and so are notes,
-which print them. Of the columns that say what the published hours count only the words are read:
-whether downtime is inside (`counts_downtime`).
+which print them. Of the columns that say what the published hours and energy count only these words
+are read: whether downtime is inside (`counts_downtime`), and hosts and cooling (`counts_site`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MEASURED_CASE_COLUMNS = (
     *("energy_mwh", "carbon_t", "cost_usd", "implied_mfu_6N_pct", "implied_mfu_palm_pct"),
     *("implied_over_reported", "count_days_over_hours", "implied_W_per_accel"),
     *("implied_kg_per_kwh_vs_TDP", "implied_usd_per_h", "failures_goodput", "notes", "where"),
-    *("evidence", "predictable", "energy_basis", "carbon_kg_per_kwh"),
+    *("evidence", "predictable", "carbon_kg_per_kwh", "flag"),
 )
 _TEXTS = (
     *("id", "model", "org", "kind", "scope", "ffn", "kv_heads", "vocab", "experts", "seq_len"),
     *("batch_ramp", "precision", "accel", "interconnect", "tp", "pp", "dp", "cp", "ep", "zero"),
-    *("hours_kind", "flag", "source_url"),
+    *("hours_kind", "energy_basis", "source_url"),
 )
 _NUMBERS = (
     *("params_total_b", "params_active_b", "layers", "hidden", "heads", "topk", "tokens_b"),
@@ -39,6 +39,8 @@ _STEADY = re.compile(
     r"not billed time",
     re.IGNORECASE,
 )
+# Words that say that the energy is that of the boards alone.
+_BOARDS = re.compile(r"no PUE|without PUE", re.IGNORECASE)
 _LEADING = re.compile(r"^\s*~?\s*(\d+(?:\.\d+)?)\s*([kKmM])?")
 
 
@@ -52,6 +54,7 @@ class PublishedCase:
     batch_tokens    tokens per step
     devices         accelerators;  pue, usd_per_device_hour   as the source states them
     counts_downtime False where the published hours are those of the steady step alone
+    counts_site     False where the published energy is that of the boards alone
     faults          cells that could not be read
     """
 
@@ -85,6 +88,7 @@ class PublishedCase:
     pue: float | None = None
     usd_per_device_hour: float | None = None
     counts_downtime: bool = True
+    counts_site: bool = True
     source: str = ""
     faults: tuple[str, ...] = ()
 
@@ -128,7 +132,7 @@ def _case(table: Table, row: Row) -> PublishedCase:
         found = number(column)
         return None if found is None else round(found)
 
-    said = " ".join((cells["hours_kind"], cells["scope"], cells["flag"]))
+    said = f"{cells['hours_kind']} {cells['scope']}"
     return PublishedCase(
         row=row.number,
         id=cells["id"],
@@ -160,6 +164,7 @@ def _case(table: Table, row: Row) -> PublishedCase:
         pue=number("pue"),
         usd_per_device_hour=number("cost_rate_usd_per_h"),
         counts_downtime=_STEADY.search(said) is None,
+        counts_site=_BOARDS.search(cells["energy_basis"]) is None,
         source=cells["source_url"],
         faults=tuple(faults),
     )

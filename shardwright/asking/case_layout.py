@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from planner.layout.layout_space import LayoutSpace
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.published.run import PublishedRun
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 
@@ -58,10 +60,14 @@ def fastest_layout(
             continue
         if outcome.layouts:
             found = outcome.layouts[0].run
-            said = tuple(each for each in run.defaults if not each.startswith(_ANSWERED))
+            said = tuple(each for each in run.defaults if not _answered(each))
             words = f"the fastest layout that fits: {_words(found)}"
             return replace(found, id=run.id, defaults=(words, *said))
     return run
+
+
+def _answered(said: str) -> bool:
+    return said.startswith(_ANSWERED) or said.endswith("per pipeline rank")
 
 
 # What the reader assumes of a layout, and the search answers instead.
@@ -75,10 +81,12 @@ def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
     """What is printed, first with and then without the ZeRO stage."""
     printed = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "vpp": asked.vpp}
     printed["micro_batch"] = asked.micro_batch
-    axes = {name: (value,) for name, value in printed.items() if value is not None}
+    axes: dict[str, Any] = {name: (value,) for name, value in printed.items() if value is not None}
     if asked.tp and asked.pp:
         rest = run.num_devices // (asked.tp * asked.pp * (asked.cp or 1))
         axes["dp"] = (rest,) if asked.cp else tuple(n for n in range(1, rest + 1) if rest % n == 0)
+    if run.seq_len < LONG_SEQUENCE:
+        axes.setdefault("cp", (1,))
     recompute = ("full",) if run.stack in _ALWAYS_RECOMPUTED else None
     plain = LayoutSpace(**axes, recompute=recompute)
     if asked.zero_stage is None:

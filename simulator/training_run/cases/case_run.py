@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device, node_design
@@ -142,7 +143,7 @@ def _even_batch(run: PublishedRun, said: list[str]) -> PublishedRun:
     return replace(run, global_batch=even)
 
 
-def _figures(case: PublishedCase, figures: Transformer | None) -> dict[str, int | bool | None]:
+def _figures(case: PublishedCase, figures: Transformer | None) -> dict[str, Any]:
     """The widths of the case; those of a known model are left to the reader."""
     if figures is not None and (figures.num_experts or figures.latent is not None):
         # Tables print the width of an expert and of a dense layer in one cell.

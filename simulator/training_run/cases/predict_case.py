@@ -10,6 +10,7 @@ predicted step (`contingency_spread`) stays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,11 +77,18 @@ def _predicted(
     said: list[str] = []
     try:
         asked = case_run(case, said)
+        devices = asked.run.num_devices or 1
         made = _step_of(asked, settle)
+        if made.run is None and devices & (devices - 1):
+            # Steps of fewer devices, as many as make a mesh: device-hours hardly depend on it.
+            fewer = 2 ** int(math.log2(devices))
+            made = _step_of(replace(asked, run=replace(asked.run, num_devices=fewer)), settle)
+            made = _on(made, devices, said)
         simpler = by_parameters(case, said) if made.run is None else None
         if simpler is not None:
             # Figures that make no model are left aside for those of the nearest known one.
             asked = case_run(simpler, said)
+            devices = asked.run.num_devices or 1
             made = _step_of(asked, settle)
     except ShardwrightError as error:
         return CasePrediction(id=case.id, status=f"unsupported: {error}", defaults=tuple(said))
@@ -89,7 +97,6 @@ def _predicted(
         return CasePrediction(
             id=case.id, status=f"unsupported: {made.why_not}", defaults=tuple(said)
         )
-    devices = asked.run.num_devices or run.num_devices
     steps = asked.tokens / (run.global_batch * run.seq_len)
     assumed = [*said, *run.defaults]
     counted = inputs
@@ -116,6 +123,14 @@ def _step_of(asked: CaseRun, settle: Settle | None) -> RunPrediction:
     altered = None if settle is None else lambda run: settle(run, asked.run)
     (made,) = predict_runs([asked.run], altered=altered)
     return made
+
+
+def _on(made: RunPrediction, devices: int, said: list[str]) -> RunPrediction:
+    """The step of a run on other devices than its own, as long as all work equally well."""
+    if made.run is None or made.step_time_s is None:
+        return made
+    said.append(f"a layout of {made.run.num_devices} devices, none of {devices} being found")
+    return replace(made, step_time_s=made.step_time_s.scaled(made.run.num_devices / devices))
 
 
 def _steady_days(whole: TimeToTrain, step: Interval, steps: float) -> Interval:
