@@ -219,6 +219,11 @@ DEFAULT = ReliabilityInputs()
 SPOT = replace(DEFAULT, spot_interruptions_per_device_hour=0.125 / 730 / 8)
 
 
+def inputs_at(price: str) -> ReliabilityInputs:
+    """The defaults of capacity that is paid by a kind of price: `spot` is taken back."""
+    return SPOT if price == "spot" else DEFAULT
+
+
 def read_reliability(path: str | Path) -> ReliabilityInputs:
     """A user's figures; keys that the file leaves out keep their defaults. Raises DocumentError."""
     return read_document(path, ReliabilityInputs, schema=RELIABILITY_SCHEMA)

@@ -25,6 +25,7 @@ from simulator.goodput.reliability_inputs import (
     SOURCES,
     SPOT,
     ReliabilityInputs,
+    inputs_at,
     read_reliability,
     stated,
 )
@@ -364,3 +365,13 @@ def test_the_file_of_the_docs_is_read(tmp_path):
     assert read_reliability(file).spare_nodes == 8
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(code, "goodput.md", "exec"), {"print": lambda *_: None})
+
+
+def test_spot_is_less_productive():
+    """What `plan --price spot` shows: the same days would be wrong, capacity is taken back."""
+    assert inputs_at("on-demand") is DEFAULT
+    owned = reliability(405e9, 16384, H100, inputs_at("on-demand"))
+    spot = reliability(405e9, 16384, H100, inputs_at("spot"))
+    assert spot.goodput.value < owned.goodput.value - 0.01
+    assert spot.lost["spot"] > 0.01
+    assert owned.lost["spot"] == 0.0
