@@ -56,6 +56,7 @@ ORDER = {
         "planner/layout",
         "planner/op_sharding",
         "planner/many",
+        "planner/sizing",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (
