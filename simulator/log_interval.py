@@ -1,8 +1,8 @@
 """Arithmetic of 90 % intervals of positive numbers, as log-normal on either side of their value.
 
-A number of value v and ends l and h is taken as v exp(s z), z standard normal, with s = ln(h / v) / q
-above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece (split)
-normal of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
+A number of value v and ends l and h is taken as v exp(s z), z standard normal, with s = ln(h / v)
+/ q above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece normal
+of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _END = _NORMAL.inv_cdf(0.95)
 def product(first: Interval, *others: Interval) -> Interval:
     """The product of independent numbers: deviations of logarithms add up in squares, side by side.
 
-    >>> found = product(Interval(value=2.0, low=1.0, high=4.0), Interval(value=3.0, low=3.0, high=3.0))
+    >>> sure = Interval(value=3.0, low=3.0, high=3.0)
+    >>> found = product(Interval(value=2.0, low=1.0, high=4.0), sure)
     >>> round(found.low, 9), found.value, round(found.high, 9)
     (3.0, 6.0, 12.0)
     """

@@ -8,8 +8,9 @@
    own timeline; it ends when no bound is left below the best.
 
 What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
-times go to less memory, then to the first in the space's order. With a goal of its own (layout_goal.py)
-a search finds the layout of the least value in the place of the fastest, by the same three steps.
+times go to less memory, then to the first in the space's order. With a goal of its own
+(layout_goal.py) a search finds the layout of the least value in the place of the fastest, by the same
+three steps.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class LayoutOutcome:
 
     layouts     the best first, one of each family (mesh and schedule)
     values      of the goal, of each of them; their seconds where the goal is the step time
-    bound_s     no layout of the space is faster (of a goal of its own: has a smaller value); infinite
-                where none fits
+    bound_s     no layout of the space is faster (of a goal of its own: has a smaller value);
+                infinite where none fits
     considered  layouts priced or pruned;  too_big  fell by their floor of memory alone
     refined     looked at one by one;  pruned  cannot be faster than the best, a mesh that was not
                 opened counted as one layout of each ZeRO stage and recompute kind

@@ -1,5 +1,5 @@
-"""`front_of`: fewer and more nodes than the best, each with its fastest layout, and which of them no
-other beats in days, dollars, energy and devices at once."""
+"""`front_of`: fewer and more nodes than the best, each with its fastest layout, and which of them
+no other beats in days, dollars, energy and devices at once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ def front_of(
         if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:
             found = at_nodes(question, best, nodes, curve, solver)
             runs += [found] if found is not None else []
-    kept = {_figures(run): run for run in runs if not any(_beats(_figures(o), _figures(run)) for o in runs)}
+    every = [_figures(run) for run in runs]
+    kept = {
+        mine: run
+        for mine, run in zip(every, runs, strict=True)
+        if not any(_beats(other, mine) for other in every)
+    }
     return tuple(_point(run) for _, run in sorted(kept.items(), key=lambda pair: pair[0]))
 
 

@@ -1,4 +1,4 @@
-"""Which limit a run meets, and where none keeps them all the smallest changes under which one does."""
+"""Which limit a run meets, and where none keeps them all the least changes under which one does."""
 
 from __future__ import annotations
 

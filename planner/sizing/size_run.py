@@ -1,4 +1,4 @@
-"""`size_run`: the answer to a SizeQuestion: searched, proven, simulated, and what would change it."""
+"""`size_run`: the answer to a question: searched, proven, simulated, and what would change it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
     ]
     if alone is None:
         options.append(OwnedOption(title=f"owned alone, {text}", why="the model does not fit"))
-        options.append(OwnedOption(title="a job on each", why="the model does not fit on the owned"))
+        why = "the model does not fit on the owned devices"
+        options.append(OwnedOption(title="a job on each", why=why))
     else:
         slower = alone.step_time_s / run.layout.step_time_s
         owned_rate = rented_rate / slower
@@ -121,8 +122,8 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
         options=tuple(options),
         sentence=_sentence(options),
         assumptions=(
-            "the owned devices' failures are taken as the rented ones'; their power and hosting are "
-            "not in the dollars",
+            "owned devices fail as often as the rented ones; their power and hosting are not in the "
+            "dollars",
             "the mixed job is planned for our own executor; its gain over the rented devices alone "
             "is put on their days",
         ),

@@ -130,7 +130,9 @@ def size(
     )
     with Heartbeat("sizing", quiet=quiet or json_output):
         sized = solver.solve(size_flags(model, on, **given))
-        others = [solver.solve(size_flags(model, **replaced(given, on, text))) for text in versus or ()]
+        others = [
+            solver.solve(size_flags(model, **replaced(given, on, text))) for text in versus or ()
+        ]
         beside = None if not owned else owned_beside(owned, sized, clock=time.monotonic)
     data = size_json(sized.question, sized.answer)
     if others:

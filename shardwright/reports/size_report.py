@@ -1,4 +1,4 @@
-"""What `size` prints: what to rent, how sure that is, what else there is and what would change it."""
+"""What `size` prints: what to rent, how sure that is, what else there is, what would change it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def _kept(best: RunOutlook) -> list[str]:
 
 
 def _others(answer: SizeAnswer) -> RenderableType:
-    rows = table("device", ">nodes", ">devices", "framework", ">days", ">dollars", ">GWh", "why not")
+    figures = (">days", ">dollars", ">GWh")
+    rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
     shown = [answer.best, *answer.others] if answer.best is not None else []
     for found in shown:
         run = found.run
