@@ -8,6 +8,7 @@ from planner.layout.layout_space import LayoutSpace
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.transformer import Transformer
+from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.values.prediction import Interval
 
@@ -65,7 +66,7 @@ class SizeQuestion:
     deadline_s   seconds from start to end, failures and all;  budget_usd  both None for no limit
     minimise     one of MINIMISED; without tokens it is TOKENS
     batches      sequences per step to choose from
-    power_factor electricity of the site over that of its hosts (PUE);  region  of its grid
+    pue          electricity of the site over that of its nodes;  region  of its grid
     reliability  how often what fails, and what a restart takes
     stretch      wall-clock of the whole run over that of `tokens` in one phase (`--phases`)
     """
@@ -83,7 +84,7 @@ class SizeQuestion:
     precision: str = "bf16"
     lora_rank: int = 0
     fit_risk: float = DEFAULT_FIT_RISK
-    power_factor: float
+    pue: SourcedRange
     region: str
     reliability: ReliabilityInputs
     stretch: float = 1.0
@@ -104,8 +105,6 @@ class SizeQuestion:
         ):
             if value is not None and not value > 0:
                 raise InputError(f"{flag} must be above 0, got {value:g}")
-        if self.power_factor < 1.0:
-            raise InputError(f"--pue {self.power_factor:g}: a site draws no less than its devices")
 
     @property
     def needs_price(self) -> bool:

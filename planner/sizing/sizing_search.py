@@ -141,7 +141,7 @@ def goal_of(
 ) -> RunGoal:
     """The goal of a question on devices of one type."""
     per_step = batch * question.seq_len
-    peak = get_device(choice.device).peak(question.precision).value
+    peak = get_device(choice.device).peak_or_twins("bfloat16").value
     return RunGoal(
         minimise=question.minimise,
         node_devices=choice.node_devices,
