@@ -1,8 +1,8 @@
 """Arithmetic of 90 % intervals of positive numbers, as log-normal on either side of their value.
 
 A number of value v and ends l and h is taken as v exp(s z), z standard normal, with s = ln(h / v)
-/ q above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece normal
-of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
+/ q above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece
+normal of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Least loss at C (Hoffmann et al., arXiv 2203.15556, equation 4), G = (a A / (b B
 
 E, A, B, a, b are those of Besiroglu et al. (arXiv 2404.10102), who fitted Hoffmann's third approach
 anew to the points of its figure; Hoffmann's own printed values (1.69, 406.4, 410.7, 0.34, 0.28)
-contradict the paper's two other approaches. The points are models of 70 M to 16 B parameters on 5 to
-500 billion tokens of MassiveText; outside the law is an extrapolation (`outside_range`), and on other
-data, tokenizers and architectures (experts above all) its constants are others.
+contradict the paper's two other approaches. The points are models of 70 M to 16 B parameters on 5
+to 500 billion tokens of MassiveText; outside the law is an extrapolation (`outside_range`), and on
+other data, tokenizers and architectures (experts above all) its constants are others.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 
 What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
 times go to less memory, then to the first in the space's order. With a goal of its own
-(layout_goal.py) a search finds the layout of the least value in the place of the fastest, by the same
-three steps.
+(layout_goal.py) a search finds the layout of the least value in the place of the fastest, by the
+same three steps.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class _Search:
         self.open: list[_Open] = []
         self.lightest: list[tuple[float, TrainingRun]] = []
         self.best = below
-        self.left_s = self.least = math.inf
+        self.left_s = math.inf
+        self.unseen = True
         self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
         self.complete = True
 
@@ -165,6 +166,8 @@ class _Search:
                 self._open(wave)
         except (KeyboardInterrupt, TimeoutError):
             self.complete = False
+            if self.unseen:
+                self.left_s = min(self.left_s, self._least_bound())
         if self.complete and not (self.meshes and self.considered):
             raise InputError(why_none(self.space, self.ground))
         if self.complete and self.found:
@@ -201,6 +204,7 @@ class _Search:
         for worth in (first, others):
             self._must_have_time()
             meshes = meshes_of(self.space, self.ground, worth)
+            self.unseen = worth is first
             if worth is others and kept and not len(meshes):
                 return
             kept.append(len(meshes))
@@ -208,9 +212,7 @@ class _Search:
             order = np.argsort(bounds, kind="stable")
             size, done = _FIRST_WAVE, 0
             while done < order.size and bounds[order[done]] < self.best:
-                # Of a goal of its own nothing was said of the meshes yet that are not first.
-                unseen = self.least if self.own_goal and worth is first else math.inf
-                self.left_s = min(float(bounds[order[done]]), unseen)
+                self.left_s = float(bounds[order[done]])
                 self._must_have_time()
                 wave = order[done : done + size]
                 wave = wave[bounds[wave] < self.best]
@@ -228,9 +230,20 @@ class _Search:
             return np.asarray(meshes.devices > _NEARLY_ALL * self.ground.num_devices)
         chosen = np.zeros(len(meshes), dtype=bool)
         values = self._values(meshes, self.bounds.coarse(meshes))
-        self.least = min(self.least, float(np.min(values, initial=math.inf)))
         chosen[np.argsort(values, kind="stable")[:_FIRST_OF_GOAL]] = True
         return chosen & np.isfinite(values)
+
+    def _least_bound(self) -> float:
+        """The least bound of all meshes, where a search ends before it saw them all."""
+        found = [math.inf]
+
+        def none(meshes: Meshes) -> NDArray[np.bool_]:
+            values = self._values(meshes, self.bounds.coarse(meshes))
+            found.append(float(np.min(values, initial=math.inf)))
+            return np.zeros(len(meshes), dtype=bool)
+
+        meshes_of(self.space, self.ground, none)
+        return min(found)
 
     def _values(self, part: Meshes | Layouts, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.goal.values(nodes_filled(part), seconds) if self.own_goal else seconds

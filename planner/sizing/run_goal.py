@@ -6,10 +6,10 @@ With n nodes of d devices and steps of T seconds, a run of K steps takes
     dollars   n d h p                      p: of a device-hour
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
-All rise with T at fixed n (power falls with the utilisation by less than the utilisation itself),
-so the value of a bound of T is a bound of the value (layout_goal.py). A layout pays for whole nodes,
-and for no more than it fills, so that one search over the layouts of the most nodes is a search over
-every number of nodes.
+with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n (power falls with the utilisation by less than the utilisation itself),
+so the value of a bound of T is a bound of the value (layout_goal.py). A layout pays for whole
+nodes, and for no more than it fills, so that one search over the layouts of the most nodes is a
+search over every number of nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.layout.layout_goal import Array
 from planner.layout.layouts import Counts
+from planner.sizing.run_stretch import RunStretch
 from planner.sizing.size_question import TOKENS
 
 # Of equal numbers of nodes the faster: what hours weigh beside a node where there is no deadline.
@@ -28,7 +29,8 @@ _MANY_HOURS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCurve:
-    """Watts of one device with its share of host and site, rising over model flop utilisation."""
+    """Watts of one device with its share of host and site, rising over model flop utilisation (of
+    the 16-bit peak)."""
 
     mfu: tuple[float, ...]
     watts: tuple[float, ...]
@@ -44,9 +46,9 @@ class RunGoal:
 
     node_devices  paid for per node;  fewest, most  nodes
     steps         of the run; 1 where its tokens are sought
-    stretch       [nodes] wall-clock over steady steps, from 0 nodes to `most`
+    stretch       wall-clock over steady steps by nodes
     usd           of a device-hour, None where unknown
-    flop_per_s    that all the devices of a node could do;  step_flop  of the model's own arithmetic
+    flop_per_s    16-bit peak of a node's devices;  step_flop  of the model's own arithmetic
     """
 
     minimise: str
@@ -54,7 +56,7 @@ class RunGoal:
     fewest: int
     most: int
     steps: float
-    stretch: Array
+    stretch: RunStretch
     usd: float | None
     power: PowerCurve
     flop_per_s: float
@@ -67,21 +69,23 @@ class RunGoal:
         paid = np.maximum(nodes, self.fewest)
         allowed = paid <= self.most
         paid = np.minimum(paid, self.most)
-        hours = self.hours(paid, seconds)
-        if self.minimise == TOKENS:
-            shares = [hours / self.deadline_h] if self.deadline_h is not None else []
-            if self.budget_usd is not None and self.usd is not None:
-                shares.append(self.dollars(paid, hours) / self.budget_usd)
-            return np.where(allowed, np.max(np.stack(shares), axis=0), np.inf)
+        steady = self.steps * seconds / 3600.0
+        shares = []
         if self.deadline_h is not None:
-            allowed &= hours <= self.deadline_h
+            shares.append(steady * self.stretch.deadline[paid] / self.deadline_h)
         if self.budget_usd is not None:
-            allowed &= self.dollars(paid, hours) <= self.budget_usd
+            spent = self.dollars(paid, steady * self.stretch.budget[paid])
+            shares.append(spent / self.budget_usd)
+        if self.minimise == TOKENS:
+            return np.where(allowed, np.max(np.stack(shares), axis=0), np.inf)
+        for share in shares:
+            allowed &= share <= 1.0
+        hours = self.hours(paid, seconds)
         return np.where(allowed, self._least(paid, seconds, hours), np.inf)
 
     def hours(self, nodes: Counts, seconds: Array) -> Array:
-        """Wall-clock hours of the run."""
-        return self.steps * seconds * self.stretch[nodes] / 3600.0
+        """Wall-clock hours of the run, the median."""
+        return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
 
     def dollars(self, nodes: Counts, hours: Array) -> Array:
         """Of all device-hours; infinite without a price."""

@@ -68,7 +68,8 @@ def outlook_of(
         usd = product(time.device_hours, run.choice.usd_per_hour)
     hours = time.days.scaled(24.0)
     kwh = _kwh(question, run, hours)
-    per_kwh = carbon(1.0, question.region)
+    one = Interval(value=1.0, low=1.0, high=1.0)
+    per_kwh = carbon(one, question.region)
     deadline = question.deadline_s
     budget = question.budget_usd
     return RunOutlook(

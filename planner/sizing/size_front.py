@@ -18,8 +18,8 @@ from planner.sizing.sizing_search import (
     layout_question_of,
     sized_run,
     stack_named,
-    stretch_of,
 )
+from profiles.sourced import SourcedRange
 from simulator.training_run.step.coefficients import CoefficientFile
 
 # Numbers of nodes that are looked at, as multiples of the best's.
@@ -48,14 +48,14 @@ def at_nodes(
         minimise="time",
     )
     choice = replace(run.choice, fewest=1, most=max(nodes, run.choice.most))
-    goal = goal_of(free, choice, run.batch, power, stretch_of(free, choice))
+    goal = goal_of(free, choice, stack, run.batch, power)
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
 
 
 def front_of(
     question: SizeQuestion,
     done: Sequence[SizedDevice],
-    power: Callable[[DeviceChoice, float], PowerCurve],
+    power: Callable[[DeviceChoice, SourcedRange], PowerCurve],
     coefficients: CoefficientFile,
     clock: Callable[[], float],
     end_s: float,
@@ -64,7 +64,7 @@ def front_of(
     solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
     runs = [one.best for one in done if one.best is not None]
     best = runs[0]
-    curve = power(best.choice, question.power_factor)
+    curve = power(best.choice, question.pue)
     for times in _TIMES:
         nodes = round(best.nodes * times)
         if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:

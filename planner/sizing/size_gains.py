@@ -11,7 +11,7 @@ import numpy as np
 from planner.layout.layout_question import solve_layouts
 from planner.layout.layout_solver import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.run_goal import PowerCurve, RunGoal
+from planner.sizing.run_goal import PowerCurve
 from planner.sizing.run_outlook import mfu_of_run
 from planner.sizing.size_answer import Gain
 from planner.sizing.size_front import at_nodes
@@ -22,7 +22,6 @@ from planner.sizing.sizing_search import (
     layout_question_of,
     sized_run,
     stack_named,
-    stretch_of,
 )
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
@@ -31,7 +30,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
 
 _GIB = 2**30
-# More of each: memory of a device in GiB, rate between nodes and dollars as shares of what there is.
+# More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
 _MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
 
 
@@ -46,9 +45,7 @@ def gains_of(
     """The changes that could be solved in time."""
     solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
     stack = stack_named(question, best.stack)
-    asked = layout_question_of(
-        question, best.choice, stack, best.batch, best.width, best.nodes
-    )
+    asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
     found: list[Gain] = []
 
     def step(change: str, layout: PricedLayout | None) -> None:
@@ -124,8 +121,8 @@ def _with_more_dollars(
         deadline_s=None,
         budget_usd=(1.0 + _MORE_USD) * best.usd,
     )
-    goal: RunGoal = goal_of(free, best.choice, best.batch, power, stretch_of(free, best.choice))
     stack = stack_named(question, best.stack)
+    goal = goal_of(free, best.choice, stack, best.batch, power)
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
         outcome, _ = solve_layouts(

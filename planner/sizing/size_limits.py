@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,9 +21,8 @@ def binding_limit(question: SizeQuestion, best: SizedRun) -> str:
     said = []
     if question.deadline_s is not None and best.hours * 3600 >= (1 - _LEFT) * question.deadline_s:
         said.append(f"the deadline of {format_time(question.deadline_s)}")
-    if question.budget_usd is not None and best.usd is not None:
-        if best.usd >= (1 - _LEFT) * question.budget_usd:
-            said.append(f"the budget of {format_usd(question.budget_usd)}")
+    if best.usd is not None and best.usd >= (1 - _LEFT) * (question.budget_usd or math.inf):
+        said.append(f"the budget of {format_usd(question.budget_usd or 0.0)}")
     if best.nodes == best.choice.most:
         said.append(f"the most nodes allowed, {best.nodes}")
     if best.nodes == best.choice.fewest:

@@ -14,8 +14,8 @@
     seq = 131072
     global_batch = 128
 
-The nodes are chosen for the phase of the most tokens, with the time of all: each other phase runs on
-the same nodes with a layout of its own, the fastest there.
+The nodes are chosen for the phase of the most tokens, with the time of all: each other phase runs
+on the same nodes with a layout of its own, the fastest there.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class SizeQuestion:
 
     tokens       of the whole run; None: as many as deadline and budget allow
     deadline_s   seconds from start to end, failures and all;  budget_usd  both None for no limit
+    confidence   probability (0 to 1) with which each limit must be kept
     minimise     one of MINIMISED; without tokens it is TOKENS
     batches      sequences per step to choose from
     pue          electricity of the site over that of its nodes;  region  of its grid
@@ -78,6 +79,7 @@ class SizeQuestion:
     tokens: float | None
     deadline_s: float | None = None
     budget_usd: float | None = None
+    confidence: float = 0.5
     minimise: str = "cost"
     batches: tuple[int, ...]
     seq_len: int
@@ -97,6 +99,11 @@ class SizeQuestion:
             raise InputError(
                 "nothing limits the run: give --tokens, or a --deadline or --budget of which the "
                 "tokens follow"
+            )
+        if not 0.0 < self.confidence < 1.0:
+            raise InputError(
+                f"--sure {self.confidence:g}: the probability of keeping a limit is above 0 and "
+                "below 1; write 80%, or 0.8"
             )
         for flag, value in (
             ("--tokens", self.tokens),

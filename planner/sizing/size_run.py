@@ -18,6 +18,7 @@ from planner.sizing.size_limits import binding_limit, relaxations_of
 from planner.sizing.size_question import DeviceChoice, SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, size_device
 from planner.tolerances import status_of
+from profiles.sourced import SourcedRange
 from simulator.energy import run_energy
 from simulator.training_run.step.coefficients import CoefficientFile
 
@@ -25,11 +26,10 @@ Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 _POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
 
-def power_of(choice: DeviceChoice, power_factor: float) -> PowerCurve:
+def power_of(choice: DeviceChoice, pue: SourcedRange) -> PowerCurve:
     """What a device draws by the utilisation of its steps."""
     watts = [
-        1000.0 * run_energy(choice.device, 1, 1.0, mfu, power_factor).value
-        for mfu in _POWER_POINTS
+        1000.0 * run_energy(choice.device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS
     ]
     return PowerCurve(mfu=_POWER_POINTS, watts=tuple(watts))
 
@@ -44,7 +44,7 @@ def search_here(
             size_device(
                 question,
                 choice,
-                power=power_of(choice, question.power_factor),
+                power=power_of(choice, question.pue),
                 coefficients=coefficients,
                 clock=clock,
                 end_s=end_s,
@@ -100,10 +100,8 @@ def size_run(
         for one in done
         if one.best is not None
     ]
-    others = tuple(
-        replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:]
-    )
-    power = power_of(best.choice, question.power_factor)
+    others = tuple(replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:])
+    power = power_of(best.choice, question.pue)
     return SizeAnswer(
         status=status_of(gap),
         minimised=question.minimise,
@@ -125,9 +123,7 @@ def _value(one: SizedDevice) -> float:
     return math.inf if one.best is None else one.best.value
 
 
-def _refused(
-    question: SizeQuestion, found: tuple[SizedDevice, ...]
-) -> tuple[tuple[str, str], ...]:
+def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tuple[str, str], ...]:
     """The types of devices without an answer: of each the reason of its first framework, or that no
     number of its nodes keeps the limits."""
     said = []
@@ -135,6 +131,8 @@ def _refused(
         if one.best is None:
             reasons = dict(one.refused)
             every = len(reasons) == len(question.stacks)
-            why = next(iter(reasons.values())) if every else "no number of its nodes keeps the limits"
+            why = (
+                next(iter(reasons.values())) if every else "no number of its nodes keeps the limits"
+            )
             said.append((one.choice.asked, why))
     return tuple(said)

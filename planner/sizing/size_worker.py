@@ -1,6 +1,6 @@
 """`solve_text`: the search of one type of device as text in, text out, for worker processes.
 
-    planner/many/local_workers.py starts the processes; equal texts give equal texts but for limits
+planner/many/local_workers.py starts the processes; equal texts give equal texts but for limits
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`size_run`: for every type of device the best number of nodes, layout, framework and batch.
+"""`size_device`: for a type of device the best number of nodes, layout, framework and batch.
 
 One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
-after the other and share the best value found, so that most fall by their bounds alone. Equal values
-stay with what was searched first.
+after the other and share the best value found, so that most fall by their bounds alone. Of equal
+values the first one found stays.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.layout.layout_choice import model_flop_per_token
-from planner.layout.layout_goal import Array, nodes_of_run
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_goal import nodes_of_run
+from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.run_goal import PowerCurve, RunGoal
-from planner.sizing.run_stretch import run_stretch
+from planner.sizing.run_stretch import RunStretch, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.prediction import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +91,13 @@ def size_device(
     best: SizedRun | None = None
     bound, considered, complete = math.inf, 0, True
     refused: dict[str, str] = {}
-    stretch = stretch_of(question, choice)
     for stack in question.stacks:
         for width in choice.widths:
             for batch in question.batches:
-                goal = goal_of(question, choice, batch, power, stretch)
-                asked = layout_question_of(question, choice, stack, batch, width, choice.most)
                 sought = below if best is None else best.value
                 try:
+                    goal = goal_of(question, choice, stack, batch, power)
+                    asked = layout_question_of(question, choice, stack, batch, width, choice.most)
                     outcome, _ = solve_layouts(
                         asked,
                         coefficients,
@@ -127,19 +128,41 @@ def size_device(
     )
 
 
-def stretch_of(question: SizeQuestion, choice: DeviceChoice) -> Array:
-    """[nodes] wall-clock of the whole run over the steady steps of its tokens."""
-    per_node, most = choice.node_devices, choice.most
-    found = run_stretch(
-        question.model.parameters, choice.device, per_node, most, question.reliability
+def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
+    """Wall-clock of the whole run over the steady steps of its tokens.
+
+    The interval of a step is that of a plain layout of the framework on so many nodes: those of all
+    layouts of a search are alike but for what no run was fitted on (layout_choice.py).
+    """
+    asked = layout_question_of(
+        question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
-    return found * question.stretch
+    base, _ = ground_of(asked, [])
+
+    def step_band(nodes: int) -> Interval:
+        devices = nodes * choice.node_devices
+        return step_interval(replace(base, num_devices=devices, dp=devices), 1.0)
+
+    return run_stretch(
+        question.model.parameters,
+        choice.device,
+        choice.node_devices,
+        choice.most,
+        question.reliability,
+        step_band=step_band,
+        price=choice.usd_per_hour,
+        confidence=question.confidence,
+    ).times(question.stretch)
 
 
 def goal_of(
-    question: SizeQuestion, choice: DeviceChoice, batch: int, power: PowerCurve, stretch: Array
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    stack: StackChoice,
+    batch: int,
+    power: PowerCurve,
 ) -> RunGoal:
-    """The goal of a question on devices of one type."""
+    """The goal of a question on devices of one type with a framework."""
     per_step = batch * question.seq_len
     peak = get_device(choice.device).peak_or_twins("bfloat16").value
     return RunGoal(
@@ -150,7 +173,7 @@ def goal_of(
         # Of unknown tokens the value is the share of the limits that one step takes, so that
         # batches of several sizes compare by the tokens of a step.
         steps=1.0 / per_step if question.tokens is None else math.ceil(question.tokens / per_step),
-        stretch=stretch,
+        stretch=stretch_of(question, choice, stack),
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
         power=power,
         flop_per_s=choice.node_devices * peak,

@@ -56,9 +56,7 @@ def owned_cluster(text: str) -> Cluster:
     count, name = int(match.group(1)), match.group(2)
     per_node = min(count, node_design(name).devices)
     if count < 1 or count % per_node:
-        raise InputError(
-            f"--owned {text}: {count} devices are no whole nodes of {per_node} {name}"
-        )
+        raise InputError(f"--owned {text}: {count} devices are no whole nodes of {per_node} {name}")
     nodes = f"{count // per_node}x" if count > per_node else ""
     return get_cluster(f"{nodes}{per_node}x{name}")
 
@@ -125,7 +123,7 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
             "owned devices fail as often as the rented ones; their power and hosting are not in the "
             "dollars",
             "the mixed job is planned for our own executor; its gain over the rented devices alone "
-            "is put on their days",
+            "is applied to their days",
         ),
     )
 

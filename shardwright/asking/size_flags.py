@@ -53,6 +53,7 @@ class SizeFlags:
     optimal_tokens: bool = False
     deadline_s: float | None = None
     budget_usd: float | None = None
+    confidence: float = 0.5
     nodes: Range | None = None
     devices: Range | None = None
     minimise: str = ""
@@ -97,6 +98,7 @@ def size_flags(
     tokens: str = "",
     deadline: str = "",
     budget: str = "",
+    sure: str = "50%",
     nodes: str = "",
     devices: str = "",
     minimise: str = "",
@@ -125,6 +127,7 @@ def size_flags(
         optimal_tokens=tokens == OPTIMAL,
         deadline_s=faults.read(lambda: _quantity(deadline, "time", "--deadline"), None),
         budget_usd=faults.read(lambda: _quantity(budget, "money", "--budget"), None),
+        confidence=faults.read(lambda: _share(sure), 0.5),
         nodes=faults.read(lambda: range_of(nodes, "--nodes"), None),
         devices=faults.read(lambda: range_of(devices, "--devices"), None),
         minimise=faults.read(lambda: _minimised(minimise), ""),
@@ -236,6 +239,16 @@ def _quantity(text: str, dimension: str, flag: str) -> float | None:
     found = parse_quantity(text, dimension, where=flag)
     if found <= 0:
         raise UnitError(f"{flag} {text!r} must be above 0")
+    return found
+
+
+def _share(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise InputError(f"--sure {text!r} is no probability; write 80%, or 0.8") from None
+    if not 0.0 < found < 1.0:
+        raise InputError(f"--sure {text}: a probability above 0 and below 1; write 80%, or 0.8")
     return found
 
 

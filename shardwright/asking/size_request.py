@@ -9,10 +9,15 @@ from planner.layout.layout_space import LayoutSpace
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
+from profiles.hardware.energy.grid_carbon import WORLD, grid_of
+from profiles.hardware.energy.power_draw import power_draw
 from profiles.hardware.prices.device_price import STALE_DAYS
 from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.price_table import price_or_relatives, with_own
+from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.price_file import offers_with
+from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.model.figures.transformer import Transformer
+from profiles.sourced import SourcedRange
 from profiles.units import format_count
 from shardwright.asking.executor_layouts import EXECUTOR, executor_space
 from shardwright.asking.named_model import described_of
@@ -60,7 +65,7 @@ def size_request(flags: SizeFlags, *, today: str) -> SizeRequest:
     precision = _precision(flags, assumed)
     batches = flags.batches or (_usual_batch(flags, figures, sample.sequence_length, assumed),)
     reliability = _reliability(flags, assumed)
-    power_factor, region = _site(flags, assumed)
+    pue, region = _site(flags, today, assumed)
     tokens = flags.tokens
     if flags.optimal_tokens:
         tokens = scaling_law.optimal_tokens(figures.parameters)
@@ -77,12 +82,13 @@ def size_request(flags: SizeFlags, *, today: str) -> SizeRequest:
         tokens=tokens,
         deadline_s=flags.deadline_s,
         budget_usd=flags.budget_usd,
+        confidence=flags.confidence,
         minimise=minimise,
         batches=batches,
         seq_len=sample.sequence_length,
         precision=precision,
         lora_rank=flags.lora,
-        power_factor=power_factor,
+        pue=pue,
         region=region,
         reliability=reliability,
     )
@@ -209,9 +215,7 @@ def _precision(flags: SizeFlags, assumed: list[str]) -> str:
     return precision
 
 
-def _usual_batch(
-    flags: SizeFlags, figures: Transformer, seq_len: int, assumed: list[str]
-) -> int:
+def _usual_batch(flags: SizeFlags, figures: Transformer, seq_len: int, assumed: list[str]) -> int:
     if flags.lora:
         assumed.append(
             f"{_ADAPTER_BATCH} sequences a step (MLPerf Training 4.1, llama2_70b_lora; "
@@ -238,16 +242,21 @@ def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:
     return DEFAULT
 
 
-def _site(flags: SizeFlags, assumed: list[str]) -> tuple[float, str]:
-    from simulator.energy import DEFAULT_PUE, DEFAULT_REGION, carbon
-
+def _site(flags: SizeFlags, today: str, assumed: list[str]) -> tuple[SourcedRange, str]:
+    """The site's PUE and the region of its grid."""
+    usual = power_draw().pue
     if flags.pue is None:
-        assumed.append(f"PUE {DEFAULT_PUE:g} (--pue)")
+        assumed.append(f"PUE {usual.value:.2f} [{usual.low:.2f} - {usual.high:.2f}] (--pue)")
+    else:
+        source = f"--pue {flags.pue:g}"
+        usual = SourcedRange(
+            value=flags.pue, low=flags.pue, high=flags.pue, source=source, date=today
+        )
     if not flags.region:
-        assumed.append(f"grid of {DEFAULT_REGION} (--region)")
-    region = flags.region or DEFAULT_REGION
-    carbon(1.0, region)
-    return DEFAULT_PUE if flags.pue is None else flags.pue, region
+        assumed.append("the world's average grid (--region)")
+    region = flags.region or WORLD
+    grid_of(region)
+    return usual, region
 
 
 def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
@@ -273,8 +282,4 @@ def _most_axes(name: str) -> tuple[int, str]:
 
 
 def _offers(file: Path | None) -> tuple[Offer, ...]:
-    if file is None:
-        return with_own(())
-    from profiles.hardware.prices.price_file import read_prices
-
-    return with_own(read_prices(file))
+    return shipped_offers() if file is None else offers_with(file)

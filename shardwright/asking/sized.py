@@ -84,9 +84,7 @@ class SizeSolver:
         answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
         return replace(sized, answer=answer)
 
-    def _solved(
-        self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True
-    ) -> Sized:
+    def _solved(self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True) -> Sized:
         end = self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
         answer = size_run(
             question,
@@ -116,7 +114,7 @@ class SizeSolver:
                 SizeTask(
                     question=question,
                     choice=number,
-                    power=power_of(choice, question.power_factor),
+                    power=power_of(choice, question.pue),
                     end_s=min(end, 1e15),
                 )
                 for number, choice in enumerate(question.choices)

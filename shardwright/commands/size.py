@@ -42,6 +42,9 @@ def size(
     ] = "",
     deadline: Annotated[str, typer.Option(help="of the whole run: 60d")] = "",
     budget: Annotated[str, typer.Option(help="of the whole run: '20M$'")] = "",
+    sure: Annotated[
+        str, typer.Option("--sure", help="probability with which each limit must be kept: 80%")
+    ] = "50%",
     nodes: Annotated[str, typer.Option(help="how many nodes: 32, or 16..2048")] = "",
     devices: Annotated[str, typer.Option(help="how many devices: 256..32768")] = "",
     minimise: Annotated[
@@ -101,6 +104,7 @@ def size(
         "tokens": tokens,
         "deadline": deadline,
         "budget": budget,
+        "sure": sure,
         "nodes": nodes,
         "devices": devices,
         "minimise": minimise,
@@ -137,7 +141,8 @@ def size(
     data = size_json(sized.question, sized.answer)
     if others:
         data["versus"] = [
-            versus_json(text, sized, other) for text, other in zip(versus or (), others, strict=True)
+            versus_json(text, sized, other)
+            for text, other in zip(versus or (), others, strict=True)
         ]
     if before is not None:
         data["diff"] = encode(changes_since(before, data))

@@ -14,7 +14,7 @@ from simulator.log_interval import probability_less
 
 # What --versus may change; the names of the flags.
 CHANGEABLE = (
-    *("on", "tokens", "deadline", "budget", "nodes", "devices", "minimise", "stack"),
+    *("on", "tokens", "deadline", "budget", "sure", "nodes", "devices", "minimise", "stack"),
     *("global-batch", "precision", "lora", "pue", "region", "prices", "price-kind", "network"),
     "reliability",
 )

@@ -57,7 +57,7 @@ def size_report(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
         labelled("Cost    ", *_cost(question, best)),
         labelled(
             "Energy  ",
-            f"{format_interval(best.kwh, _gwh)}, PUE {question.power_factor:g}",
+            f"{format_interval(best.kwh, _gwh)}, PUE {question.pue.value:g}",
             f"{format_interval(best.tco2e, _tonnes)} CO2e, grid of {question.region}",
         ),
         labelled("Kept    ", *_kept(best)),

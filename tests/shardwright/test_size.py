@@ -68,8 +68,18 @@ def test_what_cannot_be_names_the_smallest_change():
               "--nodes", "2..4")  # fmt: skip
     done = CliRunner().invoke(
         app,
-        [*SMALL, *STACK, "--tokens", "300B", "--deadline", "1h", "--on", "h100-sxm", "--nodes",
-         "2..4"],  # fmt: skip
+        [
+            *SMALL,
+            *STACK,
+            "--tokens",
+            "300B",
+            "--deadline",
+            "1h",
+            "--on",
+            "h100-sxm",
+            "--nodes",
+            "2..4",
+        ],  # fmt: skip
     )
     assert "the fastest there is" in done.output
     assert "--deadline" in done.output

@@ -23,7 +23,8 @@ def test_the_refit_agrees_with_chinchilla():
     found = optimum_of_compute(5.76e23)
     assert 15 < found.tokens / found.parameters < 25
     assert optimal_tokens(found.parameters) == pytest.approx(found.tokens)
-    assert outside_range(70e9, 1.4e12) and not outside_range(8e9, 160e9)
+    assert outside_range(70e9, 1.4e12)
+    assert not outside_range(8e9, 160e9)
 
 
 def test_a_product_is_that_of_independent_draws():

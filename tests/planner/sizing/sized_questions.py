@@ -5,10 +5,12 @@ from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, Sta
 from planner.sizing.sizing_search import size_device
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
+PUE = SourcedRange(value=1.2, low=1.1, high=1.3, source="assumed here", date="2026-11-22")
 # 500 W idle, 1,000 W at full utilisation.
 POWER = PowerCurve(mfu=(0.0, 1.0), watts=(500.0, 1000.0))
 
@@ -37,7 +39,7 @@ def size_question(model="gpt2", tokens=1e11, minimise="cost", stacks=("megatron-
         minimise=TOKENS if tokens is None else minimise,
         batches=batches,
         seq_len=seq,
-        power_factor=1.2,
+        pue=PUE,
         region="USA",
         reliability=DEFAULT,
         **limits,
