@@ -6,10 +6,10 @@ With n nodes of d devices and steps of T seconds, a run of K steps takes
     dollars   n d h p                      p: of a device-hour
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
-with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n (power falls with the utilisation by less than the utilisation itself),
-so the value of a bound of T is a bound of the value (layout_goal.py). A layout pays for whole
-nodes, and for no more than it fills, so that one search over the layouts of the most nodes is a
-search over every number of nodes.
+with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
+(power falls with the utilisation by less than the utilisation itself), so the value of a bound of T
+is a bound of the value (layout_goal.py). A layout pays for whole nodes, and for no more than it
+fills, so that one search over the layouts of the most nodes is a search over every number of nodes.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, layout_question_of, stack_named
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
+from simulator.goodput.lasting import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product
 from simulator.training_run.step.coefficients import CoefficientFile
@@ -26,6 +27,7 @@ class RunOutlook:
     probability_of_deadline, probability_of_budget   None where there is none
     lost              share of the time by what it is lost to, the most first
     checkpoint_every_s  the interval that loses least;  interruptions  unexpected ones
+    spare_nodes       with which a run waits for one for less than 1 % of its time
     why_not           beside the best; "" of the best itself
     """
 
@@ -42,6 +44,7 @@ class RunOutlook:
     lost: tuple[tuple[str, float], ...]
     checkpoint_every_s: float
     interruptions: Interval
+    spare_nodes: int
     why_not: str = ""
 
 
@@ -63,6 +66,11 @@ def outlook_of(
         seed=seed,
         runs=runs,
     )
+    lasting = reliability(
+        question.model.parameters, run.devices, run.choice.device, question.reliability
+    )
+    known = question.reliability.spare_nodes
+    spares = lasting.spare_nodes if known is None else known
     usd = None
     if run.choice.usd_per_hour is not None:
         usd = product(time.device_hours, run.choice.usd_per_hour)
@@ -90,6 +98,7 @@ def outlook_of(
         lost=_lost(time),
         checkpoint_every_s=time.checkpoint_every_s,
         interruptions=time.interruptions,
+        spare_nodes=spares,
     )
 
 

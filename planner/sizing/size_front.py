@@ -1,5 +1,5 @@
-"""`front_of`: fewer and more nodes than the best, each with its fastest layout, and which of them
-no other beats in days, dollars, energy and devices at once."""
+"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout; `front_of`:
+those that no other beats in days, dollars, energy and devices at once."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ def at_nodes(
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
 
 
-def front_of(
+def runs_beside(
     question: SizeQuestion,
     done: Sequence[SizedDevice],
     power: Callable[[DeviceChoice, SourcedRange], PowerCurve],
     coefficients: CoefficientFile,
     clock: Callable[[], float],
     end_s: float,
-) -> tuple[FrontPoint, ...]:
-    """The points that no other beats, the fewest days first."""
+) -> tuple[SizedRun, ...]:
+    """The best of every type of device, and the fastest on fewer and more nodes of the best one,
+    whatever the limits."""
     solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
     runs = [one.best for one in done if one.best is not None]
     best = runs[0]
@@ -70,6 +71,11 @@ def front_of(
         if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:
             found = at_nodes(question, best, nodes, curve, solver)
             runs += [found] if found is not None else []
+    return tuple(runs)
+
+
+def front_of(runs: Sequence[SizedRun]) -> tuple[FrontPoint, ...]:
+    """The runs that no other beats, the fewest days first."""
     every = [_figures(run) for run in runs]
     kept = {
         mine: run

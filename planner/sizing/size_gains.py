@@ -60,9 +60,7 @@ def gains_of(
                 )
             )
 
-    more = at_nodes(question, best, best.nodes + 1, power, solver)
-    if more is not None:
-        found.append(_between("one more node", more, best))
+    found += _more_nodes(question, best, power, solver)
     if best.usd is not None:
         richer = _with_more_dollars(question, best, power, coefficients, solver)
         extra = _MORE_USD * best.usd
@@ -93,6 +91,23 @@ def gains_of(
         )
     )
     return tuple(found)
+
+
+def _more_nodes(
+    question: SizeQuestion, best: SizedRun, power: PowerCurve, solver: LayoutSolver
+) -> list[Gain]:
+    """One node more, and where that would stay idle the least power of two more that would not."""
+    extra = 1
+    while extra <= best.nodes:
+        found = at_nodes(question, best, best.nodes + extra, power, solver)
+        if found is None:
+            return []
+        if found.layout.step_time_s < best.layout.step_time_s:
+            more = found.nodes - best.nodes
+            words = "one more node" if more == 1 else f"{more} more nodes (fewer would stay idle)"
+            return [_between(words, found, best)]
+        extra *= 2
+    return []
 
 
 def _between(change: str, run: SizedRun, best: SizedRun) -> Gain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.sizing.size_answer import Relaxation
@@ -16,16 +16,33 @@ _LEFT = 0.03
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 
 
-def binding_limit(question: SizeQuestion, best: SizedRun) -> str:
-    """The limits that the best run meets, in words."""
+def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[SizedRun]) -> str:
+    """What keeps the best run from being better, in words.
+
+    others   runs with other nodes, whatever the limits: one that would be better shows what binds
+    """
     said = []
-    if question.deadline_s is not None and best.hours * 3600 >= (1 - _LEFT) * question.deadline_s:
-        said.append(f"the deadline of {format_time(question.deadline_s)}")
-    if best.usd is not None and best.usd >= (1 - _LEFT) * (question.budget_usd or math.inf):
-        said.append(f"the budget of {format_usd(question.budget_usd or 0.0)}")
-    if best.nodes == best.choice.most:
+    if question.minimise == TOKENS:
+        spent = best.usd is not None and best.usd >= (1 - _LEFT) * (question.budget_usd or math.inf)
+        limits = (spent, f"the budget of {format_usd(question.budget_usd or 0.0)}")
+        said.append(limits[1] if spent else f"the deadline of {_days(question.deadline_s)}")
+    better = min((run for run in others if _figure(question, run) < _figure(question, best)),
+                 key=lambda run: _figure(question, run), default=None)  # fmt: skip
+    if better is not None and question.minimise != TOKENS:
+        late = question.deadline_s is not None and better.hours * 3600 > question.deadline_s
+        dear = better.usd is not None and better.usd > (question.budget_usd or math.inf)
+        what = f"{better.devices:,} {better.choice.asked} would take {better.hours / 24:.3g} d" + (
+            f" and {format_usd(better.usd)}" if better.usd is not None else ""
+        )
+        if late:
+            said.append(f"the deadline: {what}")
+        elif dear:
+            said.append(f"the budget: {what}")
+    if best.choice.fewest == best.choice.most:
+        said.append(f"the nodes given, {best.nodes}")
+    elif best.nodes == best.choice.most:
         said.append(f"the most nodes allowed, {best.nodes}")
-    if best.nodes == best.choice.fewest:
+    elif best.nodes == best.choice.fewest and best.nodes > 1:
         said.append(f"the fewest nodes allowed, {best.nodes}")
     if said:
         return " and ".join(said)
@@ -35,6 +52,17 @@ def binding_limit(question: SizeQuestion, best: SizedRun) -> str:
         "time": "the batch: more nodes leave too little work for each",
         "devices": "memory: fewer nodes do not hold the model",
     }.get(question.minimise, "no limit")
+
+
+def _figure(question: SizeQuestion, run: SizedRun) -> float:
+    usd = run.usd if run.usd is not None else math.inf
+    return {"time": run.hours, "energy": run.kwh, "devices": float(run.devices)}.get(
+        question.minimise, usd
+    )
+
+
+def _days(seconds: float | None) -> str:
+    return format_time(seconds or 0.0)
 
 
 def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, ...]:

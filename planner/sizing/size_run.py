@@ -12,7 +12,7 @@ from planner.layout.layout_choice import model_flop_per_token
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
-from planner.sizing.size_front import front_of
+from planner.sizing.size_front import front_of, runs_beside
 from planner.sizing.size_gains import gains_of
 from planner.sizing.size_limits import binding_limit, relaxations_of
 from planner.sizing.size_question import DeviceChoice, SizeQuestion
@@ -28,9 +28,7 @@ _POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
 def power_of(choice: DeviceChoice, pue: SourcedRange) -> PowerCurve:
     """What a device draws by the utilisation of its steps."""
-    watts = [
-        1000.0 * run_energy(choice.device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS
-    ]
+    watts = [1000.0 * run_energy(choice.device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS]
     return PowerCurve(mfu=_POWER_POINTS, watts=tuple(watts))
 
 
@@ -102,6 +100,7 @@ def size_run(
     ]
     others = tuple(replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:])
     power = power_of(best.choice, question.pue)
+    beside = runs_beside(question, done, power_of, coefficients, clock, end_s) if explain else ()
     return SizeAnswer(
         status=status_of(gap),
         minimised=question.minimise,
@@ -109,9 +108,9 @@ def size_run(
         gap=gap,
         best=outlooks[0],
         others=others,
-        front=front_of(question, done, power_of, coefficients, clock, end_s) if explain else (),
+        front=front_of(beside),
         gains=gains_of(question, best, power, coefficients, clock, end_s) if explain else (),
-        binds=binding_limit(question, best),
+        binds=binding_limit(question, best, beside),
         flop=best.tokens * model_flop_per_token(question.model, question.seq_len),
         refused=refused,
         considered=considered,

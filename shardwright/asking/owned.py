@@ -122,7 +122,7 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
         assumptions=(
             "owned devices fail as often as the rented ones; their power and hosting are not in the "
             "dollars",
-            "the mixed job is planned for our own executor; its gain over the rented devices alone "
+            "the mixed job is planned for our own executor; its gain over the rented ones alone "
             "is applied to their days",
         ),
     )

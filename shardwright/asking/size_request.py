@@ -114,8 +114,9 @@ def _choices(
 ) -> tuple[tuple[DeviceChoice, ...], list[tuple[str, str]]]:
     offers = _offers(flags.prices)
     found, left_out = [], []
+    old: list[str] = []
     for named in flags.on:
-        choice = _priced(_unpriced(named, flags), flags, offers, today, assumed)
+        choice = _priced(_unpriced(named, flags), flags, offers, today, old)
         if choice.usd_per_hour is None and question.needs_price:
             left_out.append(
                 (
@@ -127,6 +128,8 @@ def _choices(
             continue
         get_device(choice.device).peak(precision)
         found.append(choice)
+    if old:
+        assumed.append(f"prices older than {STALE_DAYS} days: {', '.join(old)} (--prices)")
     if not found:
         raise InputError("; ".join(f"{name}: {why}" for name, why in left_out))
     return tuple(found), left_out
@@ -166,7 +169,7 @@ def _priced(
     flags: SizeFlags,
     offers: tuple[Offer, ...],
     today: str,
-    assumed: list[str],
+    old: list[str],
 ) -> DeviceChoice:
     usd = _number(flags.price)
     if usd is not None:
@@ -184,10 +187,7 @@ def _priced(
     if found is None:
         return choice
     if stale := found.stale_offers(today):
-        assumed.append(
-            f"{len(stale)} of {len(found.offers)} price(s) of {choice.asked} are older than "
-            f"{STALE_DAYS} days (--prices)"
-        )
+        old.append(f"{len(stale)} of {len(found.offers)} ({choice.asked})")
     return replace(
         choice,
         usd_per_hour=Interval(value=found.usd_per_hour, low=found.low, high=found.high),

@@ -83,6 +83,9 @@ def size(
     fail_over: Annotated[
         str, typer.Option("--fail-over", help="exit 4 above: '20M$', or 60d")
     ] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="trade-offs, scaling law, thresholds and sources")
+    ] = False,
     json_output: Json = False,
     cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write the answer here")] = None,
@@ -153,7 +156,7 @@ def size(
     if json_output:
         print_json(data)
     else:
-        show(size_report(sized.question, sized.answer))
+        show(size_report(sized.question, sized.answer, explain=explain))
         for text, other in zip(versus or (), others, strict=True):
             show(versus_report(text, sized, other))
         if before is not None:

@@ -22,6 +22,7 @@ SIZE_KEYS = (
     *("tco2e", "tco2e_low", "tco2e_high", "price", "usd_per_device_hour"),
     *("probability_of_deadline", "probability_of_budget"),
     *("productive_time", "productive_time_low", "productive_time_high"),
+    *("interruptions", "checkpoint_every_s", "spare_nodes", "lost"),
     *("flop", "flop_method", "thresholds", "binds", "plan", "alternatives", "front", "gains"),
     *("refused", "relaxations", "assumptions"),
 )
@@ -84,6 +85,10 @@ def _outlook(found: RunOutlook) -> dict[str, Any]:
         **_ends("productive_time", found.productive_time),
         "price": run.choice.price_words or None,
         "usd_per_device_hour": price.value if price is not None else None,
+        "interruptions": found.interruptions.value,
+        "checkpoint_every_s": found.checkpoint_every_s,
+        "spare_nodes": found.spare_nodes,
+        "lost": dict(found.lost),
         "probability_of_deadline": found.probability_of_deadline,
         "probability_of_budget": found.probability_of_budget,
         "why_not_first": found.why_not,

@@ -9,11 +9,12 @@ from planner.layout.layout_answer import layout_title
 from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer
 from planner.sizing.size_question import TOKENS, SizeQuestion
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 from simulator import scaling_law
-from simulator.training_compute import THRESHOLDS
+from simulator.training_compute import METHOD, THRESHOLDS
 from simulator.values.prediction import Interval
 
 _WORDS = {
@@ -26,8 +27,13 @@ _WORDS = {
 _FRONT_ROWS = 6
 
 
-def size_report(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
-    """At most 100 columns; about 25 lines, and a table of the front."""
+def size_report(
+    question: SizeQuestion, answer: SizeAnswer, *, explain: bool = False
+) -> RenderableType:
+    """At most 100 columns; about 25 lines.
+
+    explain  adds the trade-offs, what the compute is best spent on, and where thresholds stand
+    """
     best = answer.best
     if best is None:
         return _infeasible(question, answer)
@@ -49,7 +55,8 @@ def size_report(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
             "Step    ",
             format_interval(prediction.step_time_s),
             f"MFU {format_percent(prediction.mfu)}",
-            f"peak {format_bytes(prediction.peak_memory_bytes)}",
+            f"peak {format_bytes(prediction.peak_memory_bytes)} of "
+            f"{format_bytes(get_device(run.choice.device).usable_bytes)}",
             f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps of "
             f"{run.batch:,} x {question.seq_len:,}",
         ),
@@ -64,9 +71,10 @@ def size_report(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
         labelled("Binds   ", answer.binds),
         Text(""),
         _others(answer),
-        *_front(answer),
+        *(_front(answer) if explain else ()),
         *_gains(answer.gains),
-        labelled("FLOP    ", *_flop(question, answer)),
+        labelled("FLOP    ", _flop(question, answer)),
+        *(_compute(question, answer) if explain else ()),
         labelled("Assumed ", "; ".join(answer.assumptions), style="dim"),
     )
 
@@ -75,11 +83,11 @@ def _choices(question: SizeQuestion) -> str:
     types, stacks = len(question.choices), len(question.stacks)
     low = min(choice.fewest * choice.node_devices for choice in question.choices)
     high = max(choice.most * choice.node_devices for choice in question.choices)
-    said = f"{types} type{'s' if types > 1 else ''} of device, {stacks} framework"
+    said = f"{types} device type{'s' if types > 1 else ''}, {stacks} framework"
     said += "s" if stacks > 1 else ""
     if len(question.batches) > 1:
         said += f", {len(question.batches)} batches"
-    return f"{said}, every node count of {low:,} to {high:,} devices"
+    return f"{said}, {low:,} devices" if low == high else f"{said}, {low:,} to {high:,} devices"
 
 
 def _idle(best: RunOutlook) -> list[str]:
@@ -94,7 +102,7 @@ def _days(days: Interval) -> str:
 def _by(question: SizeQuestion, best: RunOutlook) -> list[str]:
     if question.deadline_s is None or best.probability_of_deadline is None:
         return []
-    end = f"{question.deadline_s / 86400:.3g} days"
+    end = f"{question.deadline_s / 86400:.3g} d"
     return [f"within {end} with probability {format_percent(best.probability_of_deadline)}"]
 
 
@@ -126,12 +134,12 @@ def _tonnes(tonnes: float) -> str:
 
 
 def _kept(best: RunOutlook) -> list[str]:
-    lost = [f"{name} {format_percent(share)}" for name, share in best.lost if share >= 0.002]
+    lost = [f"{name} {format_percent(share)}" for name, share in best.lost[:3] if share >= 0.002]
     return [
-        f"{format_interval(best.productive_time, format_percent)} of the time goes into steps that "
-        f"are kept; lost: {', '.join(lost) or 'nothing'}",
+        f"{format_interval(best.productive_time, format_percent)} of the time; lost: "
+        f"{', '.join(lost) or 'nothing'}",
         f"{best.interruptions.value:.0f} interruptions, checkpoint every "
-        f"{format_time(best.checkpoint_every_s)}",
+        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare nodes",
     ]
 
 
@@ -190,28 +198,33 @@ def _signed_usd(usd: float) -> str:
     return f"{'+' if usd >= 0 else '-'}{format_usd(abs(usd))}"
 
 
-def _flop(question: SizeQuestion, answer: SizeAnswer) -> list[str]:
-    said = [f"{answer.flop:.2e}: 6 per active parameter and token, and attention (PaLM, app. B)"]
-    if question.lora_rank:
-        said[0] += ", as if no weight were frozen"
+def _flop(question: SizeQuestion, answer: SizeAnswer) -> str:
+    sides = ", ".join(
+        f"{'above' if answer.flop > one.work_flop else 'below'} {one.work_flop:.0e} ({one.short})"
+        for one in THRESHOLDS
+    )
+    frozen = ", as if no weight were frozen" if question.lora_rank else ""
+    return f"{answer.flop:.2e} (6 per active parameter and token, and attention{frozen}): {sides}"
+
+
+def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]:
+    """The method, the thresholds' sources, and the scaling law where it holds."""
+    lines: list[RenderableType] = [labelled("Method  ", METHOD)]
     for each in THRESHOLDS:
-        side = "above" if answer.flop > each.work_flop else "below"
-        said.append(f"{side} {each.work_flop:.0e} ({each.name}, {each.source}, {each.state})")
-    if answer.best is not None and not question.model.num_experts and not question.lora_rank:
-        found = scaling_law.optimum_of_compute(answer.flop)
-        tokens, parameters = answer.best.run.tokens, question.model.parameters
-        said.append(
-            f"least loss for it: {format_count(found.parameters)} parameters on "
-            f"{format_count(found.tokens)} tokens, {found.loss:.3f} nats; this run "
-            f"{scaling_law.predicted_loss(parameters, tokens):.3f} ({scaling_law.SOURCE}; "
-            f"{scaling_law.RANGE_WORDS}"
-            f"{', so this is an extrapolation' if _far(parameters, tokens) else ''})"
-        )
-    return said
-
-
-def _far(parameters: float, tokens: float) -> bool:
-    return scaling_law.outside_range(parameters, tokens)
+        lines.append(labelled("Law     ", f"{each.name}: {each.source}; {each.state}"))
+    if answer.best is None or question.model.num_experts or question.lora_rank:
+        return lines
+    found = scaling_law.optimum_of_compute(answer.flop)
+    tokens, parameters = answer.best.run.tokens, question.model.parameters
+    far = ", here extrapolated" if scaling_law.outside_range(parameters, tokens) else ""
+    said = (
+        f"{scaling_law.predicted_loss(parameters, tokens):.3f} nats; least for this FLOP "
+        f"{found.loss:.3f} with {format_count(found.parameters)} on {format_count(found.tokens)} "
+        f"tokens; this model's compute is best spent on "
+        f"{format_count(scaling_law.optimal_tokens(parameters))} tokens ({scaling_law.SOURCE}; "
+        f"{scaling_law.RANGE_WORDS}{far})"
+    )
+    return [*lines, labelled("Loss    ", said)]
 
 
 def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
