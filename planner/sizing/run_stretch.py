@@ -3,7 +3,7 @@
 Per simulated cluster what expected_time.py says, times a step of its 90 % interval; of all clusters
 the median, and what is exceeded with the probability that a limit may be. At numbers of nodes a
 third of an octave apart and straight between them, with the draws of `time_to_train` but for a
-run's own luck. The answer that is shown, and its runners-up, are simulated with it (run_outlook.py).
+run's own luck. The answer that is shown, and its runners-up, are simulated (run_outlook.py).
 """
 
 from __future__ import annotations

@@ -120,9 +120,8 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
         options=tuple(options),
         sentence=_sentence(options),
         assumptions=(
-            "owned devices fail as often as the rented ones; their power and hosting are not in the "
-            "dollars",
-            "the mixed job is planned for our own executor; its gain over the rented ones alone "
+            "owned devices fail as often as rented ones; their power and hosting are not counted",
+            "the mixed job is planned for our own executor; its gain over the rented devices alone "
             "is applied to their days",
         ),
     )

@@ -6,23 +6,25 @@ import datetime
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
-from shardwright.asking.owned import owned_beside
 from shardwright.asking.size_flags import size_flags
-from shardwright.asking.sized import SizeSolver
+from shardwright.asking.sized import Sized, SizeSolver
 from shardwright.commands.flags import Json, Quiet, Seq
 from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.findings.size_change import Ceiling, changes_since, read_before
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
-from shardwright.reports.size_compare import diff_report, owned_report, versus_report
-from shardwright.reports.size_report import size_report
+from shardwright.reports.sizing.size_compare import diff_report, owned_report, versus_report
+from shardwright.reports.sizing.size_report import size_report
+
+if TYPE_CHECKING:
+    from shardwright.asking.owned import OwnedBeside
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
@@ -138,9 +140,10 @@ def size(
     with Heartbeat("sizing", quiet=quiet or json_output):
         sized = solver.solve(size_flags(model, on, **given))
         others = [
-            solver.solve(size_flags(model, **replaced(given, on, text))) for text in versus or ()
+            solver.solve(size_flags(model, **replaced(given, on, text)), explain=False)
+            for text in versus or ()
         ]
-        beside = None if not owned else owned_beside(owned, sized, clock=time.monotonic)
+        beside = _beside(owned, sized) if owned else None
     data = size_json(sized.question, sized.answer)
     if others:
         data["versus"] = [
@@ -168,6 +171,13 @@ def size(
     if sized.answer.best is None:
         raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
     ceiling.check(sized.answer.best)
+
+
+def _beside(owned: str, sized: Sized) -> OwnedBeside | None:
+    # Here, since only this flag needs the search on mixed devices.
+    from shardwright.asking.owned import owned_beside
+
+    return owned_beside(owned, sized, clock=time.monotonic)
 
 
 def _cases(cases: Path, output: Path | None) -> None:

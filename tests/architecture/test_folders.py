@@ -67,6 +67,7 @@ ORDER = {
         "shardwright/asking",
         "shardwright/findings",
         "shardwright/reports",
+        "shardwright/reports/sizing",
         "shardwright/reports/prices",
         "shardwright/validate",
         "shardwright/commands",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.sizing.run_outlook import RunOutlook
 from profiles.units import format_count, format_percent, format_time, format_usd
-from shardwright.asking.owned import OwnedBeside
 from shardwright.asking.sized import Sized
 from shardwright.findings.size_change import Change
 from shardwright.findings.size_versus import versus_of
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
+
+if TYPE_CHECKING:
+    from shardwright.asking.owned import OwnedBeside
 
 
 def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
