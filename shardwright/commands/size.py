@@ -6,7 +6,7 @@ import datetime
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -105,7 +105,7 @@ def size(
         return
     if not model or not on:
         raise typer.BadParameter("give MODEL and --on, or --cases FILE")
-    given = {
+    given: dict[str, Any] = {
         "tokens": tokens,
         "deadline": deadline,
         "budget": budget,
