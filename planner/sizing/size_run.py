@@ -15,7 +15,7 @@ from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
 from planner.sizing.size_front import front_of, runs_beside
 from planner.sizing.size_gains import gains_of
-from planner.sizing.size_limits import binding_limit, relaxations_of
+from planner.sizing.size_limits import binding_limit, memory_short, relaxations_of
 from planner.sizing.size_question import DeviceChoice, SizeQuestion
 from planner.sizing.sizing_search import (
     SizedDevice,
@@ -94,6 +94,7 @@ def size_run(
             gap=None,
             best=None,
             relaxations=relaxations_of(question, search),
+            binds=memory_short(question, coefficients, clock, end_s),
             refused=refused,
             considered=considered,
             search_time_s=clock() - start,
@@ -134,6 +135,8 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
     ground_of(asked, said)
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
+    # A network is changed by a flag of its own here.
+    said = [each.replace("--on names a cluster file to change it", "--network") for each in said]
     return (*said, evidence_words(best.layout.run), risk)
 
 

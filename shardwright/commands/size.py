@@ -31,7 +31,7 @@ EXAMPLES = (
     "--stack megatron-core\n\n  shardwright size llama-3.1-8b --budget '5M$' --on h100-sxm "
     "--nodes 32 --stack megatron-core"
 )
-_TIME_LIMIT = "120s"
+_TIME_LIMIT = "5min"
 
 
 def size(

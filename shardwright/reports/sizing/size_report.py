@@ -10,7 +10,14 @@ from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from profiles.units import (
+    format_bytes,
+    format_count,
+    format_energy,
+    format_percent,
+    format_time,
+    format_usd,
+)
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 from simulator import scaling_law
@@ -25,6 +32,8 @@ _WORDS = {
     TOKENS: "most tokens",
 }
 _FRONT_ROWS = 6
+# Shorter times are told in hours.
+_FEW_DAYS = 2.0
 
 
 def size_report(
@@ -64,7 +73,7 @@ def size_report(
         labelled("Cost    ", *_cost(question, best)),
         labelled(
             "Energy  ",
-            f"{format_interval(best.kwh, _gwh)}, PUE {question.pue.value:g}",
+            f"{format_interval(best.kwh, format_energy)}, PUE {question.pue.value:g}",
             f"{format_interval(best.tco2e, _tonnes)} CO2e, grid of {question.region}",
         ),
         labelled("Kept    ", *_kept(best)),
@@ -96,6 +105,8 @@ def _idle(best: RunOutlook) -> list[str]:
 
 
 def _days(days: Interval) -> str:
+    if days.value < _FEW_DAYS:
+        return format_interval(days.scaled(86400.0))
     return f"{days.value:.3g} days [{days.low:.3g} - {days.high:.3g}]"
 
 
@@ -125,11 +136,9 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
     return said
 
 
-def _gwh(kwh: float) -> str:
-    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh"
-
-
 def _tonnes(tonnes: float) -> str:
+    if tonnes < 1:
+        return f"{tonnes * 1e3:.3g} kg"
     return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
 
 
@@ -144,7 +153,7 @@ def _kept(best: RunOutlook) -> list[str]:
 
 
 def _others(answer: SizeAnswer) -> RenderableType:
-    figures = (">days", ">dollars", ">GWh")
+    figures = (">time", ">dollars", ">energy")
     rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
     shown = [answer.best, *answer.others] if answer.best is not None else []
     for found in shown:
@@ -154,9 +163,9 @@ def _others(answer: SizeAnswer) -> RenderableType:
             f"{run.nodes:,}",
             f"{run.devices:,}",
             run.stack,
-            f"{found.days.value:.3g}",
+            format_time(86400.0 * found.days.value),
             format_usd(found.usd.value) if found.usd is not None else "-",
-            f"{found.kwh.value / 1e6:.3g}",
+            format_energy(found.kwh.value),
             found.why_not or "chosen",
         )
     for name, why in answer.refused:
@@ -168,15 +177,15 @@ def _front(answer: SizeAnswer) -> list[RenderableType]:
     points = answer.front[:_FRONT_ROWS]
     if len(points) < 2:
         return []
-    rows = table("trade-off", ">devices", ">step", ">days", ">dollars", ">GWh", "layout")
+    rows = table("trade-off", ">devices", ">step", ">time", ">dollars", ">energy", "layout")
     for point in points:
         rows.add_row(
             point.device,
             f"{point.devices:,}",
             format_time(point.step_time_s),
-            f"{point.days:.3g}",
+            format_time(86400.0 * point.days),
             format_usd(point.usd) if point.usd is not None else "-",
-            f"{point.kwh / 1e6:.3g}",
+            format_energy(point.kwh),
             _short(point),
         )
     return [Text(""), rows, Text("")]
@@ -190,7 +199,8 @@ def _gains(gains: tuple[Gain, ...]) -> list[RenderableType]:
     said = []
     for gain in gains:
         usd = f", {_signed_usd(gain.usd)}" if gain.usd is not None else ""
-        said.append(f"{gain.change}: {gain.days:+.2g} d{usd};")
+        sign = "+" if gain.days >= 0 else "-"
+        said.append(f"{gain.change}: {sign}{format_time(86400.0 * abs(gain.days))}{usd};")
     return [labelled("Next    ", *said)] if said else []
 
 
@@ -239,6 +249,8 @@ def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
             f"{question.name} {' and '.join(asked)} over {_choices(question)}",
         )
     ]
+    if answer.binds:
+        lines.append(labelled("Memory: ", answer.binds))
     for name, why in answer.refused:
         lines.append(labelled(f"{name}: ", why))
     for found in answer.relaxations:
