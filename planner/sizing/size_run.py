@@ -152,8 +152,8 @@ def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tu
         if one.best is None:
             reasons = dict(one.refused)
             every = len(reasons) == len(question.stacks)
-            why = (
-                next(iter(reasons.values())) if every else "no number of its nodes keeps the limits"
-            )
+            limited = question.deadline_s is not None or question.budget_usd is not None
+            none = "no number of its nodes keeps the limits" if limited else "too little memory"
+            why = next(iter(reasons.values())) if every else none
             said.append((one.choice.asked, why))
     return tuple(said)

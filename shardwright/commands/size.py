@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +23,7 @@ from shardwright.findings.size_change import Ceiling, changes_since, read_before
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
 from shardwright.reports.sizing.size_compare import diff_report, owned_report, versus_report
+from shardwright.reports.sizing.size_markdown import size_markdown
 from shardwright.reports.sizing.size_report import size_report
 
 if TYPE_CHECKING:
@@ -90,7 +93,9 @@ def size(
     ] = False,
     json_output: Json = False,
     cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
-    output: Annotated[Path | None, typer.Option("-o", help="write the answer here")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", help="write the answer: .json, .md (a page)")
+    ] = None,
     time_limit: Annotated[
         str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
     ] = _TIME_LIMIT,
@@ -100,6 +105,8 @@ def size(
 ) -> None:
     """`shardwright size`."""
     need_room_for(output)
+    if cases is None and output is not None and output.suffix not in (".json", ".md"):
+        raise typer.BadParameter(f"-o {output}: the answer is written as .json or .md")
     if cases is not None:
         _cases(cases, output)
         return
@@ -155,7 +162,8 @@ def size(
     if beside is not None:
         data["owned"] = encode(beside)
     if output is not None:
-        write_text(output, to_json(data))
+        markdown = size_markdown(sized.question, sized.answer, typed_command())
+        write_text(output, markdown if output.suffix == ".md" else to_json(data))
     if json_output:
         print_json(data)
     else:
@@ -171,6 +179,11 @@ def size(
     if sized.answer.best is None:
         raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
     ceiling.check(sized.answer.best)
+
+
+def typed_command() -> str:
+    """The command line of this process."""
+    return shlex.join(["shardwright", *sys.argv[1:]])
 
 
 def _beside(owned: str, sized: Sized) -> OwnedBeside | None:

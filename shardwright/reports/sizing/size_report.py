@@ -200,7 +200,8 @@ def _gains(gains: tuple[Gain, ...]) -> list[RenderableType]:
     for gain in gains:
         usd = f", {_signed_usd(gain.usd)}" if gain.usd is not None else ""
         sign = "+" if gain.days >= 0 else "-"
-        said.append(f"{gain.change}: {sign}{format_time(86400.0 * abs(gain.days))}{usd};")
+        moved = f"{sign}{format_time(86400.0 * abs(gain.days))}{usd}"
+        said.append(f"{gain.change}: {moved if gain.days else 'nothing'};")
     return [labelled("Next    ", *said)] if said else []
 
 
@@ -220,6 +221,8 @@ def _flop(question: SizeQuestion, answer: SizeAnswer) -> str:
 def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]:
     """The method, the thresholds' sources, and the scaling law where it holds."""
     lines: list[RenderableType] = [labelled("Method  ", METHOD)]
+    if answer.best is not None:
+        lines.insert(0, labelled("Lost    ", _lost(answer.best)))
     for each in THRESHOLDS:
         lines.append(labelled("Law     ", f"{each.name}: {each.source}; {each.state}"))
     if answer.best is None or question.model.num_experts or question.lora_rank:
@@ -235,6 +238,12 @@ def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]
         f"{scaling_law.RANGE_WORDS}{far})"
     )
     return [*lines, labelled("Loss    ", said)]
+
+
+def _lost(best: RunOutlook) -> str:
+    """Every cause of lost time with its share."""
+    shares = ", ".join(f"{name} {share:.2%}" for name, share in best.lost)
+    return f"{shares}; {format_interval(best.interruptions, '{:.0f}'.format)} interruptions"
 
 
 def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
