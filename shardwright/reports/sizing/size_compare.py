@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from shardwright.asking.owned import OwnedBeside
 
 
+def chance(probability: float) -> str:
+    """`probability 93 %`; `probability > 99 %` beyond that, `< 1 %` below."""
+    if probability > 0.99:
+        return "probability > 99 %"
+    if probability < 0.01:
+        return "probability < 1 %"
+    return f"probability {format_percent(probability)}"
+
+
 def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
     """A table of both, and one sentence."""
     one, other = first.answer.best, second.answer.best
@@ -31,12 +40,12 @@ def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
         return Group(Text(""), rows, labelled("Versus  ", said))
     found = versus_of(one, other)
     said = (
-        f"the first is faster than {text} with probability {format_percent(found.faster)}"
+        f"the first is faster than {text} with {chance(found.faster)}"
         f" ({one.days.value / other.days.value - 1:+.0%} time)"
     )
     if found.cheaper is not None and one.usd is not None and other.usd is not None:
         said += (
-            f" and cheaper with {format_percent(found.cheaper)} "
+            f" and cheaper with {chance(found.cheaper)} "
             f"({one.usd.value / other.usd.value - 1:+.0%} dollars)"
         )
     words = [best.run.choice.price_words or "no price" for best in (one, other)]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from planner.layout.layout_answer import layout_title
-from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.units import format_energy, format_percent, format_time, format_usd

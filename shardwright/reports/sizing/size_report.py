@@ -19,6 +19,7 @@ from profiles.units import (
     format_usd,
 )
 from shardwright.reports.labelled import labelled
+from shardwright.reports.sizing.size_compare import chance
 from shardwright.reports.terminal import format_interval, table
 from simulator import scaling_law
 from simulator.training_compute import METHOD, THRESHOLDS
@@ -78,8 +79,7 @@ def size_report(
         ),
         labelled("Kept    ", *_kept(best)),
         labelled("Binds   ", answer.binds),
-        Text(""),
-        _others(answer),
+        *_others(answer),
         *(_front(answer) if explain else ()),
         *_gains(answer.gains),
         labelled("FLOP    ", _flop(question, answer)),
@@ -114,7 +114,7 @@ def _by(question: SizeQuestion, best: RunOutlook) -> list[str]:
     if question.deadline_s is None or best.probability_of_deadline is None:
         return []
     end = f"{question.deadline_s / 86400:.3g} d"
-    return [f"within {end} with probability {format_percent(best.probability_of_deadline)}"]
+    return [f"within {end} with {chance(best.probability_of_deadline)}"]
 
 
 def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
@@ -124,8 +124,7 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
     said = [format_interval(best.usd, format_usd)]
     if question.budget_usd is not None and best.probability_of_budget is not None:
         said.append(
-            f"within {format_usd(question.budget_usd)} with probability "
-            f"{format_percent(best.probability_of_budget)}"
+            f"within {format_usd(question.budget_usd)} with {chance(best.probability_of_budget)}"
         )
     price = best.run.choice.usd_per_hour
     between = f" [{format_usd(price.low)} - {format_usd(price.high)}]"
@@ -148,11 +147,14 @@ def _kept(best: RunOutlook) -> list[str]:
         f"{format_interval(best.productive_time, format_percent)} of the time; lost: "
         f"{', '.join(lost) or 'nothing'}",
         f"{best.interruptions.value:.0f} interruptions, checkpoint every "
-        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare nodes",
+        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare "
+        f"node{'' if best.spare_nodes == 1 else 's'}",
     ]
 
 
-def _others(answer: SizeAnswer) -> RenderableType:
+def _others(answer: SizeAnswer) -> list[RenderableType]:
+    if not answer.others and not answer.refused:
+        return []
     figures = (">time", ">dollars", ">energy")
     rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
     shown = [answer.best, *answer.others] if answer.best is not None else []
@@ -170,7 +172,7 @@ def _others(answer: SizeAnswer) -> RenderableType:
         )
     for name, why in answer.refused:
         rows.add_row(name, "-", "-", "-", "-", "-", "-", why)
-    return rows
+    return [Text(""), rows, Text("")]
 
 
 def _front(answer: SizeAnswer) -> list[RenderableType]:
@@ -188,7 +190,7 @@ def _front(answer: SizeAnswer) -> list[RenderableType]:
             format_energy(point.kwh),
             _short(point),
         )
-    return [Text(""), rows, Text("")]
+    return [rows, Text("")]
 
 
 def _short(point: FrontPoint) -> str:
