@@ -1,0 +1,114 @@
+"""`shardwright size` as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from profiles.errors import InfeasibleError, InputError, ToleranceError
+from shardwright.cli import app
+
+SMALL = ("size", "gpt2", "--seq", "1024", "--global-batch", "64", "--workers", "1", "-q")
+STACK = ("--stack", "megatron-core")
+PROMISED = (
+    *("status", "bound", "gap", "device", "nodes", "devices", "days", "days_low", "days_high"),
+    *("device_hours", "device_hours_low", "device_hours_high", "usd", "usd_low", "usd_high", "kwh"),
+    *("tco2e", "probability_of_deadline", "productive_time", "flop", "plan", "alternatives"),
+    "assumptions",
+)
+
+
+def typed(*arguments):
+    """Standard output; raises what the command raises."""
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def data_of(*arguments):
+    return json.loads(typed(*SMALL, *STACK, *arguments, "--json"))
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return data_of("--tokens", "30B", "--deadline", "2d", "--on", "h100-sxm,b200", "--nodes",
+                   "1..3", "--price-kind", "3")  # fmt: skip
+
+
+def test_every_promised_key_is_there(answer):
+    assert set(PROMISED) <= set(answer)
+    assert answer["status"] == "optimal"
+    for name in ("days", "device_hours", "usd", "kwh", "tco2e", "productive_time"):
+        assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
+    assert 0 <= answer["probability_of_deadline"] <= 1
+    assert answer["device_hours"] == pytest.approx(answer["devices"] * 24 * answer["days"])
+    assert answer["usd"] == pytest.approx(3 * answer["device_hours"])
+    assert len(answer["alternatives"]) == 1
+
+
+def test_flop_is_six_per_parameter_and_token_and_attention(answer):
+    # 124.4 M parameters but for 1024 x 768 learnt positions, the table of the tokens is tied;
+    # attention 12 x 12 layers x 768 x 1024 keys.
+    each = 6 * (124.44e6 - 1024 * 768) + 12 * 12 * 768 * 1024
+    assert answer["flop"] == pytest.approx(30e9 * each, rel=1e-3)
+    assert [each["exceeded"] for each in answer["thresholds"]] == [False, False]
+
+
+def test_the_report_stands_alone():
+    text = typed(*SMALL, *STACK, "--tokens", "30B", "--deadline", "2d", "--on", "h100-sxm",
+                 "--nodes", "1..3", "--explain")  # fmt: skip
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    for word in ("Rent", "Step", "Time", "Cost", "Energy", "Kept", "Binds", "Next", "FLOP",
+                 "1e+25", "rescinded", "Assumed", "on-demand", "providers"):  # fmt: skip
+        assert word in text, word
+
+
+def test_what_cannot_be_names_the_smallest_change():
+    late = ("--tokens", "300B", "--deadline", "1h", "--on", "h100-sxm", "--nodes", "1..2")
+    done = CliRunner().invoke(app, [*SMALL, *STACK, *late])
+    assert isinstance(done.exception, InfeasibleError)
+    assert "keeps the limits" in str(done.exception)
+    assert "the fastest there is" in done.output
+    assert "--deadline" in done.output
+
+
+def test_tokens_of_a_budget_and_the_way_back():
+    found = data_of("--budget", "1k$", "--on", "h100-sxm", "--nodes", "1", "--price-kind", "3")
+    assert found["usd"] == pytest.approx(1e3, rel=0.03)
+    assert found["minimised"] == "tokens"
+    more = data_of("--budget", "2k$", "--on", "h100-sxm", "--nodes", "1", "--price-kind", "3")
+    assert more["tokens"] == pytest.approx(2 * found["tokens"], rel=0.01)
+
+
+def test_ceiling_diff_and_versus(tmp_path):
+    path = tmp_path / "old.json"
+    asked = ("--tokens", "10B", "--on", "h100-sxm", "--nodes", "2", "--price-kind", "3")
+    text = typed(*SMALL, *STACK, *asked, "-o", str(path), "--versus", "network=roce-200")
+    assert "faster than network=roce-200 with probability" in text
+    done = CliRunner().invoke(
+        app, [*SMALL, *STACK, *asked, "--diff", str(path), "--fail-over", "10$"]
+    )
+    assert "nothing changed" in done.output
+    assert isinstance(done.exception, ToleranceError)
+    assert "is above --fail-over 10$" in str(done.exception)
+
+
+def test_phases_take_the_time_of_all(tmp_path):
+    path = tmp_path / "phases.toml"
+    path.write_text(
+        'schema = "shardwright/phases@1"\n'
+        '[[phases]]\ntokens = "9B"\nseq = 512\nglobal_batch = 128\n'
+        '[[phases]]\nname = "long"\ntokens = "1B"\nseq = 1024\nglobal_batch = 64\n'
+    )
+    on = ("--on", "h100-sxm", "--nodes", "1")
+    both = data_of("--phases", str(path), *on)
+    alone = data_of("--tokens", "9B", "--seq", "512", "--global-batch", "128", *on)
+    # A ninth more tokens, of longer sequences: more than a ninth longer.
+    assert both["days"] > alone["days"] * 10 / 9
+    assert "2 phases of 10.0 B tokens" in " ".join(both["assumptions"])
+
+
+def test_a_device_without_a_price_is_told():
+    with pytest.raises(InputError, match="no on-demand price is known"):
+        typed(*SMALL, *STACK, "--tokens", "10B", "--on", "rtx-2070-maxq", "--nodes", "1")
