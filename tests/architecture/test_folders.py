@@ -58,7 +58,14 @@ ORDER = {
         "planner/many",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
-    "interop": ("interop", "interop/configs", "interop/logs", "interop/exports"),
+    "interop": (
+        "interop",
+        "interop/shell",
+        "interop/configs",
+        "interop/changes",
+        "interop/logs",
+        "interop/exports",
+    ),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",
