@@ -49,9 +49,7 @@ def ranked_changes(
     )
 
 
-def priced_changes(
-    run: TrainingRun, changes: Sequence[SingleChange]
-) -> tuple[PricedChange, ...]:
+def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[PricedChange, ...]:
     """Those of the changes that fit, the largest gain first; ties in the order of SETTINGS.
 
     Raises ShardwrightError where the run itself cannot be predicted.

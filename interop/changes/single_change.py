@@ -44,7 +44,9 @@ def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> lis
     for setting, new, changed in _candidates(run, rules, precisions):
         if is_legal(changed, rules):
             found.append(
-                SingleChange(setting=setting, old=getattr(run, _field(setting)), new=new, run=changed)
+                SingleChange(
+                    setting=setting, old=getattr(run, _field(setting)), new=new, run=changed
+                )
             )
     return found
 

@@ -6,7 +6,8 @@ contradiction; the later one wins, as it does on a command line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from interop.configs.imported_run import (
@@ -22,7 +23,7 @@ from interop.shell.text_places import Place
 
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
-    "model", "options", "derived", "defaults", "contradictions", "unknown", "unresolved", "runs",
+    "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown", "unresolved", "runs",
     "files",
 }  # fmt: skip
 
@@ -43,12 +44,17 @@ class Said:
 
 @dataclass(slots=True)
 class Findings:
-    """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel."""
+    """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
+
+    overriding  what is said now stands over a file by design, as options of a command line do
+    """
 
     said: dict[str, Said] = field(default_factory=dict)
     derived: dict[str, tuple[Value, str]] = field(default_factory=dict)
     defaults: dict[str, Default] = field(default_factory=dict)
     contradictions: list[Contradiction] = field(default_factory=list)
+    overridden: list[Contradiction] = field(default_factory=list)
+    overriding: bool = False
     unknown: list[UnknownOption] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
     runs: int = 1
@@ -63,15 +69,28 @@ class Findings:
         new = Said(value, place, option)
         if old is not None and old.value != value:
             taken = new if over else old
-            self.contradict(
-                key,
+            text = (
                 f"{key.removeprefix('model.')} is {_shown(old.value)} by {old.where} and "
-                f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken",
-                old.place,
-                place,
+                f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken"
             )
+            if self.overriding:
+                self.override(key, option, (old.value, old.place), (value, place))
+            else:
+                self.contradict(key, text, old.place, place)
         if old is None or over:
             self.said[key] = new
+
+    def take(self, other: Findings) -> None:
+        """What another file says, where nothing is said yet; what differs is a contradiction."""
+        for key, said in other.said.items():
+            self.say(key, said.value, said.place, said.option, over=False)
+        for key, default in other.defaults.items():
+            self.defaults.setdefault(key, default)
+        self.contradictions += other.contradictions
+        self.overridden += other.overridden
+        self.unknown += other.unknown
+        self.unresolved += other.unresolved
+        self.files += [name for name in other.files if name not in self.files]
 
     def default(self, source: str, **values: Value) -> None:
         """What the framework does where the files are silent."""
@@ -89,6 +108,24 @@ class Findings:
         found = Contradiction(field=key.removeprefix("model."), text=text, places=named)
         if found not in self.contradictions:
             self.contradictions.append(found)
+
+    def override(
+        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+    ) -> None:
+        """A command line replaces a file's value, as it is meant to."""
+        text = f"{option}: {_shown(new[0])} ({new[1]}) in the place of {_shown(old[0])} ({old[1]})"
+        self.overridden.append(
+            Contradiction(
+                field=key.removeprefix("model."), text=text, places=(str(old[1]), str(new[1]))
+            )
+        )
+
+    @contextmanager
+    def over_files(self) -> Iterator[None]:
+        """Within it what is said overrides what files said, without contradicting it."""
+        before, self.overriding = self.overriding, True
+        yield
+        self.overriding = before
 
     def cannot_tell(self, option: str, why: str, place: Place) -> None:
         """A value that is named but not told."""
@@ -140,6 +177,7 @@ class Findings:
             derived={key: how for key, (_, how) in sorted(self.derived.items())},
             defaults={k: v for k, v in sorted(self.defaults.items()) if k not in values},
             contradictions=tuple(self.contradictions),
+            overridden=tuple(self.overridden),
             unknown=tuple(sorted(self.unknown, key=lambda each: each.option)),
             unresolved=tuple(self.unresolved),
             runs=self.runs,

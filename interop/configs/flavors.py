@@ -26,7 +26,8 @@ def say_figures_of(name: str, flavor: str, findings: Findings, place: Place, opt
     """The figures of a known model; the file's own stand before them, and nothing is said where no
     model of that name is known."""
     asked = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
-    known = known_model(re.sub(r"^.*/", "", asked).replace("_", "-"))
+    plain = re.sub(r"^.*/", "", asked).replace("_", "-")
+    known = known_model(re.sub(r"(?i)^meta-", "", plain))
     if known is None or known.figures is None:
         return
     figures = known.figures

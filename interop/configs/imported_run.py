@@ -109,6 +109,7 @@ class ImportedRun:
     options            `file:line` and option of each value, by key
     derived            how a value follows that no file writes, by key
     defaults           the framework's own answers to silences, by key
+    overridden         values of a file that a command line replaces, as it is meant to
     runs               how many training runs the files start; this is the first
     files              that were read
     """
@@ -145,6 +146,7 @@ class ImportedRun:
     derived: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Default] = field(default_factory=dict)
     contradictions: tuple[Contradiction, ...] = ()
+    overridden: tuple[Contradiction, ...] = ()
     unknown: tuple[UnknownOption, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
     runs: int = 1

@@ -141,7 +141,12 @@ def _axes(given: Given, findings: Findings) -> None:
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
     if not filled and fully is not None and place is not None:
-        findings.say("dp", (data or 1) * fully, place, "ici_fsdp_parallelism")
+        dp = (data or 1) * fully
+        findings.say("dp", dp, place, "ici_fsdp_parallelism")
+        ranks = 1
+        for axis in ("tp", "pp", "cp"):
+            ranks *= findings.count(axis) or 1
+        findings.derive("devices", dp * ranks, "the product of the parallelisms")
 
 
 def _words(given: Given, findings: Findings) -> None:

@@ -113,7 +113,16 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
                 hole = holes[numbers[0]]
                 findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
             continue
-        found[path] = (value.strip("'\""), word.place)
+        plain = value.strip("'\"")
+        if path in found and found[path][0] != plain and path[-1] in KEYS:
+            findings.contradict(
+                KEYS[path[-1]][0],
+                f"{key} is {found[path][0]} ({found[path][1]}) and {plain} ({word.place}); the "
+                "later one wins",
+                found[path][1],
+                word.place,
+            )
+        found[path] = (plain, word.place)
     return found
 
 
@@ -124,10 +133,15 @@ def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
 
 def say_nemo(given: Sequence[Values], findings: Findings) -> None:
     """What configurations say, a later one over those before it."""
+    merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            if path and not _elsewhere(path):
-                _say_one(path, value, place, findings)
+            if path in merged and merged[path][0] != value and path[-1] in KEYS:
+                findings.override(KEYS[path[-1]][0], ".".join(path), merged[path], (value, place))
+            merged[path] = (value, place)
+    for path, (value, place) in merged.items():
+        if path and not _elsewhere(path):
+            _say_one(path, value, place, findings)
     if findings.get("distributed_optimizer"):
         place = findings.place("distributed_optimizer")
         if place is not None and "zero_stage" not in findings.said:

@@ -31,7 +31,7 @@ def python_framework(file: PythonFile) -> str | None:
     ):
         return "internevo"
     if is_nemo([path for path in keys if path]):
-        bridge = any("bridge" in name.lower() or "ConfigContainer" in name for name in calls)
+        bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
         return "megatron-bridge" if bridge else "nemo"
     return None
 
@@ -78,10 +78,11 @@ def say_python_torchtitan(found: PythonValues, overrides: list[Values], findings
 def say_python_nemo(found: PythonValues, findings: Findings) -> None:
     """A recipe of NeMo or Megatron-Bridge."""
     values = dict(found.values)
-    for path, name, _, place in found.calls:
+    for path, name, arguments, place in found.calls:
         kind = name.rsplit(".", 1)[-1]
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
-            values[("trainer", "precision")] = (kind, place)
+            word = next((str(a) for a in arguments if isinstance(a, str)), kind)
+            values[("trainer", "precision")] = (word, place)
     say_nemo([values], findings)
 
 

@@ -41,6 +41,7 @@ class PythonFile:
     """A file's top level and its functions without those that other modules hold."""
 
     top: PythonValues
+    modules: tuple[str, ...]
     functions: Mapping[str, PythonValues]
 
     def of(self, name: str) -> PythonValues:
@@ -76,7 +77,9 @@ def read_python(name: str, text: str) -> PythonFile:
                 _statement(inner, name, constants, top)
         else:
             _statement(node, name, constants, top)
-    return PythonFile(top=top, functions=functions)
+    modules = [a.name for node in tree.body if isinstance(node, ast.Import) for a in node.names]
+    modules += [n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)]
+    return PythonFile(top=top, modules=tuple(modules), functions=functions)
 
 
 def _is_main(node: ast.If) -> bool:

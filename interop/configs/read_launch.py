@@ -283,7 +283,14 @@ def _say_named(
             if name.endswith(".py"):
                 said = say_python(name, folder, findings, asked=None, overrides=[])
             else:
-                said = say_keyed(name, folder, findings)
+                # The command line stands over the files that it names.
+                own = Findings()
+                said = say_keyed(name, folder, own)
+                if said == "deepspeed":
+                    findings.take(own)
+                else:
+                    with findings.over_files():
+                        findings.take(own)
         except DocumentError as error:
             findings.cannot_tell(name, str(error), launch.place)
             continue

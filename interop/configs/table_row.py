@@ -35,9 +35,7 @@ def row_of_import(
 
     device, devices, inter_node_link  what the files cannot say: where the run is to be
     """
-    figures = {
-        name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS
-    }
+    figures = {name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS}
     count = devices or run.devices
     axes = {name: _whole(run.answer(name)) for name in ("tp", "pp", "vpp", "cp", "ep")}
     dp = run.dp

@@ -100,6 +100,14 @@ def values_of_options(options: Options, findings: Findings) -> Values:
         if told is not None:
             many = [word.plain for word in option.values]
             plain: Any = many if len(many) > 1 else told
+            if path in found and found[path][0] != plain and path[-1] in _KEYS:
+                findings.contradict(
+                    _KEYS[path[-1]][0],
+                    f"{option.name} is {found[path][0]} ({found[path][1]}) and {plain} "
+                    f"({option.place}); the later one wins",
+                    found[path][1],
+                    option.place,
+                )
             found[path] = (plain, option.place)
     return found
 
@@ -109,13 +117,14 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
     last: dict[str, tuple[Any, Place, str]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            _say_one(path, value, place, findings)
+            with findings.over_files():
+                _say_one(path, value, place, findings)
             last[path[-1]] = (value, place, ".".join(path))
             if check and not is_known("torchtitan", path[-1]) and not path[-1].isdigit():
                 if not any(part in ("quantize", "experimental", "custom_config") for part in path):
                     findings.not_known(".".join(path), place)
-    _say_together(last, findings)
     _say_model(findings)
+    _say_together(last, findings)
     findings.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, precision="bf16", recompute="selective",
         optimizer="adamw", sequence_parallel=True, schedule="1f1b",
