@@ -48,14 +48,13 @@ def say_devices_of_variables(variables: Variables, findings: Findings) -> None:
     devices = findings.count("devices")
     if devices is None:
         findings.say("devices", world[0], world[2], world[1])
-    elif devices != world[0] and world[0] not in (findings.get("nodes"), 1):
-        if findings.get("devices_per_node") != world[0]:
-            findings.contradict(
-                "devices",
-                f"{world[1]}={world[0]} ({world[2]}), but the launcher starts {devices}",
-                world[2],
-                findings.place("devices") or findings.place("devices_per_node"),
-            )
+    elif world[0] not in (devices, 1, findings.get("nodes"), findings.get("devices_per_node")):
+        findings.contradict(
+            "devices",
+            f"{world[1]}={world[0]} ({world[2]}), but the launcher starts {devices}",
+            world[2],
+            findings.place("devices") or findings.place("devices_per_node"),
+        )
 
 
 def complete(findings: Findings, variables: Variables) -> None:
@@ -83,7 +82,7 @@ def _model_ranks(findings: Findings) -> tuple[int | None, str]:
     for axis in ("tp", "pp", "cp"):
         degree = findings.count(axis)
         if degree is None:
-            if any(about[axis] in name and "size" in name or name == axis for name in named):
+            if any((about[axis] in name and "size" in name) or name == axis for name in named):
                 return None, ""
             degree = findings.count_or_default(axis)
         if degree is None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from interop.configs.findings import Findings
 from interop.configs.imported_run import ImportedRun
-from interop.configs.read_file import read_keyed_config, read_python_config
-from interop.configs.read_launch import launches_in, read_launch, read_loose_options
-from interop.configs.slurm_header import slurm_header
+from interop.reading.read_file import read_keyed_config, read_python_config
+from interop.reading.read_launch import launches_in, read_launch, read_loose_options
+from interop.reading.slurm_header import slurm_header
 from interop.shell.folder import ConfigFolder
 from interop.shell.script import read_script
 from interop.shell.script_reading import ScriptReading
