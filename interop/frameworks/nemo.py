@@ -169,11 +169,19 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
         findings.say(about, said, place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         findings.say("devices_per_node", degree_of(value), place, name)
-    elif (key in ("precision", "mixed_precision") and path[0] in ("trainer", "cfg", "model")) or (
-        key in ("mixed_precision", "compute_dtype", "plugins") and isinstance(value, str)
+    elif path[-2:] == ("trainer", "precision") or (
+        key in ("precision", "mixed_precision", "compute_dtype", "plugins")
+        and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
+        and isinstance(value, str)
     ):
         findings.say("precision", precision_of(value), place, name)
-    elif key == "fp8" and truth_of(value):
+    elif path[-2:] == ("model", "fsdp") and truth_of(value):
+        findings.say_first("zero_stage", 3, place, name)
+    elif path[-2:] == ("train_ds", "max_seq_length"):
+        findings.say("seq_len", degree_of(value), place, name)
+    elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
+        # Of the matmuls; the trainer's precision is that of all else.
+        findings.said.pop("precision", None)
         findings.say("precision", "fp8", place, name)
     elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
         word = word_of(value)

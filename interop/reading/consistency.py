@@ -59,11 +59,13 @@ def say_devices_of_variables(variables: Variables, findings: Findings) -> None:
 
 def complete(findings: Findings, variables: Variables) -> None:
     """Derives dp, the batch and the accumulation, and names what contradicts."""
+    nodes, each = findings.count_or_default("nodes"), findings.count("devices_per_node")
+    if nodes and each:
+        findings.derive("devices", nodes * each, f"{nodes} nodes x {each} devices")
     _data_parallel(findings, variables)
     _batch(findings)
     _shares(findings)
-    nodes, each = findings.count("nodes"), findings.count("devices_per_node")
-    devices = findings.count("devices")
+    nodes, devices = findings.count("nodes"), findings.count("devices")
     if devices and nodes and each and nodes * each != devices and "devices" in findings.said:
         findings.contradict(
             "devices",

@@ -139,6 +139,11 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     elastic = any(name.startswith("torch") for name in launch.words)
     if distributed and nodes is None and "nnodes" not in launch.launcher:
         findings.default("torchrun (PyTorch 2.x)", nodes=1)
+    if "bcprun" in launch.words:
+        each = _said(launch.launcher, findings, "p", "npernode", "tasks_per_node")
+        if each is not None:
+            option = launch.launcher.last("p", "npernode", "tasks_per_node")
+            findings.say("devices_per_node", each, option.place, option.name)
     if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
         findings.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
     _gres(launch.launcher, findings)

@@ -32,8 +32,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
         ("accelerate", accelerate.is_accelerate(file)),
         ("gpt-neox", other_yaml.is_neox(file)),
         ("composer", other_yaml.is_composer(file)),
-        ("nemo", nemo.is_nemo([path for path in file.values if path])),
         ("llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)),
+        ("nemo", nemo.is_nemo([path for path in file.values if path])),
         (
             "axolotl",
             {"base_model", "micro_batch_size"} <= keys or {"base_model", "datasets"} <= keys,
@@ -82,6 +82,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
     else:
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
+        if nemo.is_nemo([path for path in file.values if path]):
+            # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
+            nemo.say_nemo([nemo.values_of_file(file)], findings)
         if named:
             say_deepspeed_file(named, folder, findings, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):

@@ -283,8 +283,8 @@ class _Runner:
             return None
         quoted = _quoted_command(texts)
         if quoted:
-            shell, begin = quoted
-            return self._text(words[begin].text, scope, words[begin].place, words[:shell])
+            cut, begin = quoted
+            return self._text(words[begin].text, scope, words[begin].place, words[:cut])
         environment = {**scope.inherited(), **set_here}
         self._reading.commands.append(
             Command(tuple(words), place, scope.script, environment, self.decided)
@@ -352,13 +352,17 @@ def _without_arrays(raw: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def _quoted_command(texts: Sequence[str]) -> tuple[int, int] | None:
-    """Where in `srun bash -x -c TEXT` the shell and the text stand."""
+    """In `srun bash -x -c TEXT` where the launcher's words end, and where the text stands."""
     for number, text in enumerate(texts):
-        if text.rsplit("/", 1)[-1] not in _SHELLS:
+        name = text.rsplit("/", 1)[-1]
+        if name not in (*_SHELLS, "bcprun"):
             continue
         for place in range(number + 1, len(texts) - 1):
-            if not texts[place].startswith("-"):
+            word = texts[place]
+            if name == "bcprun" and word in ("-c", "--cmd"):
+                return place, place + 1
+            if name != "bcprun" and not word.startswith("-"):
                 break
-            if not texts[place].startswith("--") and "c" in texts[place]:
+            if name != "bcprun" and not word.startswith("--") and "c" in word:
                 return number, place + 1
     return None

@@ -32,7 +32,8 @@ def test_neighbours_by_hand() -> None:
     found = {(c.setting, c.new): c.run for c in single_changes(run_of())}
     assert set(found) == {
         ("micro_batch", 2), ("recompute", "none"), ("recompute", "selective"), ("tp", 8), ("tp", 2),
-        ("pp", 4), ("pp", 1), ("cp", 2), ("vpp", 2), ("zero_stage", 0), ("sequence_parallel", False),
+        ("pp", 4), ("pp", 1), ("cp", 2), ("vpp", 2), ("zero_stage", 0),
+        ("sequence_parallel", False),
     }  # fmt: skip
     assert (found["tp", 2].dp, found["tp", 8].dp) == (4, 1)
     assert (found["pp", 1].schedule, found["vpp", 2].schedule) == ("none", "interleaved")
@@ -48,10 +49,8 @@ def test_illegal_ones_are_left_out() -> None:
 
 def test_precision_only_where_asked() -> None:
     assert "precision" not in {c.setting for c in single_changes(run_of())}
-    asked = {
-        c.new for c in single_changes(run_of(), precisions=("fp8",)) if c.setting == "precision"
-    }
-    assert asked == {"fp8"}
+    asked = single_changes(run_of(), precisions=("fp8",))
+    assert {c.new for c in asked if c.setting == "precision"} == {"fp8"}
 
 
 def test_ranked_by_gain_and_all_fit() -> None:
