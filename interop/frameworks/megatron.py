@@ -92,6 +92,12 @@ def say_megatron(options: Options, findings: Findings, *, check: bool = True) ->
     check  options that no version has are named
     """
     options.say_counts(findings, _COUNTS)
+    experts = options.last("num_experts")
+    if experts is not None and len({word.plain for word in experts.values}) > 1:
+        # Megatron-DeepSpeed's pyramid: layers with different numbers of experts.
+        findings.said.pop("model.num_experts", None)
+        why = "layers have different numbers of experts"
+        findings.cannot_tell(experts.name, why, experts.place)
     options.say_flags(findings, _FLAGS)
     decoder = options.last("decoder_seq_length")
     if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:

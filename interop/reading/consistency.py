@@ -201,7 +201,8 @@ def _shares(findings: Findings) -> None:
                 findings.place(figure),
             )
     ep, experts = findings.count("ep"), findings.count("model.num_experts")
-    if ep and ep > 1 and not experts and findings.count("model.num_layers"):
+    open_ = any("experts" in each.option for each in findings.unresolved)
+    if ep and ep > 1 and not experts and not open_ and findings.count("model.num_layers"):
         findings.contradict(
             "ep", f"ep {ep} ({findings.place('ep')}), but the model has no experts",
             findings.place("ep"),

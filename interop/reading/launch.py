@@ -140,10 +140,9 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     if distributed and nodes is None and "nnodes" not in launch.launcher:
         findings.default("torchrun (PyTorch 2.x)", nodes=1)
     if "bcprun" in launch.words:
-        each = _said(launch.launcher, findings, "p", "npernode", "tasks_per_node")
-        if each is not None:
-            option = launch.launcher.last("p", "npernode", "tasks_per_node")
-            findings.say("devices_per_node", each, option.place, option.name)
+        # NVIDIA Base Command: -n nodes, -p ranks of each.
+        launch.launcher.say_counts(findings, {"n": "nodes", "p": "devices_per_node"})
+        total = None
     if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
         findings.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
     _gres(launch.launcher, findings)

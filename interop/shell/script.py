@@ -56,15 +56,17 @@ def read_script(
     *,
     header: Callable[[str, str], dict[str, str]],
     arguments: Sequence[Word] = (),
+    shown: str = "",
 ) -> ScriptReading:
     """Read a script of the folder.
 
+    shown   the file that holds it, where it is a text in another one
     header  what a scheduler sets for a script (its name, its text), from its first lines
     """
     reading = ScriptReading()
     runner = _Runner(folder, reading, header)
     scope = Scope(arguments=tuple(arguments), holes=reading.holes, script=name)
-    runner.file(name, scope)
+    runner.file(name, scope, shown)
     return reading
 
 
