@@ -55,6 +55,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     if text is None:
         return None
     file = read_keyed(name, text)
+    if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
+        # MosaicML's launcher has the run's own configuration in its job's.
+        file = _section(file, "parameters")
     framework = keyed_framework(file)
     if framework is None:
         return None
