@@ -147,6 +147,13 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
     """The figures of the model where its name leads to a `config.json` in the folder."""
     said = findings.said.get("model.name")
     if said is None:
+        # A program that loads its model from its own folder names none.
+        text = folder.text("config.json")
+        if text is not None and "model.num_layers" not in findings.said:
+            file = read_keyed("config.json", text)
+            if model_config.is_model_config(file):
+                findings.files.append("config.json")
+                model_config.say_model_config(file, findings)
         return
     for name in (str(said.value), f"{said.value}/config.json", "config.json"):
         found = folder.find(name, beside=beside) if name.endswith(".json") else None
