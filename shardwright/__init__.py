@@ -59,7 +59,7 @@ def _check_siblings() -> None:
     Raises ImportError with the file that is in the way.
     """
     home = Path(__file__).resolve().parents[1]
-    for name in ("profiles", "simulator", "planner", "executor"):
+    for name in ("profiles", "simulator", "planner", "executor", "interop"):
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if found is None or found.parents[1] != home:

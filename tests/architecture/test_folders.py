@@ -63,6 +63,16 @@ ORDER = {
         "planner/sizing",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
+    "interop": (
+        "interop",
+        "interop/shell",
+        "interop/configs",
+        "interop/frameworks",
+        "interop/reading",
+        "interop/changes",
+        "interop/logs",
+        "interop/exports",
+    ),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
+PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
 MAY_IMPORT = {
     "profiles": {"profiles"},
     "simulator": {"profiles", "simulator"},
     "planner": {"profiles", "simulator", "planner"},
     "executor": {"profiles", "simulator", "executor"},
+    "interop": {"profiles", "simulator", "interop"},
     "shardwright": set(PACKAGES),
 }
 HEAVY = {
@@ -34,6 +35,7 @@ HEAVY = {
     "ray": ("planner/many/ray_workers",),
     "numba": (),
     "matplotlib": ("shardwright/reports/print_figure",),
+    "yaml": ("interop/", "shardwright/"),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),
