@@ -58,7 +58,15 @@ ORDER = {
         "planner/many",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
-    "interop": ("interop", "interop/configs", "interop/logs", "interop/exports"),
+    "interop": (
+        "interop",
+        "interop/configs",
+        "interop/logs",
+        "interop/exports/values",
+        "interop/exports/launchers",
+        "interop/exports/targets",
+        "interop/exports",
+    ),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",
