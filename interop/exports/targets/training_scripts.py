@@ -53,6 +53,11 @@ def main():
     model, optimizer = accelerator.prepare(
         model, torch.optim.AdamW(model.parameters(), lr=3e-4)
     )
+    weights = [getattr(p, "to_local", p.detach)() for p in model.parameters()]
+    held, total = sum(w.numel() for w in weights), sum(p.numel() for p in model.parameters())
+    accelerator.print(
+        f"each rank holds {{held}} of {{total}} weights, {{accelerator.num_processes}} ranks"
+    )
     data = batches(accelerator.process_index)
     for step in range(1, steps + 1):
         begin, total = time.perf_counter(), 0.0
@@ -93,6 +98,9 @@ def main():
     engine, _, _, _ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config
     )
+    if torch.distributed.get_rank() == 0:
+        ranks = torch.distributed.get_world_size()
+        print(f"ZeRO {{engine.zero_optimization_stage()}}, {{ranks}} ranks", flush=True)
     data = batches(torch.distributed.get_rank())
     for step in range(1, steps + 1):
         begin, total = time.perf_counter(), 0.0
