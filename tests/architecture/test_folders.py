@@ -60,7 +60,9 @@ ORDER = {
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "interop": (
         "interop",
+        "interop/shell",
         "interop/configs",
+        "interop/changes",
         "interop/logs",
         "interop/exports/values",
         "interop/exports/launchers",
