@@ -26,6 +26,12 @@ DECIDED = (
     "recompute",
     "optimizer_offload",
 )
+# Values that a framework's file does not tell apart, by what an import calls it.
+_ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
+    ("torchtitan", "recompute"): frozenset({"alternate", "selective"}),
+    ("torchtitan", "zero_stage"): frozenset({1, 2}),  # fsdp_reshard_after_forward = "never"
+    ("maxtext", "recompute"): frozenset({"minimal", "minimal_with_context"}),
+}
 _MODEL = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "num_experts", "vocab_size")
 
 
@@ -64,7 +70,7 @@ def agreement(
         said = _said(found, key)
         if said is None:
             silent.append(key)
-        elif _equal(key, value, said):
+        elif _equal(found.framework or "", key, value, said):
             same.append(key)
         else:
             where = found.options.get(key) or found.derived.get(key, "")
@@ -106,18 +112,11 @@ def _said(found: ImportedRun, key: str) -> Value:
     return found.answer(key)
 
 
-def _equal(key: str, planned: Value, said: Value) -> bool:
+def _equal(framework: str, key: str, planned: Value, said: Value) -> bool:
     if key == "recompute":
-        return _again(planned) == _again(said)
-    if key == "precision" and planned == "bf16":
-        return said in ("bf16", "bf16-mixed")
-    return planned == said
-
-
-def _again(kind: Value) -> str:
-    """A kind's first word: `full, 4 layers` is `full`; torchtitan's selection of ops is alternate."""
-    word = str(kind).split()[0].strip(",") if kind else "none"
-    return {"op": "alternate", "core_attn": "selective"}.get(word, word)
+        # A kind's first word: `full, 4 layers` is `full`.
+        planned, said = (str(kind or "none").split()[0].strip(",") for kind in (planned, said))
+    return planned == said or {planned, said} <= _ALIKE.get((framework, key), frozenset())
 
 
 def agreement_of_plans(planned: PlannedRun, found: PlannedRun) -> Agreement:

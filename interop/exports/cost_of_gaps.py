@@ -42,8 +42,8 @@ class CostOfGaps:
 def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGaps:
     """The gaps priced on the planned run's own framework: the same run with what is written.
 
-    The changes of a gap that moves ranks from one axis to another follow those before it, so each is
-    priced on top of them; the others are priced alone.
+    A gap that moves ranks from one axis to another is priced on top of those moved before it; the
+    others are priced alone.
     """
     found, before = [], dict[str, Any]()
     for gap in gaps:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from profiles.errors import ToleranceError
 from profiles.document import encode
+from profiles.errors import ToleranceError
 from shardwright.asking.checked_config import CheckedConfig, check_config
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_run import planned_run

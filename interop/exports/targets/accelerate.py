@@ -17,7 +17,7 @@ from interop.exports.targets.training_scripts import (
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import layer_class
-from interop.exports.values.options import nearest, unexpressed_options, uneven_recompute
+from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.yaml_text import yaml_text
 
@@ -86,7 +86,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
         files=(
             ExportedFile(path="accelerate.yaml", text=yaml_text(data)),
             accelerate_script(),
-            job_file(planned),
+            job_file(planned, recomputes=run.recompute == "full" and not stage),
             hugging_face_config(planned, "accelerate"),
         ),
         unexpressed=gaps,
@@ -156,7 +156,7 @@ def _fsdp(planned: PlannedRun, stage: int) -> dict[str, Any]:
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": stage == 3,
         "fsdp_offload_params": run.optimizer_offload,
-        "fsdp_activation_checkpointing": False,
+        "fsdp_activation_checkpointing": run.recompute == "full",
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

@@ -49,7 +49,7 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
             files=(
                 config,
                 deepspeed_script(),
-                job_file(planned),
+                job_file(planned, recomputes=planned.run.recompute == "full"),
                 hugging_face_config(planned, "deepspeed"),
             ),
             unexpressed=gaps,

@@ -5,12 +5,11 @@ Read off transformers 5.23, src/transformers/training_args.py.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
-from interop.exports.targets.accelerate import export_accelerate
-from interop.exports.targets.training_scripts import trainer_script
+from interop.exports.targets.accelerate import export_accelerate, whole_layers
+from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import layer_class
@@ -35,9 +34,10 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
     if run.precision in _LOW:
         gaps = [gap for gap in gaps if gap.option != "precision"]
         gaps.append(_low_precision(run.precision))
-    job = next(json.loads(file.text) for file in base.files if file.path == "training.json")
-    files = [file for file in base.files if file.path in ("training.json", "config.json")]
-    arguments = _arguments(planned, recomputes=job["gradient_checkpointing"])
+    whole_plan, _ = whole_layers(planned, "hf-trainer")
+    files = [file for file in base.files if file.path == "config.json"]
+    files.append(job_file(planned, recomputes=False))
+    arguments = _arguments(planned, recomputes=whole_plan.run.recompute == "full")
     if by_deepspeed:
         arguments["deepspeed"] = "ds_config.json"
         files.append(ExportedFile(path="ds_config.json", text=to_json(_deepspeed(planned))))

@@ -10,7 +10,7 @@ import shlex
 from typing import Any
 
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
-from interop.exports.values.options import nearest, unexpressed_options, uneven_recompute
+from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.yaml_text import yaml_text
 from profiles.errors import InputError

@@ -34,7 +34,7 @@ _PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-# Options of TransformerConfig among the settings of training; the others have sections of their own.
+# Options of TransformerConfig among the settings of training; others have their own sections.
 _OF_MODEL = (
     "recompute_granularity",
     "recompute_method",
@@ -72,7 +72,7 @@ def export_megatron_bridge(planned: PlannedRun) -> Exported:
     if precision:
         overrides["mixed_precision"] = {"": precision}
     recipe = _RECIPES.get(planned.model, "")
-    shown = {section: value[""] if "" in value else value for section, value in overrides.items()}
+    shown = {section: value.get("", value) for section, value in overrides.items()}
     return Exported(
         program='"${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}'
         '/scripts/training/run_recipe.py"',

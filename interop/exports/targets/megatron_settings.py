@@ -1,8 +1,8 @@
 """`megatron_settings`: a plan as Megatron-Core's options, by their names in its dataclasses.
 
 Megatron-LM's flags and Megatron-Bridge's keys are these names; what differs stands in
-`megatron.py` and `megatron_bridge.py`. Read off github.com/NVIDIA/Megatron-LM d98e8a64 (2026-08-22),
-megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
+`megatron.py` and `megatron_bridge.py`. Read off github.com/NVIDIA/Megatron-LM d98e8a64
+(2026-08-22), megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from interop.exports.values.model_words import norm_epsilon, norms_queries, rope
 from interop.exports.values.options import (
     nearest,
     schedule_gap,
-    unexpressed_options,
     uneven_recompute,
+    unexpressed_options,
 )
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError

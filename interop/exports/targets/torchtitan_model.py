@@ -8,8 +8,8 @@ from interop.exports.values.model_words import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
 
-_TEXT = '''"""The planned model for torchtitan 0.2, named `planned`: Llama with the plan's figures, fed with
-random tokens. For your data replace build_dataloader_fn and build_tokenizer_fn, for example by
+_TEXT = '''"""The planned model for torchtitan 0.2, named `planned`: Llama with the plan's figures,
+fed with random tokens. For your data replace build_dataloader_fn and build_tokenizer_fn by
 torchtitan.hf_datasets.text_datasets.build_text_dataloader and
 torchtitan.components.tokenizer.build_hf_tokenizer."""
 

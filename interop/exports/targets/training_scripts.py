@@ -112,7 +112,8 @@ def main():
             total += float(loss.detach()) / engine.gradient_accumulation_steps()
         took = time.perf_counter() - begin
         if torch.distributed.get_rank() == 0:
-            print(f"step {{step}}/{{steps}} loss {{total:.4f}} step time (s): {{took:.3f}}", flush=True)
+            said = f"step {{step}}/{{steps}} loss {{total:.4f}} step time (s): {{took:.3f}}"
+            print(said, flush=True)
     torch.distributed.destroy_process_group()
 
 
@@ -121,7 +122,7 @@ if __name__ == "__main__":
 """
 )
 
-_TRAINER = '''"""The plan under transformers' Trainer. Tokens are random: replace `RandomTokens` by your data."""
+_TRAINER = '''"""The plan under transformers' Trainer, on random tokens: replace `RandomTokens`."""
 
 import json
 from pathlib import Path
@@ -174,8 +175,11 @@ def hugging_face_config(planned: PlannedRun, target: str) -> ExportedFile:
     return ExportedFile(path="config.json", text=to_json(dict(planned.config)))
 
 
-def job_file(planned: PlannedRun) -> ExportedFile:
-    """`training.json`: the batch and what else no file of the target holds."""
+def job_file(planned: PlannedRun, *, recomputes: bool) -> ExportedFile:
+    """`training.json`: the batch and what else no file of the target holds.
+
+    recomputes   the program itself asks the model to recompute its layers
+    """
     run = planned.run
     data = {
         "micro_batch": run.micro_batch,
@@ -183,7 +187,7 @@ def job_file(planned: PlannedRun) -> ExportedFile:
         "global_batch": run.global_batch,
         "seq_len": run.seq_len,
         "vocab_size": run.model.vocab_size,
-        "gradient_checkpointing": run.recompute == "full",
+        "gradient_checkpointing": recomputes,
         "steps": 100,
     }
     return ExportedFile(path="training.json", text=to_json(data))

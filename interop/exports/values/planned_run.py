@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,7 @@ class PlannedRun:
         ends = [0]
         for stage in self.stages:
             ends.append(ends[-1] + stage.num_layers)
-        return tuple(range(a, b) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(range(a, b) for a, b in itertools.pairwise(ends))
 
 
 def stages_of_run(run: TrainingRun) -> tuple[PlannedStage, ...]:

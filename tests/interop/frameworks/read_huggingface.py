@@ -2,7 +2,7 @@
 
     python read_huggingface.py CASES.json
 
-CASES.json maps a name to {"target", "folder", "world_size", "command"}; the answer is JSON on stdout.
+CASES.json maps a name to {"target", "folder", "replicas", "command"}; the answer is JSON.
 """
 
 import json

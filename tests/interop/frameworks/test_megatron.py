@@ -1,4 +1,4 @@
-"""Megatron-Core's own parser, its checks, its configuration and its layouts read what is exported."""
+"""Megatron-LM's own parser and checks and Megatron-Core's configuration read the arguments."""
 
 from __future__ import annotations
 

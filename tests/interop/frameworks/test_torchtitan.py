@@ -1,5 +1,5 @@
-"""torchtitan's own config manager loads what is exported, its splitter gives the planned stages, and
-its trainer trains two steps on two processes."""
+"""torchtitan's own config manager loads what is exported, and its splitter gives the planned
+stages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Put first on PYTHONPATH, this lets frameworks that ask for a GPU train on CPUs with gloo: their own
-code runs, torch.cpu stands in for torch.cuda where they look for a device."""
+"""Put first on PYTHONPATH, this lets frameworks that ask for a GPU train on CPUs with gloo: their
+own code runs, torch.cpu stands in for torch.cuda where they look for a device."""
 
 import importlib.abc
 import importlib.util
