@@ -30,7 +30,7 @@ def kubernetes_files(job: Job) -> tuple[ExportedFile, ...]:
 def _resources(job: Job) -> dict[str, Any]:
     gpu = "amd.com/gpu" if job.device.startswith("mi") else "nvidia.com/gpu"
     device = {"gpu": gpu, "tpu": "google.com/tpu"}.get(job.device_type, "cpu")
-    return {"limits": {device: job.devices_per_node}}
+    return {"limits": {device: str(job.devices_per_node)}}
 
 
 def _pod(job: Job) -> dict[str, Any]:

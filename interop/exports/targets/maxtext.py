@@ -78,7 +78,7 @@ def export_maxtext(planned: PlannedRun) -> Exported:
         program='env JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" '
         "python3 -m maxtext.trainers.pre_train.train",
         per_node=True,
-        arguments=('"${MAXTEXT_BASE:?set it to MaxText\'s configs/base.yml}"', *_words(data)),
+        arguments=('"${MAXTEXT_BASE:?set it to configs/base.yml of MaxText}"', *_words(data)),
         files=(ExportedFile(path="maxtext.yml", text=yaml_text(data)),),
         unexpressed=(*gaps, *more, *mixed, *_pipeline_gaps(planned), *_sharding(planned)),
         needs=("MaxText with JAX for the device on every node",),

@@ -37,7 +37,7 @@ def test_kubernetes_has_a_master_and_three_workers() -> None:
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert replicas["Master"]["replicas"] + replicas["Worker"]["replicas"] == 4
     (container,) = replicas["Master"]["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     train = yaml.safe_load(found["trainjob.yaml"])["spec"]["trainer"]
     assert (train["numNodes"], train["numProcPerNode"]) == (4, 8)
     for command in (container["command"], train["command"]):
