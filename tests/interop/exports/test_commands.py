@@ -44,7 +44,9 @@ def test_a_folder_is_made_checked_and_found_changed(plan: Path, tmp_path: Path) 
     assert shardwright("check", str(plan), "--against", str(run)).returncode == 0
     script = run / "run.sh"
     script.write_text(
-        script.read_text().replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 4")
+        script.read_text().replace(
+            "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 4"
+        )
     )
     done = shardwright("check", str(plan), "--against", str(run), "--json")
     assert done.returncode == 4

@@ -36,9 +36,7 @@ def flags(plan: PlannedRun) -> list[str]:
 def test_the_layout_text_says_every_stage(layers: list[int]) -> None:
     last = len(layers) - 1
     stages = [
-        PlannedStage(
-            rank=n, recompute=("none",) * count, has_embedding=n == 0, has_head=n == last
-        )
+        PlannedStage(rank=n, recompute=("none",) * count, has_embedding=n == 0, has_head=n == last)
         for n, count in enumerate(layers)
     ]
     text = pipeline_layout(stages, len(layers))

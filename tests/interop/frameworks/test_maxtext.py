@@ -19,7 +19,10 @@ def test_flags_are_read_as_planned(tmp_path: Path) -> None:
     for name, plan in plans.items():
         command = started_by(write_folder(tmp_path / name, export_plan(plan, "maxtext")))
         start = command.index("/maxtext_base") + 1
-        cases[name] = {"arguments": command[start:], "slices": 1 if plan.device_type == "tpu" else plan.num_nodes}
+        cases[name] = {
+            "arguments": command[start:],
+            "slices": 1 if plan.device_type == "tpu" else plan.num_nodes,
+        }
     found = read_by("maxtext", "read_maxtext.py", cases, tmp_path)
     found.pop("version")
     assert {name: each["error"] for name, each in found.items() if "error" in each} == {}

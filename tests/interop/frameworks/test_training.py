@@ -6,14 +6,22 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import shardwright as public
 from interop.exports.export_plan import export_plan
 from interop.exports.values.planned_run import PlannedRun
-from tests.interop.frameworks.folders import HERE, python_of, write_folder
+from profiles.document import read_document
+from shardwright.asking.opened_plan import open_plan
+from shardwright.asking.planned_run import planned_run
+from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
+from simulator.values.plan_file import write_plan_file
+from simulator.values.workload import Workload
+from tests.interop.frameworks.folders import HERE, ROOT, python_of, write_folder
 from tests.interop.planned_runs import small
 
 pytestmark = pytest.mark.frameworks
@@ -90,3 +98,32 @@ def test_torchtitan_trains_on_the_planned_mesh(
     assert max(found) == pytest.approx(5.8, abs=0.7)  # ln 256 = 5.5 at random weights
     if "schedule" in axes:
         assert "PP rank 1 is building stage_idx 1 with modules ['layers.2', 'layers.3'" in said
+
+
+def test_our_executor_trains_from_its_folder(tmp_path: Path) -> None:
+    found = public.plan(
+        "tiny-llama-demo",
+        "1x2xh100-sxm",
+        Workload(global_batch=4, sequence_length=32),
+        pp=2,
+        solver="dp",
+    )
+    path = tmp_path / "plan.json"
+    write_plan_file(path, found, provenance={})
+    export = export_plan(planned_run(open_plan(path), runnable=True), "torchrun")
+    folder = write_folder(tmp_path / "run", export)
+    binaries = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", str(folder / "run.sh"), "--device", "cpu", "--steps", "2"],
+        env={
+            "PATH": f"{binaries}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "HOME": os.environ.get("HOME", "/tmp"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured = read_document(folder / "run.json", Measurement, schema=MEASUREMENT_SCHEMA)
+    assert (measured.world_size, len(measured.steps)) == (2, 2)
