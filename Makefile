@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench validate clean
+.PHONY: help demo test frameworks lint bench validate clean
 
 help:
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
 	@echo "make test      every test (under ten minutes on two cores)"
+	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
 	@echo "make validate  predictions against runs on this machine, and against published runs"
@@ -30,8 +31,12 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-	  -m "not measuring and not slow"
+	  -m "not measuring and not slow and not frameworks"
 	$(BIN)/python -m pytest tests/measuring -m "measuring and not slow"
+
+frameworks: $(READY)
+	$(BIN)/python tests/interop/frameworks/environments.py .venv-frameworks
+	$(BIN)/python -m pytest -m frameworks tests/interop/frameworks
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -51,4 +56,4 @@ validate: $(READY)
 	else echo "$(TRUTH) is absent: on the project's own table instead"; $(BIN)/shardwright validate; fi
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -43,6 +43,11 @@ COMMANDS = {
         "placements with a bound, beside Megatron's layout. `run` applies the file."
     ),
     "compare": "Predicted against measured, part by part; or the difference of two plans.",
+    "export": (
+        "A plan in the words of a framework and a launcher: what is run, what its first steps must "
+        "show, and what of the plan it cannot say, with its cost."
+    ),
+    "check": "A configuration beside its plan: ends with 4 where it is no longer what was planned.",
     "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
     "catalog": "The devices that are known, with every number's source.",
     "import": (

@@ -71,6 +71,9 @@ ORDER = {
         "interop/reading",
         "interop/changes",
         "interop/logs",
+        "interop/exports/values",
+        "interop/exports/launchers",
+        "interop/exports/targets",
         "interop/exports",
     ),
     "shardwright": (

@@ -38,8 +38,10 @@ def test_the_surface_is_frozen() -> None:
     commands = {name: group.resolve_command(context, [name])[1] for name in names}
     assert sorted(commands) == [
         "catalog",
+        "check",
         "compare",
         "demo",
+        "export",
         "fit",
         "plan",
         "predict",

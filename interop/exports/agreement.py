@@ -1,0 +1,138 @@
+"""`disagreements`: where the configuration of a run is no longer what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from interop.configs.imported_run import ImportedRun, Value
+from interop.exports.values.exported import Unexpressed
+from interop.exports.values.planned_run import PlannedRun
+
+# Keys of an import that a plan decides, in the order in which they are told.
+DECIDED = (
+    "devices",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "dp",
+    "zero_stage",
+    "micro_batch",
+    "global_batch",
+    "seq_len",
+    "precision",
+    "recompute",
+    "optimizer_offload",
+)
+# Values that a framework's file does not tell apart, by what an import calls it.
+_ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
+    ("torchtitan", "recompute"): frozenset({"alternate", "selective"}),
+    ("torchtitan", "zero_stage"): frozenset({1, 2}),  # fsdp_reshard_after_forward = "never"
+    ("maxtext", "recompute"): frozenset({"minimal", "minimal_with_context"}),
+}
+_MODEL = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "num_experts", "vocab_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """One key: what was planned, what the configuration says, and where."""
+
+    key: str
+    planned: Value
+    found: Value
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What was compared.
+
+    silent   keys that the configuration says nothing of, which is no disagreement
+    """
+
+    same: tuple[str, ...]
+    different: tuple[Disagreement, ...]
+    silent: tuple[str, ...]
+
+
+def agreement(
+    planned: PlannedRun, found: ImportedRun, gaps: tuple[Unexpressed, ...] = ()
+) -> Agreement:
+    """The plan beside a configuration, key by key.
+
+    gaps   what the target has no words for: of it, what was written for it is what must stand there
+    """
+    wanted = planned_values(planned, gaps)
+    same, different, silent = [], [], []
+    for key, value in wanted.items():
+        said = _said(found, key)
+        if said is None:
+            silent.append(key)
+        elif _equal(found.framework or "", key, value, said):
+            same.append(key)
+        else:
+            where = found.options.get(key) or found.derived.get(key, "")
+            different.append(Disagreement(key=key, planned=value, found=said, where=where))
+    return Agreement(same=tuple(same), different=tuple(different), silent=tuple(silent))
+
+
+def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> Mapping[str, Value]:
+    """What a plan decided, by the keys of an import."""
+    run = planned.run
+    for gap in gaps:
+        run = replace(run, **(gap.change or {}))
+    model = run.model
+    return {
+        "devices": planned.world_size,
+        "tp": run.tp,
+        "pp": run.pp,
+        "vpp": run.vpp,
+        "cp": run.cp,
+        "ep": run.expert_parallel,
+        "dp": run.dp,
+        "zero_stage": run.zero_stage,
+        "micro_batch": run.micro_batch,
+        "global_batch": run.global_batch,
+        "seq_len": run.seq_len,
+        "precision": run.precision,
+        "recompute": run.recompute,
+        "optimizer_offload": run.optimizer_offload,
+        **{f"model.{name}": getattr(model, name) for name in _MODEL},
+    }
+
+
+def _said(found: ImportedRun, key: str) -> Value:
+    """What the files say, else what the framework does where they are silent."""
+    if key.startswith("model."):
+        name = key.removeprefix("model.")
+        value: Value = getattr(found.model, name)
+        return value
+    return found.answer(key)
+
+
+def _equal(framework: str, key: str, planned: Value, said: Value) -> bool:
+    if key == "recompute":
+        # A kind's first word: `full, 4 layers` is `full`.
+        planned, said = (str(kind or "none").split()[0].strip(",") for kind in (planned, said))
+    return planned == said or {planned, said} <= _ALIKE.get((framework, key), frozenset())
+
+
+def agreement_of_plans(planned: PlannedRun, found: PlannedRun) -> Agreement:
+    """One plan beside another."""
+    wanted, said = planned_values(planned), planned_values(found)
+    different = [
+        Disagreement(key=key, planned=value, found=said[key])
+        for key, value in wanted.items()
+        if said[key] != value
+    ]
+    if planned.stages != found.stages:
+        layers = [", ".join(str(s.num_layers) for s in run.stages) for run in (planned, found)]
+        different.append(Disagreement(key="layers per stage", planned=layers[0], found=layers[1]))
+    names = {each.key for each in different}
+    return Agreement(
+        same=tuple(key for key in wanted if key not in names),
+        different=tuple(different),
+        silent=(),
+    )

@@ -1,0 +1,80 @@
+"""`Job`: what a launcher starts, and the script that it starts on every node."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RUN_SCRIPT = "run.sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """So many nodes, on each of which `run.sh` is started once.
+
+    name      of the job, in lower case letters, digits and dashes
+    device    name in the catalogue;  device_type  `gpu`, `cpu` or `tpu`
+    """
+
+    name: str
+    num_nodes: int
+    devices_per_node: int
+    device: str
+    device_type: str
+
+
+def job_name(model: str, target: str) -> str:
+    """A name that Slurm, Kubernetes and SkyPilot all take.
+
+    >>> job_name("meta-llama/Llama-3.1-8B", "megatron")
+    'meta-llama-llama-3-1-8b-megatron'
+    """
+    text = "".join(c if c.isalnum() else "-" for c in f"{model}-{target}".lower())
+    return "-".join(part for part in text.split("-") if part)[-50:].strip("-")
+
+
+def run_script(
+    job: Job,
+    *,
+    title: str,
+    program: str,
+    arguments: tuple[str, ...],
+    environment: Mapping[str, str],
+    per_node: bool,
+) -> str:
+    """The script of one node: torchrun with the rendezvous that the launcher's variables give.
+
+    program    what every device runs, or with `per_node` what the node runs once
+    arguments  one line each, words quoted already
+    """
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {title}",
+        "# Started once on every node. NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT say which.",
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")"',
+        "",
+        f"NNODES=${{NNODES:-{job.num_nodes}}}",
+        "NODE_RANK=${NODE_RANK:-0}",
+        "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
+        "MASTER_PORT=${MASTER_PORT:-29500}",
+        "export NNODES NODE_RANK MASTER_ADDR MASTER_PORT",
+        f"GPUS_PER_NODE={job.devices_per_node}",
+    ]
+    lines += [f"export {key}={shlex.quote(value)}" for key, value in environment.items()]
+    if arguments:
+        lines += ["", "ARGS=(", *[f"  {line}" for line in arguments], ")"]
+    given = ' "${ARGS[@]}"' if arguments else ""
+    if per_node:
+        lines += ["", f"exec {program}{given}" + ' "$@"', ""]
+    else:
+        lines += [
+            "",
+            'exec torchrun --nnodes "$NNODES" --node-rank "$NODE_RANK" \\',
+            '  --nproc-per-node "$GPUS_PER_NODE" \\',
+            '  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
+            f"  {program}{given}" + ' "$@"',
+            "",
+        ]
+    return "\n".join(lines)

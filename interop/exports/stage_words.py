@@ -1,0 +1,29 @@
+"""`stage_words`: what a configuration says of stages and their order, as it stands in the text."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+
+_FLAG = re.compile(r"--pipeline-model-parallel-layout[ =]+(\S+)")
+_KEY = re.compile(r"^\s*pipeline_model_parallel_layout:\s*(\S+)", re.MULTILINE)
+_TABLE = ("module_fqns_per_model_part", "pipeline_parallel_schedule")
+STAGE_WORDS = ("megatron", "megatron-bridge", "torchtitan")
+"""Targets that have words for stages of unequal size."""
+
+
+def stage_words(target: str, text: str) -> Mapping[str, str]:
+    """The option's name and its value; nothing where the text does not set it.
+
+    >>> stage_words("megatron", "  --pipeline-model-parallel-layout 'Et*3|t*5L'")
+    {'pipeline_model_parallel_layout': 'Et*3|t*5L'}
+    """
+    if target == "torchtitan":
+        try:
+            table = tomllib.loads(text).get("parallelism", {})
+        except tomllib.TOMLDecodeError:
+            return {}
+        return {name: str(table[name]) for name in _TABLE if name in table}
+    found = (_FLAG if target == "megatron" else _KEY).search(text)
+    return {"pipeline_model_parallel_layout": found.group(1).strip("'\"")} if found else {}

@@ -1,0 +1,167 @@
+"""accelerate: FSDP2 (or DDP) as the YAML of `accelerate launch`.
+
+Read off github.com/huggingface/accelerate 16cb6eb8 (2026-07-24), src/accelerate/utils/launch.py
+and commands/config/config_args.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from interop.exports.targets.training_scripts import (
+    accelerate_script,
+    hugging_face_config,
+    job_file,
+)
+from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
+from interop.exports.values.mesh_changes import without_axes
+from interop.exports.values.model_words import layer_class
+from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
+from interop.exports.values.planned_run import PlannedRun
+from interop.exports.values.yaml_text import yaml_text
+
+# It recomputes whole layers or none.
+_RECOMPUTE = {
+    "selective": "none",
+    "attention": "full",
+    "mlp": "full",
+    "minimal": "full",
+    "alternate": "full",
+}
+_PRECISION = {"mxfp8": "fp8", "nvfp4": "bf16"}
+
+
+def export_accelerate(planned: PlannedRun) -> Exported:
+    """`accelerate.yaml` with the program that it launches.
+
+    Raises InputError where the model was named by code, or where replicas cannot stand in for the
+    axes that it lacks.
+    """
+    run, gaps = without_axes(planned.run, ("pp", "expert_parallel"), "accelerate")
+    planned, more = whole_layers(
+        replace(planned, run=run, stages=_one_stage(planned)), "accelerate"
+    )
+    run = planned.run
+    precision, low = nearest(
+        "precision", run.precision, _PRECISION, "accelerate's fp8 is per tensor"
+    )
+    gaps += more + low
+    stage, sharding = _sharding(planned)
+    gaps += sharding
+    gaps += unexpressed_options(run, "accelerate", can=("optimizer_offload",))
+    data: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if stage else "MULTI_GPU",
+        "mixed_precision": {"fp32": "no"}.get(precision, precision),
+        "num_machines": planned.num_nodes,
+        "num_processes": planned.world_size,
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": planned.device_type == "cpu",
+        "debug": False,
+    }
+    if planned.device_type == "cpu" and not stage:
+        data["distributed_type"] = "MULTI_CPU"
+    if precision == "fp8":
+        data["fp8_config"] = {"backend": "AO", "enable_fsdp_float8_all_gather": stage > 0}
+    if stage:
+        data["fsdp_config"] = _fsdp(planned, stage)
+    if run.tp > 1 or run.cp > 1:
+        data["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": 1 if stage else run.dp,
+            "parallelism_config_dp_shard_size": run.dp if stage else 1,
+            "parallelism_config_tp_size": run.tp,
+            "parallelism_config_cp_size": run.cp,
+        }
+    launch = (
+        "accelerate launch --config_file accelerate.yaml "
+        '--num_machines "$NNODES" --machine_rank "$NODE_RANK" '
+        '--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" train.py'
+    )
+    return Exported(
+        program=launch,
+        per_node=True,
+        files=(
+            ExportedFile(path="accelerate.yaml", text=yaml_text(data)),
+            accelerate_script(),
+            job_file(planned, recomputes=run.recompute == "full" and not stage),
+            hugging_face_config(planned, "accelerate"),
+        ),
+        unexpressed=gaps,
+        needs=("accelerate 1.10 or later, transformers and torch on every node",),
+        fill_in=("data: train.py feeds random tokens", "optimizer and learning rate in train.py"),
+    )
+
+
+def whole_layers(planned: PlannedRun, target: str) -> tuple[PlannedRun, tuple[Unexpressed, ...]]:
+    """The run that recomputes all layers or none, and what that changes."""
+    run = planned.run
+    kind, gaps = nearest(
+        "recompute", run.recompute, _RECOMPUTE, f"{target} recomputes whole layers or nothing"
+    )
+    layers, mixed = uneven_recompute(planned, target)
+    if layers and not mixed:
+        mixed = (
+            Unexpressed(
+                option="recompute_layers",
+                planned=f"the first {layers} layers of every stage",
+                written="all layers",
+                why=f"{target} recomputes every layer or none",
+                change={"recompute_layers": 0},
+            ),
+        )
+    changed = replace(run, recompute=kind, recompute_layers=0)
+    return replace(planned, run=changed), (*gaps, *mixed)
+
+
+def _one_stage(planned: PlannedRun) -> tuple[Any, ...]:
+    """All layers in one stage."""
+    kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
+    first = planned.stages[0]
+    return (replace(first, rank=0, recompute=kinds, has_embedding=True, has_head=True),)
+
+
+def _sharding(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
+    """FSDP2 shards states and gradients together: stage 1 is written as 2; and DDP does not go with
+    other axes (parallelism_config.py)."""
+    run = planned.run
+    split = run.dp > 1 and (run.tp > 1 or run.cp > 1)
+    if planned.device_type == "cpu" and run.zero_stage:
+        gap = Unexpressed(
+            option="zero_stage",
+            planned=str(run.zero_stage),
+            written="0",
+            why="accelerate has no FSDP on CPUs",
+            change={"zero_stage": 0},
+        )
+        return 0, (gap,)
+    if run.zero_stage >= 2 or (run.zero_stage == 0 and not split):
+        return run.zero_stage, ()
+    why = "FSDP2 shards gradients with the optimizer's states"
+    gap = Unexpressed(
+        option="zero_stage",
+        planned=str(run.zero_stage),
+        written="2",
+        why=why if run.zero_stage else "accelerate's DDP goes with no other axis",
+        change={"zero_stage": 2},
+    )
+    return 2, (gap,)
+
+
+def _fsdp(planned: PlannedRun, stage: int) -> dict[str, Any]:
+    run = planned.run
+    found: dict[str, Any] = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": stage == 3,
+        "fsdp_offload_params": run.optimizer_offload,
+        "fsdp_activation_checkpointing": run.recompute == "full",
+        "fsdp_cpu_ram_efficient_loading": False,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    }
+    name = layer_class(planned)
+    if name:
+        found["fsdp_transformer_layer_cls_to_wrap"] = name
+    return found

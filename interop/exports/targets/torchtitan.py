@@ -1,0 +1,218 @@
+"""torchtitan: the TOML of releases 0.2, with the model's figures and, where needed, the schedule.
+
+Read off github.com/pytorch/torchtitan v0.2.2 (2026-02-20), torchtitan/config/job_config.py and
+distributed/pipeline_parallel.py. From 0.3 on a configuration is a Python function
+(torchtitan/config/README.md); the README of the folder says what goes where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from interop.exports.targets.torchtitan_model import model_file
+from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
+from interop.exports.values.mesh_changes import without_axes
+from interop.exports.values.model_words import is_plain_llama
+from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
+from interop.exports.values.planned_run import PlannedRun
+from interop.exports.values.toml_text import toml_text
+from profiles.errors import InputError
+from simulator.schedules.schedule import Placement, build_schedule, schedule_kind
+
+_SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+_RECOMPUTE = {
+    "selective": "none",  # of a fused attention core nothing is kept that it would free
+    "attention": "alternate",
+    "mlp": "alternate",
+    "minimal": "alternate",
+}
+_CSV = "schedule.csv"
+
+
+def export_torchtitan(planned: PlannedRun) -> Exported:
+    """`train.toml`, `planned_model.py` and, for schedules that torch has no name for,
+    `schedule.csv`.
+
+    Raises InputError for a model that is no Llama: of other models torchtitan has fixed sizes.
+    """
+    run = planned.run
+    if not is_plain_llama(run.model) or run.model.num_experts:
+        raise InputError(
+            f"--to torchtitan: {planned.model} is no Llama (gated, rotary, no experts); torchtitan "
+            "has other models in fixed sizes only, so its figures cannot be written down"
+        )
+    run, gaps = without_axes(run, ("expert_parallel",), "torchtitan")
+    planned = replace(planned, run=run)
+    pipeline, csv, more = _pipeline(planned)
+    again, kinds = _activation(planned)
+    precision, tables, low = _precision(planned)
+    batch, own = _batch(planned)
+    data: dict[str, Any] = {
+        "job": {"dump_folder": "./outputs", "description": f"{planned.model}, {planned.plan}"},
+        "metrics": {"log_freq": 1},
+        "model": {"name": "planned", "flavor": "planned", "converters": list(low)},
+        "optimizer": {"name": "AdamW", "lr": 3e-4},
+        "lr_scheduler": {"warmup_steps": 2},
+        "training": {**batch, "seq_len": run.seq_len, "steps": 100, **precision},
+        "parallelism": {**_mesh(planned), **pipeline, **own},
+        "activation_checkpoint": again,
+        "compile": {"enable": "compiled" in run.stack or bool(low)},
+        **tables,
+        "experimental": {"custom_import": "planned_model"},
+    }
+    if run.optimizer_offload:
+        data["training"]["enable_cpu_offload"] = True
+    gaps += unexpressed_options(run, "torchtitan", can=("optimizer_offload",))
+    gaps += _tied(planned)
+    files = [
+        ExportedFile(path="train.toml", text=toml_text(data)),
+        ExportedFile(path="planned_model.py", text=model_file(planned)),
+    ]
+    if csv:
+        files.append(ExportedFile(path=_CSV, text=csv))
+    return Exported(
+        program="-m torchtitan.train",
+        arguments=("--job.config_file train.toml",),
+        files=tuple(files),
+        unexpressed=(*gaps, *more, *kinds),
+        needs=("torchtitan 0.2 (pip install 'torchtitan<0.3'), torch 2.10 or later",),
+        fill_in=(
+            "data: planned_model.py feeds random tokens; give the TrainSpec your dataloader and "
+            "tokenizer (torchtitan's are named in the file)",
+            "lr, steps, checkpoints",
+            "from 0.3 on torchtitan takes a Python function and no TOML: the tables are the fields "
+            "of Trainer.Config; num_tokens_per_microbatch_per_dp_rank = micro-batch x seq_len, "
+            "num_pp_microbatches = local_batch_size / pipeline_parallel_microbatch_size",
+        ),
+    )
+
+
+def _mesh(planned: PlannedRun) -> dict[str, Any]:
+    run = planned.run
+    shards = run.zero_stage > 0
+    return {
+        "data_parallel_replicate_degree": 1 if shards else run.dp,
+        "data_parallel_shard_degree": run.dp if shards else 1,
+        # Gathered once a step, which is what ZeRO 1 and 2 hold of the weights, or block by block.
+        "fsdp_reshard_after_forward": "always" if run.zero_stage == 3 else "never",
+        "tensor_parallel_degree": run.tp,
+        "context_parallel_degree": run.cp,
+        "pipeline_parallel_degree": run.pp,
+    }
+
+
+def _batch(planned: PlannedRun) -> tuple[dict[str, Any], dict[str, Any]]:
+    """With a pipeline the local batch is all micro-batches of a step, else one of them."""
+    run = planned.run
+    local = run.micro_batch * (run.num_microbatches if run.pp > 1 else 1)
+    own = {"pipeline_parallel_microbatch_size": run.micro_batch} if run.pp > 1 else {}
+    return {"local_batch_size": local, "global_batch_size": run.global_batch}, own
+
+
+def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpressed, ...]]:
+    """Keys of the pipeline, the schedule's CSV or "", and what is not expressed."""
+    run = planned.run
+    if run.pp == 1:
+        return {}, "", ()
+    found: dict[str, Any] = {"module_fqns_per_model_part": stage_modules(planned)}
+    if run.schedule in _SCHEDULES:
+        return found | {"pipeline_parallel_schedule": _SCHEDULES[run.schedule]}, "", ()
+    kind = schedule_kind(run.schedule)
+    if kind.copies > 1 or kind.follows_durations:
+        written = "interleaved" if run.vpp > 1 else "1f1b"
+        gap = Unexpressed(
+            option="schedule",
+            planned=run.schedule,
+            written=written,
+            why="torch's pipelines hold one copy of the model, in an order known before the step",
+            change={"schedule": written},
+        )
+        return found | {"pipeline_parallel_schedule": _SCHEDULES[written]}, "", (gap,)
+    schedule = build_schedule(
+        run.schedule,
+        num_ranks=run.pp,
+        num_microbatches=run.num_microbatches,
+        stages_per_rank=run.vpp,
+    )
+    # The name says where the stages lie; the file says their order.
+    name = "ZBVZeroBubble" if schedule.placement is Placement.V else "PipelineScheduleMulti"
+    found |= {"pipeline_parallel_schedule": name, "pipeline_parallel_schedule_csv": _CSV}
+    csv = "".join(",".join(str(action) for action in row) + "\n" for row in schedule.ranks)
+    return found, csv, ()
+
+
+def stage_modules(planned: PlannedRun) -> list[list[str]]:
+    """The modules of every virtual stage, by their names in torchtitan's Llama."""
+    found = []
+    for stage, layers in zip(planned.stages, planned.layer_ranges, strict=True):
+        names = ["tok_embeddings"] if stage.has_embedding else []
+        names += [f"layers.{layer}" for layer in layers]
+        found.append(names + (["norm", "output"] if stage.has_head else []))
+    return found
+
+
+def _activation(planned: PlannedRun) -> tuple[dict[str, Any], tuple[Unexpressed, ...]]:
+    run = planned.run
+    kind, gaps = nearest(
+        "recompute", run.recompute, _RECOMPUTE, "torchtitan recomputes by op or by whole layer"
+    )
+    layers, mixed = uneven_recompute(planned, "torchtitan")
+    if layers and not mixed:
+        mixed = (
+            Unexpressed(
+                option="recompute_layers",
+                planned=f"the first {layers} layers of every stage",
+                written="all layers",
+                why="torchtitan recomputes every layer or none",
+                change={"recompute_layers": 0},
+            ),
+        )
+    if kind == "alternate":
+        return {"mode": "selective", "selective_ac_option": "op"}, (*gaps, *mixed)
+    return {"mode": kind}, (*gaps, *mixed)
+
+
+def _precision(
+    planned: PlannedRun,
+) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+    """Keys of `training`, tables of quantisation, and converters."""
+    precision = planned.run.precision
+    if precision == "fp32":
+        return {"mixed_precision_param": "float32"}, {}, ()
+    found = {"mixed_precision_param": "bfloat16", "mixed_precision_reduce": "float32"}
+    if precision == "fp8":
+        float8 = {
+            "enable_fsdp_float8_all_gather": planned.run.zero_stage > 0,
+            "precompute_float8_dynamic_scale_for_fsdp": planned.run.zero_stage > 0,
+            "filter_fqns": ["output"],
+        }
+        return found, {"quantize": {"linear": {"float8": float8}}}, ("quantize.linear.float8",)
+    if precision == "mxfp8":
+        mx = {"recipe_name": "mxfp8_cublas", "filter_fqns": ["output"]}
+        return found, {"quantize": {"linear": {"mx": mx}}}, ("quantize.linear.mx",)
+    if precision in ("fp16", "nvfp4"):
+        raise InputError(
+            f"--to torchtitan: it does not train in {precision}; plan with --precision bf16"
+        )
+    return found, {}, ()
+
+
+def _tied(planned: PlannedRun) -> tuple[Unexpressed, ...]:
+    if not planned.run.model.tied_embeddings:
+        return ()
+    return (
+        Unexpressed(
+            option="tied embeddings",
+            planned="one table",
+            written="two",
+            why="torchtitan's Llama has a head of its own",
+            change={"model": replace(planned.run.model, tied_embeddings=False)},
+        ),
+    )

@@ -1,0 +1,35 @@
+"""Versions whose own code has read what is exported (tests/interop/frameworks, by
+`make frameworks`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TESTED_ON = "2026-11-22"
+TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    "megatron": (
+        "megatron-core 0.19.2 (megatron.training's parser and checks, TransformerConfig)",
+    ),
+    "megatron-bridge": ("megatron-bridge 0.6.2 (its dataclasses; not its launcher)",),
+    "torchtitan": ("torchtitan 0.2.2 (config manager, pipeline splitter, two steps on CPUs)",),
+    "deepspeed": (
+        "deepspeed 0.19.8 (DeepSpeedConfig, two steps on CPUs; not Megatron-DeepSpeed's arguments)",
+    ),
+    "accelerate": ("accelerate 1.15.0 (launcher, two steps of FSDP2 on CPUs)",),
+    "hf-trainer": ("transformers 5.23.0 (TrainingArguments)",),
+    "maxtext": ("maxtext 0.2.5 (pyconfig)",),
+    "torchrun": ("torch 2.13.0 (two steps on CPUs)",),
+    "slurm": ("slurm 22.05 (sbatch --test-only, without a controller)",),
+    "kubernetes": ("kubernetes 37.0.2 (its models of pods; the jobs are Kubeflow's own kinds)",),
+    "skypilot": ("skypilot 0.14.1 (Task.from_yaml)",),
+    "ray": ("ray 2.60.0 (the driver's tasks; not a cluster)",),
+}
+"""By target or launcher: `package version`, and what of it read the files."""
+
+
+def version_words(name: str) -> str:
+    """One line on what was tested; says so where nothing was."""
+    found = TESTED_VERSIONS.get(name, ())
+    if not found:
+        return "Not read by the target's own code here: written from its sources."
+    return f"Read by {', '.join(found)} on {TESTED_ON}; other versions may name options otherwise."

@@ -1,0 +1,55 @@
+"""`Exported`: a plan in the words of one framework, and what of it those words cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFile:
+    """A file of the folder, its path from there."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unexpressed:
+    """A decision of the plan that the target has no words for.
+
+    option    what was decided;  planned, written  the plan's value and the folder's
+    why       what the target lacks
+    change    what it makes of the planned run, by field of TrainingRun; None where the described
+              cost model does not tell the two apart
+    """
+
+    option: str
+    planned: str
+    written: str
+    why: str
+    change: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What one target makes of a plan.
+
+    arguments   of the program, one line of the script each
+    program     what runs on every device, or, with `per_node`, once on every node
+    files       beside the script that runs it
+    needs       what must be installed or at hand, a sentence each
+    fill_in     what only the user knows, a sentence each
+    environment variables that the run needs
+    """
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    files: tuple[ExportedFile, ...] = ()
+    unexpressed: tuple[Unexpressed, ...] = ()
+    needs: tuple[str, ...] = ()
+    fill_in: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    per_node: bool = False

@@ -1,0 +1,67 @@
+"""What becomes of a run's mesh where a target lacks an axis: its ranks become replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from interop.exports.values.exported import Unexpressed
+from profiles.errors import InputError
+from simulator.training_run.run.training_run import TrainingRun
+
+_WORDS = {
+    "tp": "tensor parallelism",
+    "pp": "a pipeline",
+    "cp": "context parallelism",
+    "expert_parallel": "expert parallelism",
+}
+
+
+def without_axes(
+    run: TrainingRun, axes: tuple[str, ...], target: str
+) -> tuple[TrainingRun, tuple[Unexpressed, ...]]:
+    """The run whose ranks of these axes are replicas, and what that changes, axis by axis.
+
+    axes  of `tp`, `pp`, `cp`, `expert_parallel`, those that the target lacks
+
+    Raises InputError where the batch cannot be shared by so many replicas.
+    """
+    found: list[Unexpressed] = []
+    for axis in axes:
+        degree = getattr(run, axis)
+        if degree == 1:
+            continue
+        change = {axis: 1} if axis == "expert_parallel" else _as_replicas(run, axis, target)
+        found.append(
+            Unexpressed(
+                option=axis,
+                planned=str(degree),
+                written="1" if "dp" not in change else f"1, and dp {change['dp']}",
+                why=f"{target} has no {_WORDS[axis]} here",
+                change=change,
+            )
+        )
+        run = replace(run, **change)
+    return run, tuple(found)
+
+
+def _as_replicas(run: TrainingRun, axis: str, target: str) -> Mapping[str, Any]:
+    degree = getattr(run, axis)
+    dp = run.dp * degree
+    micro = run.micro_batch
+    while micro > 1 and run.global_batch % (dp * micro):
+        micro -= 1
+    if run.global_batch % dp:
+        raise InputError(
+            f"--to {target}: it has no {_WORDS[axis]}, and the batch of {run.global_batch} "
+            f"sequences cannot be shared by the {dp} replicas that {axis} {degree} x dp {run.dp} "
+            "would become; plan with a framework that it runs (--stack) or with another "
+            "--global-batch"
+        )
+    change: dict[str, Any] = {axis: 1, "dp": dp, "micro_batch": micro}
+    if axis == "tp":
+        change["sequence_parallel"] = False
+    if axis == "pp":
+        change |= {"vpp": 1, "schedule": "1f1b"}
+    return change

@@ -1,0 +1,113 @@
+"""What a plan may choose beside its axes, and which of it a target has no words for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from interop.exports.values.exported import Unexpressed
+from interop.exports.values.planned_run import PlannedRun
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.training_run import TrainingRun
+
+# Of each option: what it is called, and the fields of a run that does without it.
+_WITHOUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "compression": ("compression of gradients", {"compression": ""}),
+    "local_steps": ("local steps", {"local_steps": 1, "local_workers": 1}),
+    "lora": ("low-rank adapters", {"lora": False}),
+    "wide_layers": ("layers that stay in bf16", {"wide_layers": 0}),
+    "gradient_reduction": ("precision of the sum of gradients", {"gradient_reduction": ""}),
+    "optimizer_offload": ("optimizer in host memory", {"optimizer_offload": False}),
+    "activation_offload": ("activations in host memory", {"activation_offload": 0.0}),
+    "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
+}
+
+
+def unexpressed_options(
+    run: TrainingRun, target: str, *, can: Collection[str]
+) -> tuple[Unexpressed, ...]:
+    """The options that the run uses and the target cannot say; `can` names those that it can."""
+    found = []
+    for name, (words, without) in _WITHOUT.items():
+        used = {key: getattr(run, key) for key in without}
+        if used == dict(without) or name in can or getattr(run, name) in ("", "fp32"):
+            continue
+        found.append(
+            Unexpressed(
+                option=name,
+                planned=", ".join(f"{key} {value}" for key, value in used.items()),
+                written="without",
+                why=f"{target} has no option for {words}",
+                change=without,
+            )
+        )
+    return tuple(found)
+
+
+def nearest(
+    option: str, planned: str, instead: Mapping[str, str], why: str
+) -> tuple[str, tuple[Unexpressed, ...]]:
+    """The planned value, or what stands in for it, and then that it is not expressed.
+
+    option   a field of TrainingRun;  instead  planned value -> what is written for it
+    """
+    if planned not in instead:
+        return planned, ()
+    written = instead[planned]
+    gap = Unexpressed(
+        option=option, planned=planned, written=written, why=why, change={option: written}
+    )
+    return written, (gap,)
+
+
+def schedule_gap(
+    run: TrainingRun, able: Collection[str], target: str
+) -> tuple[str, tuple[Unexpressed, ...]]:
+    """The schedule that is written: the planned one, else 1F1B, interleaved where ranks hold
+    several stages."""
+    if run.pp == 1 or run.schedule in able:
+        return run.schedule, ()
+    written = "interleaved" if run.vpp > 1 else "1f1b"
+    gap = Unexpressed(
+        option="schedule",
+        planned=run.schedule,
+        written=written,
+        why=f"{target} does not run this schedule",
+        change={"schedule": written},
+    )
+    return written, (gap,)
+
+
+def uneven_recompute(planned: PlannedRun, target: str) -> tuple[int, tuple[Unexpressed, ...]]:
+    """Layers of each virtual stage that full recomputation runs again, 0 for all, and a gap where
+    the stages differ in which of their layers they run again."""
+    run = planned.run
+    if run.recompute != "full":
+        mixed = {kind for stage in planned.stages for kind in stage.recompute}
+        return 0, _mixed(planned, target, run.recompute, 0) if len(mixed) > 1 else ()
+    counts = [sum(kind == "full" for kind in stage.recompute) for stage in planned.stages]
+    if all(c == stage.num_layers for c, stage in zip(counts, planned.stages, strict=True)):
+        return 0, ()
+    first = all(
+        set(stage.recompute[:count]) <= {"full"} and "attention" not in stage.recompute
+        for count, stage in zip(counts, planned.stages, strict=True)
+    )
+    layers = max(counts)
+    same = all(c == min(layers, s.num_layers) for c, s in zip(counts, planned.stages, strict=True))
+    if first and same:
+        return layers, ()
+    return layers, _mixed(planned, target, "full", layers)
+
+
+def _mixed(planned: PlannedRun, target: str, kind: str, layers: int) -> tuple[Unexpressed, ...]:
+    each = [sum(k != "none" for k in stage.recompute) for stage in planned.stages]
+    many = f"the first {layers} layers of every stage" if layers else "all layers"
+    return (
+        Unexpressed(
+            option="recompute per layer",
+            planned="layers run again per stage: " + ", ".join(map(str, each)),
+            written=f"{kind}, {many}",
+            why=f"{target} has one rule for all stages",
+            change=None,
+        ),
+    )

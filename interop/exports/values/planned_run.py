@@ -1,0 +1,130 @@
+"""`PlannedRun`: what a plan file decided, in words that all frameworks share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from profiles.errors import InputError
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import stage_split
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStage:
+    """One virtual stage: its pipeline rank, the recompute kind of each of its layers in order, and
+    what else it holds.
+
+    predicting   layers beside them that predict further tokens
+    """
+
+    rank: int
+    recompute: tuple[str, ...]
+    has_embedding: bool = False
+    has_head: bool = False
+    predicting: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFigures:
+    """What is predicted of the run.
+
+    peak_bytes   per pipeline rank, as its framework's own report counts them; () where unknown
+    peak_memory_bytes   of the fullest rank, what the device must have
+    step_source  where the interval comes from, in words
+    """
+
+    step_time_s: Interval
+    tokens_per_s: Interval
+    mfu: Interval
+    peak_memory_bytes: Interval
+    peak_bytes: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A plan as every exporter reads it.
+
+    plan      the file's name;  plan_text  what it holds, for our own executor
+    model     what the user named;  config  its Hugging Face configuration, empty for a factory
+    run       the layout; its `stack` is the framework that it was planned for
+    stages    virtual stages in the order of the model
+    device_type   `gpu`, `cpu` or `tpu`
+    priced    whether the described cost model knows the device, so that changes can be priced
+    """
+
+    plan: str
+    plan_text: str
+    model: str
+    config: Mapping[str, Any]
+    run: TrainingRun
+    stages: tuple[PlannedStage, ...]
+    figures: PlannedFigures
+    device_type: str
+    priced: bool = True
+
+    def __post_init__(self) -> None:
+        held = sum(stage.num_layers for stage in self.stages)
+        if held != self.run.model.num_layers or len(self.stages) != self.run.pp * self.run.vpp:
+            raise InputError(
+                f"{self.plan}: {len(self.stages)} stages hold {held} layers, the run has pp "
+                f"{self.run.pp} x vpp {self.run.vpp} and {self.run.model.num_layers} layers"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Devices that work."""
+        run = self.run
+        return run.tp * run.cp * run.pp * run.dp
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the working devices fill."""
+        return -(-self.world_size // self.devices_per_node)
+
+    @property
+    def devices_per_node(self) -> int:
+        """Working devices of a node."""
+        return min(self.run.node_devices, self.world_size)
+
+    @property
+    def is_even(self) -> bool:
+        """Every virtual stage holds as many layers, and none predicts further tokens."""
+        counts = {stage.num_layers for stage in self.stages}
+        return len(counts) == 1 and not any(stage.predicting for stage in self.stages)
+
+    @property
+    def layer_ranges(self) -> tuple[range, ...]:
+        """The layers of each virtual stage, by their number."""
+        ends = [0]
+        for stage in self.stages:
+            ends.append(ends[-1] + stage.num_layers)
+        return tuple(range(a, b) for a, b in itertools.pairwise(ends))
+
+
+def stages_of_run(run: TrainingRun) -> tuple[PlannedStage, ...]:
+    """The stages of a described run, as its prediction counts them."""
+    found = []
+    for share in stage_split(run)[: run.pp * run.vpp]:
+        layers = share.num_layers - share.predicting_layers
+        again = run.recompute_layers if run.recompute == "full" else 0
+        kinds = tuple(
+            run.recompute if not again or layer < again else "none" for layer in range(layers)
+        )
+        found.append(
+            PlannedStage(
+                rank=share.rank,
+                recompute=kinds,
+                has_embedding=share.has_embedding,
+                has_head=share.has_head,
+                predicting=share.predicting_layers,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,59 @@
+"""`shardwright check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from profiles.document import encode
+from profiles.errors import ToleranceError
+from shardwright.asking.checked_config import CheckedConfig, check_config
+from shardwright.asking.opened_plan import open_plan
+from shardwright.asking.planned_run import planned_run
+from shardwright.commands.flags import Json
+from shardwright.commands.output import print_json, show
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright check plan.json --against run/\n\n  shardwright check plan.json "
+    "--against train.sh --json"
+)
+
+
+def check(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
+    against: Annotated[
+        Path, typer.Option("--against", help="a configuration, or the folder that holds it")
+    ],
+    json_output: Json = False,
+) -> None:
+    """`shardwright check`."""
+    checked = check_config(planned_run(open_plan(plan_file)), against)
+    different = checked.agreement.different
+    if json_output:
+        print_json({"against": str(against), **encode(checked)})
+    else:
+        show(Text(_report(checked, against)))
+    if different:
+        keys = ", ".join(each.key for each in different)
+        raise ToleranceError(
+            f"{against} is not what {plan_file} planned: {keys}. Change it back, or plan again and "
+            "check against the new plan"
+        )
+
+
+def _report(checked: CheckedConfig, against: Path) -> str:
+    agreement = checked.agreement
+    lines = [
+        f"{against} ({checked.framework}): {len(agreement.same)} settings as planned, "
+        f"{len(agreement.different)} not"
+    ]
+    for each in agreement.different:
+        where = f"  {each.where}" if each.where else ""
+        lines.append(f"  {each.key}: planned {each.planned}, found {each.found}{where}")
+    if agreement.silent:
+        lines.append("  it says nothing of " + ", ".join(agreement.silent))
+    lines += [f"  not expressed, as exported: {words}" for words in checked.not_expressed]
+    return "\n".join(lines)

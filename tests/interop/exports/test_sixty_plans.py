@@ -1,0 +1,41 @@
+"""Sixty plans exported: what each target cannot say is named, and our own importer reads the rest
+back as planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from interop.exports.export_plan import export_plan
+from interop.exports.launchers.launchers import LAUNCHERS
+from interop.exports.targets.targets import TARGETS
+from shardwright.asking.checked_config import check_config
+from tests.interop.frameworks.folders import write_folder
+from tests.interop.sixty_plans import Case, sixty_plans
+
+CASES = sixty_plans()
+
+
+def test_they_are_eight_models_on_every_target() -> None:
+    assert len(CASES) == 60
+    assert len({case.plan.model for case in CASES}) == 8
+    assert {case.target for case in CASES} == set(TARGETS) - {"torchrun"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.target}-{case.name}")
+def test_exported_and_read_back(case: Case, tmp_path: Path) -> None:
+    launcher = tuple(LAUNCHERS)[len(case.name) % len(LAUNCHERS)]
+    export = export_plan(case.plan, case.target, launcher=launcher)
+    assert tuple(priced.gap.option for priced in export.costs.gaps) == case.gaps
+    assert all(priced.slower is not None for priced in export.costs.gaps)
+    folder = write_folder(tmp_path / "run", export)
+    said = json.loads((folder / "unexpressed.json").read_text())
+    assert tuple(each["option"] for each in said["unexpressed"]) == case.gaps
+    page = (folder / "README.md").read_text()
+    assert len(page.splitlines()) < 50
+    assert all(f"- {option}: " in page for option in case.gaps)
+    checked = check_config(case.plan, folder)
+    assert checked.agreement.different == ()
+    assert len(checked.agreement.same) >= 6

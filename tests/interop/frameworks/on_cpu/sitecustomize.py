@@ -1,0 +1,82 @@
+"""Put first on PYTHONPATH, this lets frameworks that ask for a GPU train on CPUs with gloo: their
+own code runs, torch.cpu stands in for torch.cuda where they look for a device."""
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+
+def patch_accelerate(state):
+    """One process group of gloo is what accelerate takes for several GPUs."""
+    import torch
+
+    kind = state.DistributedType.MULTI_GPU
+    state.PartialState._prepare_backend = lambda *_, **__: ("gloo", kind)
+    state.PartialState.default_device = property(lambda _: torch.device("cpu"))
+    state.PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+
+
+def patch_torchtitan(tools):
+    """Its device is a CPU, with what its monitor asks of a device."""
+    import types
+
+    import torch
+
+    device = types.ModuleType("cpu_device")
+    device.__dict__.update(
+        {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
+    )
+    device.get_device_name = lambda *_: "CPU"
+    device.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=2**33)
+    device.reset_peak_memory_stats = device.empty_cache = lambda *_: None
+    device.memory_stats = lambda *_: {}
+    device.set_device = lambda *_: None
+    device.current_device = lambda: 0
+    tools.device_type, tools.device_module = "cpu", device
+
+    # gloo cannot scale within a sum; the factor is applied before it.
+    from torch.distributed.fsdp import FSDPModule
+
+    factor_alone = FSDPModule.set_gradient_divide_factor
+
+    def with_sums(self, factor):
+        factor_alone(self, factor)
+        self.set_force_sum_reduction_for_comms(True)
+
+    FSDPModule.set_gradient_divide_factor = with_sums
+
+
+def patch_deepspeed(comm):
+    """Its shared-memory collectives are compiled at run time; gloo's do."""
+    comm.build_shm_op = lambda: None
+
+
+_PATCHES = {
+    "deepspeed.comm.torch": patch_deepspeed,
+    "accelerate.state": patch_accelerate,
+    "torchtitan.tools.utils": patch_torchtitan,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Patches a module right after it was run."""
+
+    def find_spec(self, name, path, target=None):
+        if name not in _PATCHES:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
+        run = spec.loader.exec_module
+
+        def run_and_patch(module):
+            run(module)
+            _PATCHES[name](module)
+
+        spec.loader.exec_module = run_and_patch
+        return spec
+
+
+if os.environ.get("SHARDWRIGHT_ON_CPU"):
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,62 @@
+"""torchtitan's own config manager loads what is exported, and its splitter gives the planned
+stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interop.exports.export_plan import export_plan
+from simulator.schedules.schedule import build_schedule
+from tests.interop.frameworks.folders import read_by, write_folder
+from tests.interop.sixty_plans import sixty_plans
+
+pytestmark = pytest.mark.frameworks
+
+
+def test_configurations_are_read_as_planned(tmp_path: Path) -> None:
+    plans = {case.name: case.plan for case in sixty_plans() if case.target == "torchtitan"}
+    folders = {
+        name: str(write_folder(tmp_path / name, export_plan(plan, "torchtitan")))
+        for name, plan in plans.items()
+    }
+    found = read_by("torchtitan", "read_torchtitan.py", folders, tmp_path)
+    found.pop("version")
+    assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
+    for name, plan in plans.items():
+        run, read = plan.run, found[name]
+        for axis in ("tp", "pp", "cp", "dp"):
+            assert read[axis] == getattr(run, axis), (name, axis)
+        assert read["ffn"] == run.model.ffn_size
+        assert read["parameters"] == run.model.parameters
+        assert read["reshards"] == ("always" if run.zero_stage == 3 else "never")
+        if run.pp == 1:
+            continue
+        assert read["local_batch"] == run.global_batch // run.dp
+        assert [each["layers"] for each in read["stages"]] == [s.num_layers for s in plan.stages]
+        assert [each["rank"] for each in read["stages"]] == [s.rank for s in plan.stages]
+        assert [each["head"] for each in read["stages"]] == [s.has_head for s in plan.stages]
+    assert found["llama-3.1-70b-fp8"]["converters"] == ["quantize.linear.float8"]
+
+
+def test_schedules_without_a_name_in_torch_are_read_from_the_file(tmp_path: Path) -> None:
+    plans = {case.name: case.plan for case in sixty_plans() if case.name.endswith(("h1", "half"))}
+    folders = {
+        name: str(write_folder(tmp_path / name, export_plan(plan, "torchtitan")))
+        for name, plan in plans.items()
+    }
+    found = read_by("torchtitan", "read_torchtitan.py", folders, tmp_path)
+    for name, plan in plans.items():
+        run = plan.run
+        wanted = build_schedule(
+            run.schedule,
+            num_ranks=run.pp,
+            num_microbatches=run.num_microbatches,
+            stages_per_rank=run.vpp,
+        )
+        assert found[name]["schedule"] == "_PipelineScheduleRuntime", found[name]
+        rows = found[name]["rows"]
+        assert sorted(rows) == [str(rank) for rank in range(run.pp)]
+        for rank, row in enumerate(wanted.ranks):
+            assert rows[str(rank)] == [str(action) for action in row]

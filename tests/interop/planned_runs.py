@@ -1,0 +1,127 @@
+"""Plans for exporters: layouts by hand, predicted as `plan` predicts them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from interop.exports.values.planned_run import (
+    PlannedFigures,
+    PlannedRun,
+    PlannedStage,
+    stages_of_run,
+)
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.fit.interval import memory_interval, step_interval
+from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.prediction import Interval
+
+SMALL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def layout(name: str, stack: str, **axes: object) -> TrainingRun:
+    """A run of a shipped model on H100s: every degree 1 and a batch of 64 where not given."""
+    settings: dict[str, object] = {
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 1, "expert_parallel": 1, "zero_stage": 1,
+        "recompute": "none", "micro_batch": 1, "global_batch": 64, "seq_len": 4096,
+        "precision": "bf16", "schedule": "1f1b", "node_devices": 8, "device": "h100-sxm-80gb",
+    }  # fmt: skip
+    settings |= axes
+    model = figures_of_config(resolve_model(name).config, name)
+    ranks = 1
+    for axis in ("tp", "pp", "cp", "dp"):
+        ranks *= int(str(settings[axis]))
+    settings.setdefault("sequence_parallel", settings["tp"] != 1)
+    return TrainingRun(
+        id=name,
+        model=model,
+        num_devices=ranks,
+        stack=stack,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def planned(name: str, stack: str, **axes: object) -> PlannedRun:
+    """The plan of such a run."""
+    return of_run(name, layout(name, stack, **axes))
+
+
+def of_run(name: str, run: TrainingRun) -> PlannedRun:
+    """A plan of a run, with its prediction."""
+    step_s = float(predicted_parts([run]).total_s[0])
+    step = step_interval(run, step_s)
+    memory = footprint(run)
+    tokens = run.global_batch * run.seq_len
+    rate = Interval(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low)
+    return PlannedRun(
+        plan="plan.json",
+        plan_text="",
+        model=name,
+        config=resolve_model(name).config,
+        run=run,
+        stages=stages_of_run(run),
+        figures=PlannedFigures(
+            step_time_s=step,
+            tokens_per_s=rate,
+            mfu=Interval(value=0.4, low=0.3, high=0.5),
+            peak_memory_bytes=memory_interval(run, memory.needed_bytes),
+            peak_bytes=tuple(rank.needed_bytes for rank in memory.ranks),
+        ),
+        device_type=get_device(run.device).type,
+    )
+
+
+def uneven(plan: PlannedRun, layers: tuple[int, ...]) -> PlannedRun:
+    """The plan with so many layers in its stages."""
+    last = len(layers) - 1
+    stages = tuple(
+        PlannedStage(
+            rank=old.rank,
+            recompute=(plan.run.recompute,) * count,
+            has_embedding=number == 0,
+            has_head=number == last,
+        )
+        for number, (old, count) in enumerate(zip(plan.stages, layers, strict=True))
+    )
+    return replace(plan, stages=stages)
+
+
+def small(stack: str = "torch", **axes: object) -> PlannedRun:
+    """A plan of a Llama of four layers on two CPU processes, with figures out of the air: no
+    described device is a CPU."""
+    base = layout("tiny-llama-demo", stack, **{"seq_len": 64, "global_batch": 8, **axes})
+    run = replace(base, model=figures_of_config(SMALL, "small"), device="cpu", node_devices=2)
+    second = Interval(value=1.0, low=0.5, high=2.0)
+    return PlannedRun(
+        plan="plan.json",
+        plan_text="",
+        model="small",
+        config=SMALL,
+        run=run,
+        stages=stages_of_run(run),
+        figures=PlannedFigures(
+            step_time_s=second,
+            tokens_per_s=second.scaled(512.0),
+            mfu=second.scaled(0.1),
+            peak_memory_bytes=second.scaled(1e8),
+        ),
+        device_type="cpu",
+        priced=False,
+    )
