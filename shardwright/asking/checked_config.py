@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from interop.configs.imported_run import ImportedRun
 from interop.configs.read_config import read_config
+
+from interop.configs.imported_run import ImportedRun
 from interop.exports.agreement import Agreement, Disagreement, agreement, agreement_of_plans
 from interop.exports.launchers.job import RUN_SCRIPT
 from interop.exports.stage_words import STAGE_WORDS, stage_words
