@@ -38,7 +38,11 @@ COMMANDS = {
         "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
         "placements with a bound, beside Megatron's layout. `run` applies the file."
     ),
-    "compare": "Predicted against measured, part by part; or the difference of two plans.",
+    "compare": (
+        "Predicted against measured, part by part; or the difference of two plans; or a plan "
+        "beside the log of a training (--log)."
+    ),
+    "watch": "A training beside its plan while it runs, by its log; says when it is off.",
     "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
     "catalog": "The devices that are known, with every number's source.",
     "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",

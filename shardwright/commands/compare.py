@@ -13,6 +13,7 @@ from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.commands.flags import Json, Local
 from shardwright.commands.output import need_room_for, print_json, show, write_or_print
+from shardwright.commands.read_logs import compare_with_logs
 from shardwright.commands.predict import write_reports
 from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
@@ -30,7 +31,11 @@ EXAMPLES = (
 
 def compare(
     first: Annotated[Path, typer.Argument(help="a plan file")],
-    second: Annotated[Path, typer.Argument(help="a run of it, or another plan file")],
+    second: Annotated[Path | None, typer.Argument(help="a run of it, or another plan file")] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", help="a training's log instead, and profiles of it (repeat)"),
+    ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
@@ -45,6 +50,12 @@ def compare(
 ) -> None:
     """`shardwright compare`."""
     need_room_for(markdown, html, trace, figure)
+    if log or second is None:
+        if not log or second is not None:
+            raise InputError("name a run or another plan file, or a log with --log; one of them")
+        allowed = None if fail_over is None else tolerance(fail_over)
+        compare_with_logs(first, log, json_output=json_output, fail_over=allowed)
+        return
     opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))

@@ -58,7 +58,7 @@ ORDER = {
         "planner/many",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
-    "interop": ("interop", "interop/configs", "interop/logs", "interop/exports"),
+    "interop": ("interop", "interop/configs", "interop/logs", "interop/traces", "interop/exports"),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",

@@ -1,0 +1,87 @@
+"""Progress bars of tqdm: `12%|#2 | 120/1000 [05:12<38:10,  2.60s/it, loss=2.1]`.
+
+The clock in it counts whole seconds; the rate is an exponential mean with weight 0.3 for the newest
+update (tqdm 4, `smoothing`), so that the follower of a slow step looks slow too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from interop.logs.logged_number import above_zero
+
+_BAR = re.compile(
+    r"(?P<done>\d+)(?:/(?P<total>\d+)|(?P<open>it)) "
+    r"\[(?P<clock>\d+(?::\d\d){1,2})(?:<(?P<left>[^,\]]*))?,?\s*"
+    r"(?:(?P<rate>[\d.,]+|\?)\s*(?P<unit>s/it|it/s|s/step|step/s))?(?P<rest>[^\]]*)(?:\]|$)"
+)
+_WORDS = re.compile(r"[A-Za-z][A-Za-z _-]*$")
+_EPOCH = re.compile(r"[Ee]poch\W{0,3}(\d+)")
+# What such bars are of, when it is not training.
+_OTHERS = re.compile(
+    r"load|shard|download|fetch|map|token|generat|eval|valid|test|sav|pack|filter|fold|convert|"
+    r"process|sanity|import|resolv|upload|quanti|calib|cast|read|split|warm|compil|skip",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """title  the last words before it;  epoch  the number in `Epoch 3:`, None without one
+    rate_s  seconds per step by its rate;  rest  what follows the rate"""
+
+    title: str
+    epoch: int | None
+    done: int
+    total: int | None
+    clock_s: float
+    rate_s: float | None
+    rest: str
+
+
+def training_bar(line: str) -> Bar | None:
+    """The last bar in the line, if it is one of training."""
+    if "[" not in line or (":" not in line):
+        return None
+    found = None
+    for found in _BAR.finditer(line):
+        pass
+    if found is None:
+        return None
+    before = line[: found.start()].rsplit("%|", 1)[0].rstrip(" :.0123456789")
+    words = _WORDS.search(before)
+    title = words[0].strip() if words else ""
+    epochs = _EPOCH.findall(line[: found.start()])
+    if _OTHERS.search(title) or "B/s" in (found["rest"] or ""):
+        return None
+    rate = above_zero(found["rate"]) if found["rate"] not in (None, "?") else None
+    if rate is not None and found["unit"] in ("it/s", "step/s"):
+        rate = 1.0 / rate
+    clock_s = 0.0
+    for part in found["clock"].split(":"):
+        clock_s = 60.0 * clock_s + int(part)
+    return Bar(
+        title=title,
+        epoch=int(epochs[-1]) if epochs else None,
+        done=int(found["done"]),
+        total=int(found["total"]) if found["total"] else None,
+        clock_s=clock_s,
+        rate_s=rate,
+        rest=found["rest"] or "",
+    )
+
+
+class EpochBars:
+    """Bars that begin anew with every epoch, as steps of one training."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+
+    def steps_done(self, bar: Bar) -> int:
+        """Steps since the first epoch that was seen."""
+        if bar.epoch is None or bar.total is None:
+            return bar.done
+        if self._first is None or bar.epoch < self._first:
+            self._first = bar.epoch
+        return (bar.epoch - self._first) * bar.total + bar.done

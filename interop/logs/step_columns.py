@@ -1,0 +1,115 @@
+"""`StepColumns`: the steps of all attempts of a log as arrays, with what each printed line covers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interop.logs.log_series import LogSeries
+from interop.logs.told import Between
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """[lines] each; nan where a log does not tell.
+
+    attempt   number of the attempt;  step  as printed
+    covers    optimizer steps since the attempt's line before
+    time_s    seconds per step as printed, the mean of those steps
+    wall_s    seconds of the clock since the attempt's line before
+    clock_resolution_s   last digit of that clock, 0 without one
+    smoothed  time_s is a running mean
+    saves, evaluates   a checkpoint or an evaluation was named since the line before
+    """
+
+    attempt: NDArray[np.intp]
+    step: Array
+    covers: Array
+    time_s: Array
+    wall_s: Array
+    clock_resolution_s: float
+    smoothed: bool
+    saves: NDArray[np.bool_]
+    evaluates: NDArray[np.bool_]
+    global_batch: Array
+    loss: Array
+    tokens_per_s: Array
+    device_tokens_per_s: Array
+    samples_per_s: Array
+    tflop_per_s: Array
+
+    def __len__(self) -> int:
+        return int(self.step.size)
+
+
+def step_columns(series: LogSeries) -> StepColumns:
+    """The columns of a series; empty where it has no steps."""
+    attempts = [a for a in series.attempts if len(a)]
+    every = usual_interval([np.asarray(a.columns["step"]) for a in attempts])
+
+    def joined(name: str) -> Array:
+        parts = [np.asarray(a.columns[name], dtype=np.float64) for a in attempts]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    covers = [_covers(np.asarray(a.columns["step"]), every) for a in attempts]
+    with_bar = np.isfinite(joined("bar_s")).mean() > 0.5 if attempts else False
+    clock = "bar_s" if with_bar else "at_s"
+    walls = [_since(np.asarray(a.columns[clock])) for a in attempts]
+    marks = joined("marks").astype(np.int64)
+    return StepColumns(
+        attempt=np.repeat(np.arange(len(attempts)), [len(a) for a in attempts]).astype(np.intp),
+        step=joined("step"),
+        covers=np.concatenate(covers) if covers else np.empty(0),
+        time_s=joined("time_s"),
+        wall_s=np.concatenate(walls) if walls else np.empty(0),
+        clock_resolution_s=1.0 if with_bar else series.resolution_s,
+        smoothed=series.smoothed,
+        saves=(marks & int(Between.CHECKPOINT)) > 0,
+        evaluates=(marks & int(Between.EVALUATION)) > 0,
+        global_batch=joined("global_batch"),
+        loss=joined("loss"),
+        tokens_per_s=joined("tokens_per_s"),
+        device_tokens_per_s=joined("device_tokens_per_s"),
+        samples_per_s=joined("samples_per_s"),
+        tflop_per_s=joined("tflop_per_s"),
+    )
+
+
+def usual_interval(steps: Sequence[Array]) -> int:
+    """Steps between two printed lines, as most often; 1 where there is one line.
+
+    >>> usual_interval([np.asarray([1.0, 10.0, 20.0, 30.0])])
+    10
+    """
+    counts: Counter[int] = Counter()
+    for each in steps:
+        found, times = np.unique(np.diff(each), return_counts=True)
+        for interval, count in zip(found.tolist(), times.tolist(), strict=True):
+            counts[int(interval)] += count
+    return max(counts, key=lambda n: (counts[n], -n)) if counts else 1
+
+
+def _covers(steps: Array, every: int) -> Array:
+    """A first line covers the usual interval, unless the training began within it."""
+    first = min(float(every), max(1.0, float(steps[0])))
+    if steps[0] % every and steps[0] > every:
+        first = float(steps[0] % every)  # resumed within an interval, printed at its end or start
+    return np.concatenate([[first], np.maximum(1.0, np.diff(steps))])
+
+
+def _since(clock: Array) -> Array:
+    """[lines] seconds since the line before that has a time; nan for the first."""
+    found = np.full(clock.size, np.nan)
+    known = np.flatnonzero(np.isfinite(clock))
+    if known.size > 1:
+        gaps = np.diff(clock[known])
+        direct = np.diff(known) == 1
+        found[known[1:][direct]] = gaps[direct]
+    found[found < 0] = np.nan
+    return found

@@ -1,0 +1,90 @@
+"""The transformers Trainer: `{'loss': 2.1, 'grad_norm': .., 'epoch': 0.1}` between progress bars.
+
+Entries name no step (until 2021 they did); the bar does. Releases from 5 on print their figures as
+text (`'loss': '2.1'`). At the end `{'train_runtime': .., 'train_steps_per_second': ..}` of the whole
+run, evaluations and checkpoints included.
+"""
+
+from __future__ import annotations
+
+import re
+
+from interop.logs.logged_number import NUMBER, above_zero, number
+from interop.logs.progress_bar import EpochBars, training_bar
+from interop.logs.told import Fact, StepLine, Told
+
+_FIELD = re.compile(rf"'([\w/]+)':\s*'?({NUMBER})'?")
+_LOSS = re.compile(rf"loss=({NUMBER})")
+_TOTALS = (
+    ("global_batch", re.compile(r"Total train batch size.*?=\s*([\d,]+)")),
+    ("steps", re.compile(r"Total optimization steps\s*=\s*([\d,]+)")),
+)
+
+
+class TrainerReader:
+    """Reads lines of the transformers Trainer; an entry is of the step that the bar before it
+    showed."""
+
+    name = "hf-trainer"
+
+    def __init__(self) -> None:
+        self._epochs = EpochBars()
+        self._bar = ""
+        self._done = 0
+        self._total: int | None = None
+        self._entries = 0
+
+    def read(self, line: str) -> Told | None:
+        """A step of a bar or of an entry, the whole run's figures, or its batch."""
+        if "{'" in line and "'epoch'" in line:
+            told = self._entry(dict(_FIELD.findall(line[line.index("{'") :])))
+            if told is not None:
+                return told
+        if "/it" in line or "it/s" in line:
+            return self._step(line)
+        if " = " in line:
+            for name, pattern in _TOTALS:
+                if (found := pattern.search(line)) is not None:
+                    value = above_zero(found[1], grouped=True)
+                    return None if value is None else Fact(values={name: value})
+        return None
+
+    def _entry(self, fields: dict[str, str]) -> Told | None:
+        runtime = above_zero(fields.get("train_runtime"))
+        if runtime is not None:
+            rate = above_zero(fields.get("train_steps_per_second"))
+            values = {"runtime_s": runtime}
+            return Fact(values=values if rate is None else {**values, "steps": runtime * rate})
+        if "eval_runtime" in fields:
+            spent = above_zero(fields["eval_runtime"])
+            return None if spent is None else Fact(values={"evaluation_s": spent})
+        if "loss" not in fields:
+            return None
+        self._entries += 1
+        step = number(fields["step"]) if "step" in fields else None
+        return StepLine(
+            step=int(step) if step else self._done or self._entries,
+            total=self._total,
+            bar=self._bar if self._done else "entries",
+            loss=number(fields["loss"]),
+            tokens_per_s=above_zero(fields.get("tokens_per_second")),
+        )
+
+    def _step(self, line: str) -> StepLine | None:
+        bar = training_bar(line)
+        if bar is None or bar.total is None or not bar.done:
+            return None
+        if "=" in bar.rest and bar.epoch is not None:
+            return None  # Lightning's
+        self._done, self._total = self._epochs.steps_done(bar), bar.total
+        self._bar = f"{bar.title}/{bar.total}"
+        loss = _LOSS.search(bar.rest)
+        return StepLine(
+            step=self._done,
+            total=bar.total,
+            time_s=bar.rate_s,
+            bar_s=bar.clock_s,
+            smoothed=True,
+            bar=self._bar,
+            loss=number(loss[1]) if loss else None,
+        )
