@@ -1,4 +1,4 @@
-"""DeepSpeed: `[Rank 0] step=10, skipped=0, lr=..`, its throughput timer and its pipeline's own line.
+"""DeepSpeed: `[Rank 0] step=10, skipped=0, lr=..`, its throughput timer, its pipeline.
 
 engine.py prints the step; utils/timer.py `epoch=0/micro_step=40/global_step=10,
 RunningAvgSamplesPerSec=.., CurrSamplesPerSec=.., MemAllocated=..GB, MaxMemAllocated=..GB` (before

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 # torchrun (`[rank3]:`, `[default0]:`), srun -l (`3: `), mpirun --tag-output (`[1,3]<stdout>:`), Ray
-# (`(Worker pid=12, ip=10.0.0.1)`), pods (`[pod/trainer-0/main]`), pdsh and mpirun hosts (`node-7: `).
+# (`(Worker pid=12, ip=10.0.0.1)`), pods (`[pod/trainer-0/main]`), hosts of pdsh (`node-7: `).
 _PREFIX = re.compile(
     r"\s*(?:"
     r"\[(?:rank|default|RANK)[ ]?(\d+)\]:?"

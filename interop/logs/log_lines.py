@@ -9,7 +9,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +20,11 @@ MOST_CHARACTERS = 1 << 16
 
 _CHUNK = 1 << 20
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_UNPACKED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    "gzip": lambda raw: gzip.GzipFile(fileobj=raw),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -82,14 +87,10 @@ def _opened(path: Path) -> IO[str]:
         raise DocumentError(f"{path}: cannot be read: {error}") from error
     kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
     stream: IO[bytes] = raw
-    if kind == "gzip":
-        stream = gzip.GzipFile(fileobj=raw)
-    elif kind == "bzip2":
-        stream = bz2.BZ2File(raw)
-    elif kind == "xz":
-        stream = lzma.LZMAFile(raw)
-    elif kind == "zstd":
+    if kind == "zstd":
         stream = _zstd(path, raw)
+    elif kind:
+        stream = _UNPACKED[kind](raw)
     encoding = "utf-8-sig"
     if not kind and head.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"

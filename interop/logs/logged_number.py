@@ -15,8 +15,8 @@ def number(text: str, *, grouped: bool = False) -> float | None:
 
     A comma alone is a decimal comma (`5361,6`), unless there are several (`1,234,567`) or `grouped`
     says that the framework writes thousands with commas (`3,210`); with a point behind it
-    (`1,234.5`) it groups, with a point before it (`1.234,5`) it is the decimal one. A last letter K,
-    M, G, B or T multiplies, as nanotron writes (`11.5K`).
+    (`1,234.5`) it groups, with a point before it (`1.234,5`) it is the decimal one. A last K, M,
+    G, B or T multiplies, as nanotron writes (`11.5K`).
 
     >>> number("5361,6"), number("3,210", grouped=True), number("1.234,5"), number("11.5K")
     (5361.6, 3210.0, 1234.5, 11500.0)

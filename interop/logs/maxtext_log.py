@@ -1,4 +1,4 @@
-"""MaxText: `completed step: 9, seconds: 5.667, TFLOP/s/device: 134.9, Tokens/s/device: 8672.7, ...`.
+"""MaxText: `completed step: 9, seconds: 5.667, TFLOP/s/device: 134.9, Tokens/s/device: 8672, ...`.
 
 Steps count from 0 and the first compiles (metric_logger.py). Memory: `Using (GB) 1.2 / 31.25 (3.8%)
 on TPU_0(...)`, in 1e9 bytes (max_utils.py, `print_mem_stats`).

@@ -1,4 +1,4 @@
-"""Megatron-LM and what is made of it: Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX, MindSpeed, Primus.
+"""Megatron-LM and its kin: Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX, MindSpeed, Primus.
 
 `iteration N/ M | ... | elapsed time per iteration (ms): T | ...`, the mean of the steps since the
 last line (training.py, `training_log`); BigScience's fork prints seconds, Argonne's `=` for `:`,

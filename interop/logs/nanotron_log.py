@@ -1,4 +1,4 @@
-"""nanotron: `iteration: N / M | consumed_tokens: 1.2M | elapsed_time_per_iteration_ms: 11.5K | ...`.
+"""nanotron: `iteration: N / M | consumed_tokens: 1.2M | elapsed_time_per_iteration_ms: 11K | ..`.
 
 Figures have three digits and K, M or G behind them (logging.py, `human_format`); the time is the
 mean over `iteration_step_info_interval` steps (trainer.py, `train_step_logs`).

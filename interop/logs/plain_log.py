@@ -1,4 +1,4 @@
-"""Logs of scripts: `iter 1631: loss 4.0863, time 561.94ms`, `step=3 loss=2.1 dt=0.31s tok/s=20,000`.
+"""Logs of scripts: `iter 1631: loss 4.0863, time 561.94ms`, `step=3 loss=2.1 dt=0.31s tok/s=20000`.
 
 Last of the readers, for logs of no framework that is known. A time without a unit is not taken.
 """

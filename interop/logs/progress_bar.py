@@ -1,7 +1,8 @@
 """Progress bars of tqdm: `12%|#2 | 120/1000 [05:12<38:10,  2.60s/it, loss=2.1]`.
 
 The clock in it counts whole seconds; the rate is an exponential mean with weight 0.3 for the newest
-update (tqdm 4, `smoothing`), so that the follower of a slow step looks slow too.
+update (tqdm 4, `smoothing`), so that the follower of a slow step looks slow too: `unsmoothed` takes
+it back.
 """
 
 from __future__ import annotations
@@ -9,7 +10,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from interop.logs.logged_number import above_zero
+
+SMOOTHING = 0.3
+# While a jump (steps that were skipped when a checkpoint was loaded) weighs more than this, the
+# rate's decimals tell too little.
+_KNOWN = 1.3
+ROUNDING_S = 0.03
+"""What the rate's two decimals leave unknown of one update: 0.005 s times 1.7 / 0.3."""
 
 _BAR = re.compile(
     r"(?P<done>\d+)(?:/(?P<total>\d+)|(?P<open>it)) "
@@ -44,11 +55,10 @@ def training_bar(line: str) -> Bar | None:
     """The last bar in the line, if it is one of training."""
     if "[" not in line or (":" not in line):
         return None
-    found = None
-    for found in _BAR.finditer(line):
-        pass
-    if found is None:
+    bars = list(_BAR.finditer(line))
+    if not bars:
         return None
+    found = bars[-1]
     before = line[: found.start()].rsplit("%|", 1)[0].rstrip(" :.0123456789")
     words = _WORDS.search(before)
     title = words[0].strip() if words else ""
@@ -85,3 +95,32 @@ class EpochBars:
         if self._first is None or bar.epoch < self._first:
             self._first = bar.epoch
         return (bar.epoch - self._first) * bar.total + bar.done
+
+
+def unsmoothed(
+    rate_s: NDArray[np.float64], covers: NDArray[np.float64], *, from_start: bool
+) -> NDArray[np.float64]:
+    """[bars] seconds per step of each update, from the rates of all updates of a bar.
+
+    tqdm smooths steps and seconds of an update apart and prints their quotient (std.py, `EMA`);
+    without the start of the bar it is taken to have gone on as its first rate says. nan where a
+    rate is missing, and behind a jump.
+
+    >>> unsmoothed(np.asarray([1.0, 1.0 + 0.3 / 0.51]), np.ones(2), from_start=True).round(6)
+    array([1., 2.])
+    """
+    found = np.full(rate_s.size, np.nan)
+    keep = 1.0 - SMOOTHING
+    steps = seconds = 0.0
+    started = from_start
+    for i, (rate, count) in enumerate(zip(rate_s.tolist(), covers.tolist(), strict=True)):
+        if np.isnan(rate):
+            continue
+        if not started:
+            started, steps, seconds = True, count, count * rate
+        steps = SMOOTHING * count + keep * steps
+        now = steps * rate
+        if steps <= _KNOWN * count:
+            found[i] = max((now - keep * seconds) / (SMOOTHING * count), 1e-9)
+        seconds = now
+    return found

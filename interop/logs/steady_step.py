@@ -81,12 +81,12 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
     level = _level(x, each_s, use, marked, slack)
     warm = _warm_up(x, each_s, use, level, slack)
     limit = np.where(marked, _SLOW_MARKED, _SLOW) * level + slack
-    steady = use & ~warm & (each_s <= limit)
+    steady = use & ~warm & (each_s <= limit) & (each_s >= level / _SLOW - slack)
     if not steady.any():
         steady = use & ~warm if (use & ~warm).any() else use
     coarse = resolution_s > _COARSE * float(np.median(each_s[steady] * x.covers[steady]))
     weights = x.covers[steady]
-    if coarse:
+    if coarse and source == "clock":
         level = float((each_s[steady] * weights).sum() / weights.sum())
     else:
         level = quantile(each_s[steady], weights, 0.5)
@@ -128,15 +128,14 @@ def quantile(values: Array, weights: Array, share: float) -> float:
 def _times(x: StepColumns) -> tuple[str, Array, float] | None:
     """[lines] seconds per step from the best column there is, and the last digit of its clock.
 
-    A printed time goes first where half of the lines have one; a progress bar's running mean is as
-    good a median, and finer than its clock.
+    A printed time goes first where half of the lines have one.
     """
     if not len(x):
         return None
     clock_s = np.where(x.wall_s > 0, x.wall_s / x.covers, np.nan)
     printed = np.isfinite(x.time_s).mean()
     if printed >= 0.5 or (printed > 0 and not np.isfinite(clock_s).any()):
-        return ("rate" if x.smoothed else "printed"), x.time_s, 0.0
+        return ("rate" if x.smoothed else "printed"), x.time_s, x.time_resolution_s
     if np.isfinite(clock_s).any():
         return "clock", clock_s, x.clock_resolution_s
     batch = float(np.nanmax(x.global_batch)) if np.isfinite(x.global_batch).any() else math.nan
@@ -195,14 +194,10 @@ def _warm_up(x: StepColumns, each_s: Array, use: Mask, level: float, slack: Arra
 def _interruptions(
     x: StepColumns, each_s: Array, level: float, resolution_s: float, use: Mask, marked: Mask
 ) -> tuple[int, int, tuple[float, float]]:
-    """How many stalls and named pauses there are, and the seconds that each took.
-
-    A running mean shows a slow step in its followers too: there the bar's clock alone counts.
-    """
+    """How many stalls and named pauses there are, and the seconds that each took."""
     expected = level * x.covers
     by_clock = x.wall_s - expected - 2.0 * x.clock_resolution_s
-    by_line = np.full(len(x), -np.inf) if x.smoothed else (each_s - level) * x.covers
-    by_line = by_line - 2.0 * resolution_s
+    by_line = (each_s - level) * x.covers - 2.0 * resolution_s
     excess = np.fmax(np.nan_to_num(by_clock, nan=-np.inf), np.nan_to_num(by_line, nan=-np.inf))
     within = use | (np.isfinite(x.wall_s) & ~_first_lines(x) & ~np.isfinite(each_s))
     slow = within & (excess >= _STALL_STEPS * level) & (excess >= (_STALL_LINE - 1.0) * expected)

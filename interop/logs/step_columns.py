@@ -1,4 +1,4 @@
-"""`StepColumns`: the steps of all attempts of a log as arrays, with what each printed line covers."""
+"""`StepColumns`: the steps of all attempts of a log as arrays, with what each line covers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from interop.logs.log_series import LogSeries
+from interop.logs.log_series import Attempt, LogSeries
+from interop.logs.progress_bar import ROUNDING_S, unsmoothed
 from interop.logs.told import Between
 
 Array = NDArray[np.float64]
@@ -22,9 +23,10 @@ class StepColumns:
     attempt   number of the attempt;  step  as printed
     covers    optimizer steps since the attempt's line before
     time_s    seconds per step as printed, the mean of those steps
+    time_resolution_s   what their last digit leaves unknown, where that is much
     wall_s    seconds of the clock since the attempt's line before
     clock_resolution_s   last digit of that clock, 0 without one
-    smoothed  time_s is a running mean
+    smoothed  they are taken back from a running mean
     saves, evaluates   a checkpoint or an evaluation was named since the line before
     """
 
@@ -32,6 +34,7 @@ class StepColumns:
     step: Array
     covers: Array
     time_s: Array
+    time_resolution_s: float
     wall_s: Array
     clock_resolution_s: float
     smoothed: bool
@@ -66,7 +69,8 @@ def step_columns(series: LogSeries) -> StepColumns:
         attempt=np.repeat(np.arange(len(attempts)), [len(a) for a in attempts]).astype(np.intp),
         step=joined("step"),
         covers=np.concatenate(covers) if covers else np.empty(0),
-        time_s=joined("time_s"),
+        time_s=_times(series, attempts, covers),
+        time_resolution_s=ROUNDING_S if series.smoothed else 0.0,
         wall_s=np.concatenate(walls) if walls else np.empty(0),
         clock_resolution_s=1.0 if with_bar else series.resolution_s,
         smoothed=series.smoothed,
@@ -79,6 +83,29 @@ def step_columns(series: LogSeries) -> StepColumns:
         samples_per_s=joined("samples_per_s"),
         tflop_per_s=joined("tflop_per_s"),
     )
+
+
+def _times(series: LogSeries, attempts: Sequence[Attempt], covers: Sequence[Array]) -> Array:
+    """Printed seconds per step; those of a running mean taken back."""
+    found = [np.asarray(attempt.columns["time_s"]) for attempt in attempts]
+    if series.smoothed:
+        found = [
+            _of_bar(rates, each, attempt)
+            for rates, each, attempt in zip(found, covers, attempts, strict=True)
+        ]
+    return np.concatenate(found) if found else np.empty(0)
+
+
+def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
+    """Seconds per step of a bar. One that begins behind the first step was either cut off from its
+    beginning, or jumped there when a checkpoint was loaded: then its clock says so."""
+    first = attempt.first_step
+    if first <= covers[0]:
+        return unsmoothed(rates, covers, from_start=True)
+    clock_s, usual_s = attempt.columns["bar_s"][0], float(np.nanmedian(rates))
+    if clock_s < 0.5 * first * usual_s:
+        return unsmoothed(rates, np.concatenate([[first], covers[1:]]), from_start=True)
+    return unsmoothed(rates, covers, from_start=False)
 
 
 def usual_interval(steps: Sequence[Array]) -> int:

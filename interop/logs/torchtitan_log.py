@@ -1,4 +1,4 @@
-"""torchtitan: `step: 10  loss:  7.1  grad_norm: ..  memory: 40.1GiB(50.6%)  tps: 3,210  tflops: ..`.
+"""torchtitan: `step: 10  loss:  7.1  grad_norm: ..  memory: 40.1GiB(50.6%)  tps: 3,210  ..`.
 
 `tps` is tokens per second and device since the last line, with commas between thousands (`wps`
 until autumn 2024); memory is the peak that is reserved (components/metrics.py). No step time is
@@ -12,7 +12,7 @@ import re
 from interop.logs.logged_number import NUMBER, above_zero, number
 from interop.logs.told import Fact, StepLine, Told
 
-_STEP = re.compile(rf"\bstep:\s*(\d+)\s+(?:(?:lr|loss|grad_norm|global_\w+):|loss:)")
+_STEP = re.compile(r"\bstep:\s*(\d+)\s+(?:(?:lr|loss|grad_norm|global_\w+):|loss:)")
 _LOSS = re.compile(rf"\bloss:\s*({NUMBER})")
 _MEMORY = re.compile(r"\bmemory:\s*([\d.,]+)GiB")
 _TOKENS = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")

@@ -1,8 +1,8 @@
 """The transformers Trainer: `{'loss': 2.1, 'grad_norm': .., 'epoch': 0.1}` between progress bars.
 
 Entries name no step (until 2021 they did); the bar does. Releases from 5 on print their figures as
-text (`'loss': '2.1'`). At the end `{'train_runtime': .., 'train_steps_per_second': ..}` of the whole
-run, evaluations and checkpoints included.
+text (`'loss': '2.1'`). At the end `{'train_runtime': .., 'train_steps_per_second': ..}` of all
+steps, evaluations and checkpoints included.
 """
 
 from __future__ import annotations

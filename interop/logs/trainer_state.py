@@ -1,4 +1,4 @@
-"""`trainer_state.json` of the transformers Trainer: losses by step, and of the whole run its time."""
+"""`trainer_state.json` of the transformers Trainer: losses by step, and the whole run's time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def is_trainer_state(path: str | Path) -> bool:
 
 
 def read_trainer_state(path: str | Path) -> TrainingLog:
-    """What the state tells. Only the last entry of a finished run has a time: that of the whole run,
-    which the steady step is the mean of, without the evaluations that the state lists.
+    """What the state tells. Only the last entry of a finished run has a time, that of all steps:
+    the steady step is their mean, without the evaluations that the state lists.
 
     Raises DocumentError for JSON that is no such state.
     """

@@ -49,9 +49,9 @@ class SlowRank:
 class TrainingLog:
     """What a log tells; None for what it does not.
 
-    framework           megatron-lm, megatron-deepspeed, torchtitan, deepspeed, hf-trainer, nanotron,
-                        maxtext, nemo, composer, olmo
-    steady_step_time_s  seconds per optimizer step without warm-up, checkpoints, evaluations, stalls
+    framework           megatron-lm, megatron-deepspeed, torchtitan, deepspeed, hf-trainer,
+                        nanotron, maxtext, nemo, lightning, composer, olmo
+    steady_step_time_s  seconds per optimizer step without warm-up, saves, evaluations, stalls
     recent_step_time_s  the same of the last lines, slow ones with them
     steady_lines        lines that the steady step is made of
     from_               what it was read off: `printed` times, the `clock` of times of day or of a

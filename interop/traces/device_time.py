@@ -26,7 +26,7 @@ class DeviceTime:
     compute_s      some kernel computes;  by_kind  busy seconds of matmul, attention, other
     exposed_communication_s   a message is under way and nothing computes
     hidden_communication_s    the same beside a kernel that computes
-    copy_s         a copy runs and nothing else;  idle_s  nothing runs: the device waits for its host
+    copy_s         a copy runs and nothing else;  idle_s  nothing runs
     collectives    busy seconds by operation
     """
 

@@ -1,4 +1,4 @@
-"""Memory snapshots of torch as JSON; a pickled one is refused, for reading it would run its code."""
+"""Memory snapshots of torch as JSON; a pickled one is refused: reading it runs its code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 
 from profiles.errors import DocumentError
 from profiles.text_file import read_text
+
+_AS_JSON = (
+    "python -c \"import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), "
+    "open('snapshot.json', 'w'), default=str)\" SNAPSHOT"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +46,8 @@ def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
     """
     if is_pickle(path):
         raise DocumentError(
-            f"{path}: is a pickle, which runs code when it is read; where you trust it, write it as "
-            "JSON: python -c \"import json,pickle; json.dump(pickle.load(open('SNAPSHOT','rb')), "
-            "open('snapshot.json','w'), default=str)\""
+            f"{path}: is a pickle, which runs code when it is read; where you trust it, write it "
+            f"as JSON: {_AS_JSON}"
         )
     try:
         data = json.loads(read_text(path))

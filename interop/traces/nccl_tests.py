@@ -1,7 +1,7 @@
 """What nccl-tests prints: bus bandwidth of one collective over sizes.
 
 Columns of `all_reduce_perf` and its kin (src/common.cu, `writeBenchmarkLine`): size, count, type,
-redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows that count wrong
+redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows with wrong
 values are left out.
 """
 

@@ -79,12 +79,12 @@ def _activities(base: sqlite3.Connection, tables: set[str]) -> Iterator[tuple[An
         if name is None or not {"start", "end", "deviceId"} <= columns:
             raise sqlite3.DatabaseError(f"{_KERNELS} has no names or times")
         yield from base.execute(
-            f"SELECT k.deviceId, COALESCE(s.value, ''), k.start, k.end FROM {_KERNELS} k "  # noqa: S608 -- a name from a list of three
+            f"SELECT k.deviceId, COALESCE(s.value, ''), k.start, k.end FROM {_KERNELS} k "
             f"LEFT JOIN StringIds s ON s.id = k.{name} WHERE k.end IS NOT NULL"
         )
     if _COPIES in tables and {"start", "end", "deviceId"} <= _columns(base, _COPIES):
         for device, begin, end in base.execute(
-            f"SELECT deviceId, start, end FROM {_COPIES} WHERE end IS NOT NULL"  # noqa: S608 -- a constant
+            f"SELECT deviceId, start, end FROM {_COPIES} WHERE end IS NOT NULL"
         ):
             yield device, "memcpy", begin, end
 
@@ -101,7 +101,7 @@ def _windows(base: sqlite3.Connection, tables: set[str]) -> list[tuple[float, fl
     thread = "n.globalTid" if "globalTid" in columns else "0"
     by_thread: dict[Any, list[tuple[float, float]]] = {}
     rows = base.execute(
-        f"SELECT {thread}, {named}, n.start, n.end FROM NVTX_EVENTS n {join} "  # noqa: S608 -- constants
+        f"SELECT {thread}, {named}, n.start, n.end FROM NVTX_EVENTS n {join} "
         "WHERE n.end IS NOT NULL ORDER BY n.start"
     )
     for tid, text, begin, end in rows:

@@ -13,8 +13,8 @@ from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.commands.flags import Json, Local
 from shardwright.commands.output import need_room_for, print_json, show, write_or_print
-from shardwright.commands.read_logs import compare_with_logs
 from shardwright.commands.predict import write_reports
+from shardwright.commands.read_logs import compare_with_logs
 from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal

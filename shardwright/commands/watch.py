@@ -73,8 +73,8 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
     found = followed.told()
     if found.steady_lines < FEWEST_STEPS:
         raise DocumentError(
-            f"{followed.path}: no step time to compare yet: {found.steps or 0} steps, warm-up with them; look again "
-            "when some steps are done"
+            f"{followed.path}: no steady steps yet: {found.steps or 0} steps, warm-up with them; "
+            "look again when some more are done"
         )
     compared = compare_log(planned, found, recent=True)
     if json_output:
