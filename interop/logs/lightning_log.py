@@ -56,7 +56,7 @@ class LightningReader:
             total=bar.total,
             time_s=bar.rate_s if time_s is None else time_s,
             bar_s=bar.clock_s,
-            smoothed=time_s is None,
+            smoothed=time_s is None and bar.rate_s is not None,
             bar=f"{bar.total or ''}",
             loss=number(loss[1]) if loss else None,
         )

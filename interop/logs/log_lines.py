@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import importlib
-import io
 import lzma
 import re
 import zlib
@@ -18,7 +18,7 @@ from profiles.errors import DocumentError
 MOST_CHARACTERS = 1 << 16
 """A longer line is cut into pieces: progress bars without an end, dumped tensors."""
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _UNPACKED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     "gzip": lambda raw: gzip.GzipFile(fileobj=raw),
@@ -40,20 +40,23 @@ class LogLines:
         self.path = Path(path)
         self.cut = False
         self.damaged = ""
-        self._stream = _opened(self.path)
+        self._stream, self._encoding = _opened(self.path)
 
     def __iter__(self) -> Iterator[str]:
-        with self._stream as stream:
+        decode = codecs.getincrementaldecoder(self._encoding)(errors="replace").decode
+        # read1 gives what there is before the end of a compressed file that was cut.
+        read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
+        with self._stream:
             rest = ""
             while True:
                 try:
-                    chunk = stream.read(_CHUNK)
+                    chunk = read(_CHUNK)
                 except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
                     self.damaged = str(error) or type(error).__name__
                     break
                 if not chunk:
                     break
-                *whole, rest = _split(rest + chunk)
+                *whole, rest = _split(rest + decode(chunk))
                 yield from map(_plain, whole)
                 while len(rest) > MOST_CHARACTERS:
                     yield _plain(rest[:MOST_CHARACTERS])
@@ -65,6 +68,9 @@ class LogLines:
 
 def _split(text: str) -> list[str]:
     if "\r" in text:
+        if text.endswith("\r"):  # its line feed may be the next chunk's
+            lines = _split(text[:-1])
+            return [*lines[:-1], lines[-1] + "\r"]
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text.split("\n")
 
@@ -73,8 +79,8 @@ def _plain(line: str) -> str:
     return _COLOURS.sub("", line) if "\x1b" in line else line
 
 
-def _opened(path: Path) -> IO[str]:
-    """The text of a file, decompressed as its first bytes ask for."""
+def _opened(path: Path) -> tuple[IO[bytes], str]:
+    """The bytes of a file, decompressed as its first ones ask for, and their encoding."""
     try:
         raw = path.open("rb")
         head = raw.read(8)
@@ -94,7 +100,7 @@ def _opened(path: Path) -> IO[str]:
     encoding = "utf-8-sig"
     if not kind and head.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"
-    return io.TextIOWrapper(stream, encoding=encoding, errors="replace", newline="")
+    return stream, encoding
 
 
 def _zstd(path: Path, raw: IO[bytes]) -> IO[bytes]:

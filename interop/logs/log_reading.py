@@ -21,10 +21,21 @@ from interop.logs.told import Between, Fact, Mark, PartTimes, Reader, StepLine, 
 from interop.logs.torchtitan_log import TorchtitanReader
 from interop.logs.trainer_log import TrainerReader
 
+TELLING = (
+    "{'",
+    "train_step_timing",
+    "reduced_train_loss",
+    "approx flops per GPU",
+    "samples per second",
+    "samples_per_second",
+)
+"""Words in lines of steps by which frameworks of one form are told apart."""
+
 _DIGITS = re.compile(r"[\d.,]+(?:[eE][-+]?\d+)?")
 _SPACES = re.compile(r"\s+")
 # Samples of a part of the step that are kept for its median.
 _MOST_PARTS = 20_000
+_MOST_SHAPES = 50
 # A beginning of a line that is shorter is no sign of one that was cut.
 _SHORTEST_CUT = 6
 
@@ -32,8 +43,8 @@ _SHORTEST_CUT = 6
 class LogReading:
     """Takes lines; `series` by reader and progress bar hold the steps, `facts` the printed figures.
 
-    hugging_face, nemo   lines that only these print were seen
-    truncated            the last line of a file was cut within a step's line
+    words      of `TELLING` were seen
+    truncated  the last line of a file was cut within a step's line
     """
 
     def __init__(self) -> None:
@@ -55,10 +66,10 @@ class LogReading:
         self.lines = 0
         self.truncated = False
         self.damaged = ""
-        self.hugging_face = self.nemo = False
+        self.words: set[str] = set()
         self.marks = Between(0)
         self._resumed_at = 0
-        self._shapes: dict[str, str] = {}
+        self._shapes: dict[str, None] = {}
 
     def read_file(self, path: str | Path) -> None:
         """All lines of a file; raises DocumentError for one that cannot be read."""
@@ -92,6 +103,8 @@ class LogReading:
                 samples = self.parts.setdefault(part, [])
                 if len(samples) < _MOST_PARTS:
                     samples.append(seconds)
+        if "GPU utilization:" in line:
+            self.words.add("GPU utilization:")
         mark = mark_of(origin.text)
         if mark is not None:
             self._mark(mark)
@@ -100,7 +113,7 @@ class LogReading:
         """The last line of a file that ends without an end of line: left out where it has only the
         beginning of what a step's line has."""
         shape = shape_of(origin_of(line).text)
-        whole = self._shapes.values()
+        whole = self._shapes
         if shape not in whole and any(_begins(each, shape) for each in whole):
             self.truncated = True
             return
@@ -123,10 +136,9 @@ class LogReading:
                 self.series.pop(("", ""), None)
             series = self.series[key] = LogSeries()
             series.mark(self.marks, self._resumed_at)
-        if "{'" in line or "train_step_timing" in line or "reduced_train_loss" in line:
-            self.hugging_face = self.hugging_face or "{'" in line
-            self.nemo = self.nemo or "{'" not in line
-        self._shapes[name] = shape_of(origin_of(line).text)
+        self.words.update(word for word in TELLING if word in line)
+        if len(self._shapes) < _MOST_SHAPES or self.lines % 1000 == 0:
+            self._shapes[shape_of(origin_of(line).text)] = None
         series.add(told, rank, moment_of(line))
 
     def _fact(self, told: Fact) -> None:
@@ -139,7 +151,7 @@ class LogReading:
             else:
                 self.facts[name] = value
         if "runtime_s" in told.values or "steps" in told.values:
-            self.hugging_face = True
+            self.words.add("{'")
 
     def _mark(self, told: Mark) -> None:
         if Between.START in told.what and Between.FAILURE in self.marks:

@@ -17,6 +17,7 @@ from interop.logs.told import Fact, PartTimes, StepLine, Told
 _LEADING = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"^\s*(world_size|seq_length|global_batch_size)\s*\.{3,}\s*(\d+)\s*$")
 _ARGUMENTS = {"world_size": "devices", "seq_length": "seq_len", "global_batch_size": "global_batch"}
+_WORLD = re.compile(r"using world size:\s*(\d+)")
 _PART = re.compile(r"^\s*([a-z][\w-]*(?:-[\w-]+)*) \.{2,}: \(([\d.,]+), ([\d.,]+)\)")
 
 
@@ -35,6 +36,8 @@ class MegatronReader:
             return _memory(line)
         if " ...." in line and (argument := _ARGUMENT.match(line)) is not None:
             return Fact(values={_ARGUMENTS[argument[1]]: float(argument[2])})
+        if "using world size" in line and (world := _WORLD.search(line)) is not None:
+            return Fact(values={"devices": float(world[1])})
         if "..: (" in line and (part := _PART.match(line)) is not None:
             slowest = above_zero(part[3])
             return None if slowest is None else PartTimes(seconds={part[1]: slowest / 1e3})

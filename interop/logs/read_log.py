@@ -30,6 +30,13 @@ _SLOW_RANK = 0.05
 _FEWEST_SAMPLES = 5
 _MEMORY_KINDS = ("allocated", "reserved", "device", "")
 # Of two columns of steps the better one: printed times, then a fine clock or a bar, then the rest.
+# Words by which what is made of Megatron-LM is known.
+_KIN = (
+    ("GPU utilization:", "megatron-bridge"),
+    ("approx flops per GPU", "gpt-neox"),
+    ("samples per second", "megatron-deepspeed"),
+    ("samples_per_second", "megatron-deepspeed"),
+)
 _SOURCES = {"printed": 3, "rate": 2, "clock": 2}
 
 
@@ -243,13 +250,14 @@ def _memory(reading: LogReading) -> LogMemory | None:
 
 def _framework(name: str, reading: LogReading) -> str | None:
     names = {each for each, _ in reading.series}
-    if name == "megatron-lm" and "deepspeed" in names:
-        return "megatron-deepspeed"
-    if name == "deepspeed" and reading.hugging_face:
-        return "hf-trainer"
-    if name == "hf-trainer" and not reading.hugging_face:
+    if name == "megatron-lm":
+        kin = next((kin for word, kin in _KIN if word in reading.words), None)
+        return "megatron-deepspeed" if kin is None and "deepspeed" in names else kin or name
+    if name == "deepspeed" and "{'" in reading.words:
+        return "transformers"
+    if name == "transformers" and "{'" not in reading.words:
         return None  # a bar alone: any loop has one
-    if name == "nemo" and not reading.nemo:
+    if name == "nemo" and not reading.words & {"train_step_timing", "reduced_train_loss"}:
         return "lightning"
     return name or None
 
@@ -301,7 +309,7 @@ def _notes(
             if a.steady_step_time_s is not None
         )
         found.append(f"the file holds runs of unlike speed ({levels}); the steady is the longest's")
-    if steady is not None and steady.p10_s is None:
+    if steady is not None and steady.p10_s is None and steady.source == "clock":
         found.append("times of day are too coarse for a distribution; the steady step is a mean")
     if steady is not None and steady.warm_up_steps and steady.steady.sum() < 3:
         found.append("fewer than three steady lines; the figure may still hold warm-up")

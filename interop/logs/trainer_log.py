@@ -25,7 +25,7 @@ class TrainerReader:
     """Reads lines of the transformers Trainer; an entry is of the step that the bar before it
     showed."""
 
-    name = "hf-trainer"
+    name = "transformers"
 
     def __init__(self) -> None:
         self._epochs = EpochBars()

@@ -48,7 +48,7 @@ def read_trainer_state(path: str | Path) -> TrainingLog:
     total = state.get("max_steps")
     return TrainingLog(
         path=str(path),
-        framework="hf-trainer",
+        framework="transformers",
         steady_step_time_s=mean_s or None,
         from_="whole run" if mean_s else "",
         steps=int(steps) if _is_number(steps) else None,

@@ -49,6 +49,23 @@ def calibrate(source: Path, output: Path | None, *, force: bool) -> None:
     are not predicted better than before (unless `force`).
     """
     runs, measured_s = timed_runs(source)
+    fit_and_write(runs, measured_s, source.name, output, force=force)
+
+
+def fit_and_write(
+    runs: Sequence[TrainingRun],
+    measured_s: Sequence[float],
+    source: str,
+    output: Path | None,
+    *,
+    force: bool,
+) -> None:
+    """Refit the coefficients on runs, say what it helped, write the file.
+
+    source  what the runs were read from, as the file says it
+
+    Raises MismatchError where it does not help (unless `force`).
+    """
     shipped = shipped_coefficients()
     found = recalibrate(runs, measured_s, shipped)
     show(calibration_report(found))
@@ -58,7 +75,7 @@ def calibrate(source: Path, output: Path | None, *, force: bool) -> None:
     if not found.helped and not force:
         raise MismatchError(not_better(found, source, output))
     made = Calibration(
-        source=source.name,
+        source=source,
         method=METHOD,
         date=datetime.date.today().isoformat(),
         runs=len(runs),
@@ -113,7 +130,7 @@ def _begins_with_brace(source: Path) -> bool:
         return False  # the table's own reader says what is wrong
 
 
-def not_better(found: Recalibration, source: Path, output: Path) -> str:
+def not_better(found: Recalibration, source: str, output: Path) -> str:
     """Why a calibration is not written."""
     if found.configurations < 2:
         why = (

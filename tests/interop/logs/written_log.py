@@ -243,7 +243,7 @@ FORMS: dict[str, Callable[[Line | Between], str]] = {
     "megatron-lm": megatron,
     "torchtitan": torchtitan,
     "deepspeed": deepspeed,
-    "hf-trainer": trainer,
+    "transformers": trainer,
     "nanotron": nanotron,
     "maxtext": maxtext,
 }
