@@ -49,12 +49,12 @@ class LogReading:
 
     def __init__(self) -> None:
         self.readers: tuple[Reader, ...] = (
+            LightningReader(),  # before Megatron's: NeMo's lines look like it
             NanotronReader(),
             MegatronReader(),
             TorchtitanReader(),
             MaxTextReader(),
             DeepSpeedReader(),
-            LightningReader(),
             TrainerReader(),
             MetricBlockReader(),
         )

@@ -18,7 +18,7 @@ from interop.logs.step_columns import Array, StepColumns
 
 Mask = NDArray[np.bool_]
 
-# A first line that is slower than the level by this is warm-up, and so are its followers as long as
+# Where a log shows the start, a first line that is slower than the level by this is warm-up, and so are its followers as long as
 # they are slower by the second.
 _FIRST, _STILL_WARM = 1.02, 1.1
 # Steps slower than the level by this are not steady; those with a mark beside them by less.
@@ -184,7 +184,7 @@ def _warm_up(x: StepColumns, each_s: Array, use: Mask, level: float, slack: Arra
     for number in np.unique(x.attempt):
         lines = np.flatnonzero((x.attempt == number) & use)
         for place, line in enumerate(lines[: max(1, lines.size // 2)]):
-            over = _FIRST if place == 0 else _STILL_WARM
+            over = (_FIRST if place == 0 else _STILL_WARM) if x.started[line] else _SLOW
             if lines.size == 1 or each_s[line] <= over * level + slack[line]:
                 break
             warm[line] = True

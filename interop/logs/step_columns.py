@@ -21,6 +21,7 @@ class StepColumns:
     """[lines] each; nan where a log does not tell.
 
     attempt   number of the attempt;  step  as printed
+    started   the attempt's beginning is in the log; else it is cut off
     covers    optimizer steps since the attempt's line before
     time_s    seconds per step as printed, the mean of those steps
     time_resolution_s   what their last digit leaves unknown, where that is much
@@ -31,6 +32,7 @@ class StepColumns:
     """
 
     attempt: NDArray[np.intp]
+    started: NDArray[np.bool_]
     step: Array
     covers: Array
     time_s: Array
@@ -67,6 +69,10 @@ def step_columns(series: LogSeries) -> StepColumns:
     marks = joined("marks").astype(np.int64)
     return StepColumns(
         attempt=np.repeat(np.arange(len(attempts)), [len(a) for a in attempts]).astype(np.intp),
+        started=np.repeat(
+            np.asarray([_started(a, c[0]) for a, c in zip(attempts, covers, strict=True)], bool),
+            [len(a) for a in attempts],
+        ),
         step=joined("step"),
         covers=np.concatenate(covers) if covers else np.empty(0),
         time_s=_times(series, attempts, covers),
@@ -106,6 +112,11 @@ def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
     if clock_s < 0.5 * first * usual_s:
         return unsmoothed(rates, np.concatenate([[first], covers[1:]]), from_start=True)
     return unsmoothed(rates, covers, from_start=False)
+
+
+def _started(attempt: Attempt, covers: float) -> bool:
+    """A start or a loaded checkpoint is in the log before the first line, or that is the first."""
+    return attempt.after_start or attempt.resumed_at > 0 or attempt.first_step <= max(1.0, covers)
 
 
 def usual_interval(steps: Sequence[Array]) -> int:
