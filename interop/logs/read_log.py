@@ -28,6 +28,8 @@ _SAME_RUN = 0.05
 # A rank is slow where its steps take longer than the ranks' median by this.
 _SLOW_RANK = 0.05
 _FEWEST_SAMPLES = 5
+FEWEST_STEADY = 0.6
+"""Of a log's lines so many must be near its steady step, for it to have one."""
 _MEMORY_KINDS = ("allocated", "reserved", "device", "")
 # Of two columns of steps the better one: printed times, then a fine clock or a bar, then the rest.
 # Words by which what is made of Megatron-LM is known.
@@ -102,6 +104,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
         log,
         recent_step_time_s=steady.recent_s,
         steady_lines=int(steady.steady.sum()),
+        steady_share=steady.share,
         spread=LogSpread(
             p10_s=steady.p10_s,
             median_s=steady.time_s,
@@ -311,6 +314,8 @@ def _notes(
         found.append(f"the file holds runs of unlike speed ({levels}); the steady is the longest's")
     if steady is not None and steady.p10_s is None and steady.source == "clock":
         found.append("times of day are too coarse for a distribution; the steady step is a mean")
+    if steady is not None and steady.share < FEWEST_STEADY:
+        found.append(f"only {steady.share:.0%} of the lines are near the steady step: no one speed")
     if steady is not None and steady.warm_up_steps and steady.steady.sum() < 3:
         found.append("fewer than three steady lines; the figure may still hold warm-up")
     return tuple(found)

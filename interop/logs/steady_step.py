@@ -18,8 +18,8 @@ from interop.logs.step_columns import Array, StepColumns
 
 Mask = NDArray[np.bool_]
 
-# Where a log shows the start, a first line that is slower than the level by this is warm-up, and so are its followers as long as
-# they are slower by the second.
+# Where a log shows the start, a first line that is slower than the level by this is warm-up, and
+# so are its followers as long as they are slower by the second.
 _FIRST, _STILL_WARM = 1.02, 1.1
 # Steps slower than the level by this are not steady; those with a mark beside them by less.
 _SLOW, _SLOW_MARKED = 1.5, 1.05
@@ -42,7 +42,7 @@ class SteadyStep:
     p10_s, p90_s  of the steady lines, None where the clock is too coarse
     recent_s  median of the last `RECENT` lines, slow ones with them
     drift     last third of the steady lines over the first, less 1; None of few
-    steady    [lines] that it is made of
+    steady    [lines] that it is made of;  share  of the lines behind the warm-up
     stalls    lines or gaps that took several steps' time longer without a reason that the log names
     pauses    the same with one: a checkpoint, an evaluation, a period
     warm_up_steps, and seconds beyond the steady: warm_up_s, stalled_s, paused_s
@@ -55,6 +55,7 @@ class SteadyStep:
     recent_s: float
     drift: float | None
     steady: Mask
+    share: float
     stalls: int
     pauses: int
     warm_up_steps: int
@@ -100,6 +101,7 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
         recent_s=_recent(each_s, x.covers, use & ~warm, level, coarse=coarse),
         drift=_drift(each_s, x.covers, steady),
         steady=steady,
+        share=float(steady.sum() / max(1, int((use & ~warm).sum()))),
         stalls=stalls,
         pauses=pauses,
         warm_up_steps=int(x.covers[warm].sum()),

@@ -54,6 +54,7 @@ class TrainingLog:
     steady_step_time_s  seconds per optimizer step without warm-up, saves, evaluations, stalls
     recent_step_time_s  the same of the last lines, slow ones with them
     steady_lines        lines that the steady step is made of
+    steady_share        of the lines behind the warm-up
     from_               what it was read off: `printed` times, the `clock` of times of day or of a
                         bar, a bar's running `rate`, or the mean of the `whole run`
     steps               optimizer steps that its lines cover, each number once
@@ -74,6 +75,7 @@ class TrainingLog:
     steady_step_time_s: float | None
     recent_step_time_s: float | None = None
     steady_lines: int = 0
+    steady_share: float = 0.0
     from_: str = ""
     steps: int | None = None
     restarts: int | None = None
@@ -109,6 +111,7 @@ def log_data(log: TrainingLog) -> dict[str, Any]:
         "steady_step_time_s": log.steady_step_time_s,
         "recent_step_time_s": log.recent_step_time_s,
         "steady_lines": log.steady_lines,
+        "steady_share": log.steady_share,
         "read_from": log.from_ or None,
         "steps": log.steps,
         "restarts": log.restarts,

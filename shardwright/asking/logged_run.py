@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from interop.logs.read_log import FEWEST_STEADY
 from interop.logs.training_log import TrainingLog
 from interop.traces.opened_log import open_log
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
@@ -75,6 +76,12 @@ def _need_steady(log: Path, told: TrainingLog) -> None:
         raise DocumentError(
             f"--from {log}: has {told.steady_lines} lines of steady steps, {FEWEST_LINES} are "
             "needed to tell them from warm-up; let it run longer"
+        )
+    if told.steady_share < FEWEST_STEADY:
+        raise DocumentError(
+            f"--from {log}: {format_percent(told.steady_share)} of its steps take about "
+            f"{format_time(told.steady_step_time_s)}, the rest much more or less: no one speed to "
+            "fit; find out why first"
         )
     low, high = told.spread.p10_s, told.spread.p90_s
     if low is not None and high is not None and high > _WIDEST * low:

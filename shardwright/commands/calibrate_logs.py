@@ -25,7 +25,7 @@ def calibrate_from_logs(
     if not configs:
         raise InputError(
             f"--from {logs[0]}: a log does not say what ran; name its configuration: --config "
-            "imported.json (of `shardwright import`), a layout of `plan --stack`, or a table of runs"
+            "with what it was started with, a layout of `plan --stack`, or a table of runs"
         )
     if len(configs) not in (1, len(logs)):
         raise InputError(

@@ -134,7 +134,7 @@ def megatron(what: Line | Between) -> str:
         f" {what.step * what.run.batch:12d} | elapsed time per iteration (ms): "
         f"{what.mean_s * 1e3:.1f} | throughput per GPU (TFLOP/s/GPU): {900 / what.mean_s:.1f} | "
         f"learning rate: 3.0E-04 | global batch size: {what.run.batch:5d} | lm loss: "
-        f"{what.loss:.6E} | loss scale: 1.0 | grad norm: 1.012 | number of skipped iterations:   0 |"
+        f"{what.loss:.6E} | loss scale: 1.0 | grad norm: 1.012 | number of nan iterations:   0 |"
     )
 
 
@@ -167,7 +167,7 @@ def deepspeed(what: Line | Between) -> str:
     return (
         f"[{stamp}] [INFO] [logging.py:96:log_dist] [Rank 0] step={what.step}, skipped=0, "
         f"lr=[3e-05], mom=[(0.9, 0.999)]\n[{stamp}] [INFO] [timer.py:260:stop] "
-        f"epoch=0/micro_step={what.step * 4}/global_step={what.step}, RunningAvgSamplesPerSec=7.86, "
+        f"epoch=0/micro_step={what.step * 4}/global_step={what.step}, RunningAvgSamplesPerSec=7.8, "
         f"CurrSamplesPerSec={what.run.batch / what.mean_s}, MemAllocated=59.65GB, "
         "MaxMemAllocated=63.31GB"
     )
@@ -219,8 +219,8 @@ def nanotron(what: Line | Between) -> str:
         f"iteration: {what.step} / 10000 | consumed_tokens: {_short(what.step * tokens)} | "
         f"elapsed_time_per_iteration_ms: {_short(what.mean_s * 1e3)} | tokens_per_sec: "
         f"{_short(tokens / what.mean_s)} | tokens_per_sec_per_gpu: "
-        f"{_short(tokens / what.mean_s / DEVICES)} | global_batch_size: {what.run.batch} | lm_loss: "
-        f"{what.loss:.3g} | lr: 0.0003 | model_tflops_per_gpu: 330 | grad_norm: 0.51"
+        f"{_short(tokens / what.mean_s / DEVICES)} | global_batch_size: {what.run.batch} | lm_loss:"
+        f" {what.loss:.3g} | lr: 0.0003 | model_tflops_per_gpu: 330 | grad_norm: 0.51"
     )
 
 

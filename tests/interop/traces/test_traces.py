@@ -172,10 +172,10 @@ NCCL = """# nccl-tests version 2.17.0 nccl-headers=22703
 # nThread 1 nGpus 8 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20
 #  Rank  0 Group  0 Pid  101 on  node0 device  0 [0x0f] NVIDIA H100 80GB HBM3
 #  Rank  7 Group  0 Pid  101 on  node0 device  7 [0xdb] NVIDIA H100 80GB HBM3
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw
-     1048576        262144     float     sum      -1    50.00   20.97   36.70      0    51.00   20.56   35.98      0
-     2097152        524288     float     sum      -1    60.00   34.95   61.17      0    61.00   34.38   60.16      0
-     4194304       1048576     float     sum      -1    80.00   52.43   91.75      3    81.00   51.78   90.62      3
+#       size         count      type   redop    root     time   algbw
+1048576  262144 float sum -1  50.00  20.97 36.70 0  51.00  20.56  35.98 0
+2097152  524288 float sum -1  60.00  34.95 61.17 0  61.00  34.38  60.16 0
+4194304 1048576 float sum -1  80.00  52.43 91.75 3  81.00  51.78  90.62 3
 # Avg bus bandwidth    : 65.1
 """
 
