@@ -45,8 +45,16 @@ COMMANDS = {
     "watch": "A training beside its plan while it runs, by its log; says when it is off.",
     "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
     "catalog": "The devices that are known, with every number's source.",
+    "import": (
+        "What the configuration of another framework says: Megatron-LM, torchtitan, DeepSpeed, "
+        "accelerate, nanotron, MaxText, NeMo and others; nothing of it is run."
+    ),
     "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",
 }
+
+
+# Commands whose word is one of Python's own.
+_FILES = {"import": "import_config"}
 
 
 class _Commands(typer.core.TyperGroup):
@@ -59,9 +67,10 @@ class _Commands(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None  # what is no command has ended in an error
-        module = importlib.import_module(f"shardwright.commands.{name}")
+        file = _FILES.get(name, name)
+        module = importlib.import_module(f"shardwright.commands.{file}")
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, name))
+        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, file))
         return name, typer.main.get_command(alone), rest
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from interop.configs.imported_file import is_imported, read_imported
+from interop.configs.read_config import read_config
+from interop.configs.table_row import row_of_import
 from interop.logs.read_log import FEWEST_STEADY
 from interop.logs.training_log import TrainingLog
 from interop.traces.opened_log import open_log
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_mapping
-from profiles.errors import DocumentError, MismatchError
+from profiles.errors import DocumentError, InputError, MismatchError
 from profiles.published.run_table import read_runs
 from profiles.units import format_percent, format_time
 from shardwright.asking.opened_plan import open_plan
@@ -34,20 +37,21 @@ class LoggedRun:
     log: TrainingLog
 
 
-def logged_run(log: Path, config: Path) -> LoggedRun:
+def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
     """The run of a configuration with the step time of its log.
 
-    config  what `import` wrote or reads, a layout of `plan --stack`, or a table of runs with a row
+    config  what `import` reads or wrote, a layout of `plan --stack`, or a table of runs with a row
             whose id is the log's name without its ending (or with one row)
+    device  of a configuration that does not name it; how many there are the log may say
 
     Raises DocumentError for a log that does not tell a steady step, and MismatchError where log and
     configuration are not of one run.
     """
-    run = run_of(config, log.name.partition(".")[0])
     told = open_log(log)
     if not isinstance(told, TrainingLog):
         raise DocumentError(f"--from {log}: is a profile or a benchmark, no log of steps")
     _need_steady(log, told)
+    run = run_of(config, log.name.partition(".")[0], device=device, devices=told.devices)
     for name, seen, said in (
         ("global batch", told.global_batch, run.global_batch),
         ("sequence length", told.seq_len, run.seq_len),
@@ -91,8 +95,11 @@ def _need_steady(log: Path, told: TrainingLog) -> None:
         )
 
 
-def run_of(config: Path, name: str) -> TrainingRun:
-    """The run that a configuration says; raises DocumentError where it says none."""
+def run_of(config: Path, name: str, *, device: str = "", devices: int | None = None) -> TrainingRun:
+    """The run that a configuration says; `device` and `devices` are for those that do not say.
+
+    Raises DocumentError where it says none, InputError where no device is named.
+    """
     if config.suffix == ".csv":
         rows = read_runs(config)
         found = [row for row in rows if row.id == name] or (list(rows) if len(rows) == 1 else [])
@@ -107,7 +114,11 @@ def run_of(config: Path, name: str) -> TrainingRun:
         if isinstance(answer, LayoutFile) and answer.chosen is not None:
             return answer.chosen.run
         raise DocumentError(f"{config} holds no layout: its status is {answer.status!r}")
-    raise DocumentError(
-        f"--config {config}: is no layout of `plan --stack` and no table of runs (.csv); name the "
-        "configuration that the log's run had"
-    )
+    said = read_imported(config) if is_imported(config) else read_config(config)
+    if not device and not said.device:
+        raise InputError(
+            f"{config}: the configuration names no device; add --on h100-sxm-80gb, as the "
+            "catalogue calls it"
+        )
+    count = devices if said.devices is None else None
+    return complete_run(row_of_import(said, id=name, device=device, devices=count))

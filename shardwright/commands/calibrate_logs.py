@@ -14,11 +14,17 @@ from simulator.training_run.run.training_run import TrainingRun
 
 
 def calibrate_from_logs(
-    logs: Sequence[Path], configs: Sequence[Path], output: Path | None, *, force: bool
+    logs: Sequence[Path],
+    configs: Sequence[Path],
+    output: Path | None,
+    *,
+    force: bool,
+    device: str = "",
 ) -> None:
     """Refit the coefficients on the steady steps of logs, each with its configuration.
 
     configs  one per log in the same order, or one for all
+    device   of configurations that do not name it
 
     Raises what logged_run and fit_and_write raise, and InputError where the numbers do not fit.
     """
@@ -36,7 +42,7 @@ def calibrate_from_logs(
     runs: list[TrainingRun] = []
     measured: list[float] = []
     for log, config in zip(logs, paired, strict=True):
-        found = logged_run(log, config)
+        found = logged_run(log, config, device)
         runs.append(found.run)
         measured.append(found.step_time_s)
         spread = found.log.spread

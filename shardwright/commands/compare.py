@@ -30,7 +30,7 @@ EXAMPLES = (
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="a plan file")],
+    first: Annotated[Path, typer.Argument(help="a plan file; with --log also an imported run")],
     second: Annotated[Path | None, typer.Argument(help="a run of it, or another plan file")] = None,
     log: Annotated[
         list[Path] | None,
@@ -42,6 +42,9 @@ def compare(
     figure: Annotated[
         Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
     ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="with --log: where an imported run that does not say ran")
+    ] = "",
     local: Local = None,
     json_output: Json = False,
     fail_over: Annotated[
@@ -54,7 +57,7 @@ def compare(
         if not log or second is not None:
             raise InputError("name a run or another plan file, or a log with --log; one of them")
         allowed = None if fail_over is None else tolerance(fail_over)
-        compare_with_logs(first, log, json_output=json_output, fail_over=allowed)
+        compare_with_logs(first, log, json_output=json_output, fail_over=allowed, on=on)
         return
     opened = open_plan(first)
     data = read_mapping(second)

@@ -133,6 +133,10 @@ def plan(
     ] = None,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
+    imported: Annotated[
+        Path | None,
+        typer.Option("--from", help="an imported run: the single changes that bring most"),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
     json_output: Json = False,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
@@ -161,6 +165,13 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright plan`."""
+    if imported is not None:
+        # Here, since only imported runs have changes.
+        from shardwright.commands.imported import plan_from_import
+
+        asked = tuple(precision.split(",")) if precision else ()
+        plan_from_import(imported, on=on, precisions=asked, json_output=json_output)
+        return
     # Axes and options by their names, as typer has them: None where they were not typed.
     given = dict(ctx.params, optimizer_offload="yes" if optimizer_offload else None)
     axes = axes_of({name: given[name] for name in AXES})

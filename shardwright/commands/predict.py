@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from interop.configs.imported_file import is_imported
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
@@ -49,6 +50,9 @@ def predict(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="of an imported run: 8x8xh100-sxm-80gb, or a device")
+    ] = "",
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
@@ -79,6 +83,12 @@ def predict(
         raise typer.BadParameter(
             "give a plan file, a table of runs with --runs or of modules with --modules"
         )
+    if is_imported(plan_file):
+        # Here, since only imported runs are predicted from rows.
+        from shardwright.commands.imported import predict_imported
+
+        predict_imported(plan_file, on=on, json_output=json_output)
+        return
     opened = open_plan(plan_file)
     answer = opened.answer
     if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:

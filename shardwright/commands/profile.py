@@ -46,6 +46,9 @@ def profile(
         list[Path] | None,
         typer.Option("--config", help="what the run of each --from log was (repeat)"),
     ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="device of a --config that does not name it")
+    ] = "",
     force: Annotated[
         bool, typer.Option("--force", help="with --from: write even if it does not help")
     ] = False,
@@ -60,7 +63,7 @@ def profile(
         from shardwright.commands.calibrate_logs import calibrate_from_logs
 
         if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
-            calibrate_from_logs(from_runs, config or (), output, force=force)
+            calibrate_from_logs(from_runs, config or (), output, force=force, device=on)
         else:
             calibrate(from_runs[0], output, force=force)
         return

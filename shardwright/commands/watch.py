@@ -13,9 +13,10 @@ from interop.logs.followed_log import FollowedLog
 from interop.logs.training_log import TrainingLog
 from profiles.errors import DocumentError, ToleranceError, UnitError
 from profiles.units import format_time, parse_quantity
-from shardwright.asking.planned_step import PlannedStep, planned_step
+from shardwright.asking.planned_step import PlannedStep
 from shardwright.commands.flags import Json
 from shardwright.commands.output import note, print_json, show
+from shardwright.commands.read_logs import planned_or_imported
 from shardwright.findings.log_comparison import (
     FEWEST_STEPS,
     LogComparison,
@@ -33,15 +34,16 @@ EXAMPLES = (
 
 def watch(
     log: Annotated[Path, typer.Argument(help="the log that the training prints to")],
-    plan: Annotated[Path, typer.Option("--plan", help="the plan that it runs")],
+    plan: Annotated[Path, typer.Option("--plan", help="the plan, or imported run, that it is")],
     once: Annotated[
         bool, typer.Option("--once", help="look once; exit 4 where the run is off its interval")
     ] = False,
     interval: Annotated[str, typer.Option("--interval", help="between two looks: 5s, 1min")] = "5s",
+    on: Annotated[str, typer.Option("--on", help="where an imported run that says none is")] = "",
     json_output: Json = False,
 ) -> None:
     """`shardwright watch`."""
-    planned = planned_step(plan)
+    planned = planned_or_imported(plan, on)
     wait_s = _wait_s(interval)
     followed = FollowedLog(log)
     if once:

@@ -58,7 +58,15 @@ ORDER = {
         "planner/many",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
-    "interop": ("interop", "interop/configs", "interop/logs", "interop/traces", "interop/exports"),
+    "interop": (
+        "interop",
+        "interop/shell",
+        "interop/configs",
+        "interop/changes",
+        "interop/logs",
+        "interop/traces",
+        "interop/exports",
+    ),
     "shardwright": (
         "shardwright/asking",
         "shardwright/findings",

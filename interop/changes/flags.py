@@ -1,0 +1,124 @@
+"""The option of each framework that makes a change: `--recompute-granularity full -> none`."""
+
+from __future__ import annotations
+
+from interop.changes.single_change import SingleChange
+
+_MEGATRON = {
+    "micro_batch": "--micro-batch-size",
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "vpp": "--num-virtual-stages-per-pipeline-rank",
+    "recompute": "--recompute-granularity",
+    "sequence_parallel": "--sequence-parallel",
+    "zero_stage": "--use-distributed-optimizer",
+    "optimizer_offload": "--optimizer-cpu-offload",
+    "precision": "--fp8-format",
+}
+_NEMO = {
+    "micro_batch": "micro_batch_size",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "recompute": "recompute_granularity",
+    "sequence_parallel": "sequence_parallel",
+    "zero_stage": "use_distributed_optimizer",
+    "precision": "precision",
+}
+_TRAINER = {
+    "micro_batch": "per_device_train_batch_size",
+    "recompute": "gradient_checkpointing",
+    "zero_stage": "zero_optimization.stage, or the strategy of fsdp",
+}
+FLAGS: dict[str, dict[str, str]] = {
+    "megatron-lm": _MEGATRON,
+    "megatron-deepspeed": {
+        **_MEGATRON,
+        "zero_stage": "--zero-stage",
+        "recompute": "--checkpoint-activations",
+    },
+    "megatron-bridge": _NEMO,
+    "nemo": _NEMO,
+    "torchtitan": {
+        "micro_batch": "training.local_batch_size",
+        "tp": "parallelism.tensor_parallel_degree",
+        "pp": "parallelism.pipeline_parallel_degree",
+        "cp": "parallelism.context_parallel_degree",
+        "ep": "parallelism.expert_parallel_degree",
+        "vpp": "parallelism.pipeline_parallel_layers_per_stage",
+        "recompute": "activation_checkpoint.mode",
+        "zero_stage": "parallelism.fsdp_reshard_after_forward",
+        "schedule": "parallelism.pipeline_parallel_schedule",
+        "precision": "model.converters",
+        "optimizer_offload": "training.enable_cpu_offload",
+    },
+    "nanotron": {
+        "micro_batch": "tokens.micro_batch_size",
+        "tp": "parallelism.tp",
+        "pp": "parallelism.pp",
+        "cp": "parallelism.context_parallel_size",
+        "ep": "parallelism.expert_parallel_size",
+        "recompute": "parallelism.recompute_layer",
+        "sequence_parallel": "parallelism.tp_mode",
+        "zero_stage": "optimizer.zero_stage",
+        "schedule": "parallelism.pp_engine",
+    },
+    "maxtext": {
+        "micro_batch": "per_device_batch_size",
+        "tp": "ici_tensor_parallelism",
+        "pp": "ici_pipeline_parallelism",
+        "cp": "ici_context_parallelism",
+        "ep": "ici_expert_parallelism",
+        "recompute": "remat_policy",
+        "precision": "quantization",
+    },
+    "accelerate": {**_TRAINER, "zero_stage": "fsdp_config.fsdp_sharding_strategy"},
+    "transformers": _TRAINER,
+    "llama-factory": _TRAINER,
+    "axolotl": {**_TRAINER, "micro_batch": "micro_batch_size"},
+    "deepspeed": {
+        "micro_batch": "train_micro_batch_size_per_gpu",
+        "zero_stage": "zero_optimization.stage",
+    },
+    "gpt-neox": {
+        "micro_batch": "train_micro_batch_size_per_gpu",
+        "tp": "model_parallel_size",
+        "pp": "pipe_parallel_size",
+        "recompute": "checkpoint_activations",
+        "zero_stage": "zero_optimization.stage",
+        "sequence_parallel": "sequence_parallel",
+    },
+    "llm-foundry": {
+        "micro_batch": "device_train_microbatch_size",
+        "recompute": "fsdp_config.activation_checkpointing",
+        "zero_stage": "fsdp_config.sharding_strategy",
+    },
+    "olmo": {
+        "micro_batch": "device_train_microbatch_size",
+        "recompute": "activation_checkpointing",
+        "zero_stage": "fsdp.sharding_strategy",
+    },
+    "internevo": {
+        "micro_batch": "data.micro_bsz",
+        "tp": "parallel.tensor.size",
+        "pp": "parallel.pipeline.size",
+        "vpp": "model.num_chunks",
+        "recompute": "model.checkpoint",
+        "zero_stage": "parallel.zero1.size",
+    },
+}
+
+
+def flag_of(framework: str | None, change: SingleChange) -> str:
+    """The framework's option, or the setting's own name where it has none that is known.
+
+    A changed degree changes dp with it, which every framework computes itself but nanotron.
+    """
+    flag = FLAGS.get(framework or "", {}).get(change.setting, change.setting)
+    if framework == "nanotron" and change.setting in ("tp", "pp", "cp"):
+        return f"{flag}, parallelism.dp"
+    return flag

@@ -1,0 +1,157 @@
+"""`single_changes`: the runs that differ from one in a single setting, on the same devices with the
+same batch.
+
+A degree takes devices from, or gives them to, data parallelism. What is legal is what the framework
+accepts (`FrameworkRules`) and what divides: heads by tp, layers by pp x vpp, experts by ep, the
+batch by dp x micro-batch, an interleaved pipeline's micro-batches by pp (Megatron-Core,
+core/pipeline_parallel/schedules.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from simulator.training_run.framework.framework import FrameworkRules, load_framework
+from simulator.training_run.run.training_run import TrainingRun
+
+# Settings that a change may be of, in the order in which equal gains are listed.
+SETTINGS = (
+    "micro_batch", "recompute", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "sequence_parallel",
+    "schedule", "optimizer_offload", "precision",
+)  # fmt: skip
+_INTERLEAVED = "interleaved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleChange:
+    """One setting of a run, what it was and what it becomes, and the run with it."""
+
+    setting: str
+    old: int | bool | str
+    new: int | bool | str
+    run: TrainingRun
+
+
+def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> list[SingleChange]:
+    """Every legal neighbour of a run.
+
+    precisions  to try beside the run's own; changing it changes what is computed, so none is tried
+                unasked
+    """
+    rules = load_framework(run.stack).rules
+    found = []
+    for setting, new, changed in _candidates(run, rules, precisions):
+        if is_legal(changed, rules):
+            found.append(
+                SingleChange(
+                    setting=setting, old=getattr(run, _field(setting)), new=new, run=changed
+                )
+            )
+    return found
+
+
+def _field(setting: str) -> str:
+    return "expert_parallel" if setting == "ep" else setting
+
+
+def _candidates(
+    run: TrainingRun, rules: FrameworkRules, precisions: tuple[str, ...]
+) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
+    for size in _halves_and_doubles(run.micro_batch):
+        yield "micro_batch", size, replace(run, micro_batch=size)
+    for kind in rules.recompute:
+        if kind != run.recompute:
+            yield "recompute", kind, replace(run, recompute=kind, recompute_layers=0)
+    for axis in ("tp", "pp", "cp"):
+        for degree in _halves_and_doubles(getattr(run, axis)):
+            changed = _with_degree(run, axis, degree)
+            if changed is not None:
+                yield axis, degree, changed
+    if run.model.num_experts:
+        for degree in _halves_and_doubles(run.expert_parallel):
+            yield "ep", degree, replace(run, expert_parallel=degree)
+    yield from _pipelines(run, rules)
+    for stage in rules.zero_stages_at(run.pp):
+        if stage != run.zero_stage:
+            yield "zero_stage", stage, replace(run, zero_stage=stage)
+    if run.tp > 1 and rules.sequence_parallel:
+        on = not run.sequence_parallel
+        yield "sequence_parallel", on, replace(run, sequence_parallel=on)
+    if run.optimizer_offload:
+        yield "optimizer_offload", False, replace(run, optimizer_offload=False)
+    for precision in precisions:
+        if precision != run.precision and precision in rules.precisions:
+            yield "precision", precision, replace(run, precision=precision)
+
+
+def _halves_and_doubles(value: int) -> tuple[int, ...]:
+    return (2 * value, value // 2) if value % 2 == 0 else (2 * value,)
+
+
+def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None:
+    """The run with another degree, on as many devices; None where they do not divide."""
+    ranks = run.tp * run.pp * run.cp // getattr(run, axis) * degree
+    dp, rest = divmod(run.num_devices, ranks)
+    if rest or dp < 1:
+        return None
+    changed = {axis: degree, "dp": dp}
+    schedule, vpp = run.schedule, run.vpp
+    if axis == "pp":
+        if degree == 1:
+            schedule, vpp = "none", 1
+        elif run.pp == 1:
+            schedule = "1f1b"
+        elif vpp > 1:
+            # As many chunks of a rank as its layers leave.
+            vpp = vpp if run.model.num_layers % (degree * vpp) == 0 else 1
+            schedule = schedule if vpp > 1 else "1f1b"
+    sequence = run.sequence_parallel
+    if axis == "tp" and run.tp == 1:
+        sequence = load_framework(run.stack).usual_sequence_parallel
+    if axis == "tp" and degree == 1:
+        sequence = False
+    zero = run.zero_stage
+    if axis == "pp" and zero not in load_framework(run.stack).rules.zero_stages_at(degree):
+        return None
+    return replace(
+        run, **changed, schedule=schedule, vpp=vpp, sequence_parallel=sequence, zero_stage=zero
+    )
+
+
+def _pipelines(
+    run: TrainingRun, rules: FrameworkRules
+) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
+    if run.pp == 1:
+        return
+    if "vpp" in rules.axes and run.schedule in ("1f1b", _INTERLEAVED):
+        per_rank = run.model.num_layers // run.pp
+        for chunks in sorted({1, 2 * run.vpp, *((run.vpp // 2,) if run.vpp % 2 == 0 else ())}):
+            if chunks != run.vpp and per_rank % chunks == 0:
+                schedule = _INTERLEAVED if chunks > 1 else "1f1b"
+                yield "vpp", chunks, replace(run, vpp=chunks, schedule=schedule)
+    for schedule in rules.schedules:
+        if schedule not in (run.schedule, _INTERLEAVED) and run.schedule != _INTERLEAVED:
+            yield "schedule", schedule, replace(run, schedule=schedule)
+
+
+def is_legal(run: TrainingRun, rules: FrameworkRules) -> bool:
+    """Whether a framework takes the run: every degree divides what it splits."""
+    model = run.model
+    if run.dp * run.tp * run.pp * run.cp != run.num_devices or run.micro_batch < 1:
+        return False
+    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel,
+               "vpp": run.vpp}  # fmt: skip
+    if any(degree > 1 and axis not in rules.axes for axis, degree in degrees.items()):
+        return False
+    if run.global_batch % (run.dp * run.micro_batch):
+        return False
+    if model.num_heads % run.tp or run.tp > max(run.node_devices, 1):
+        return False
+    if model.num_layers < run.pp * run.vpp or run.seq_len % (2 * run.cp):
+        return False
+    if model.num_experts:
+        ranks = run.dp * run.tp * run.cp
+        if model.num_experts % run.expert_parallel or ranks % run.expert_parallel:
+            return False
+    return not (run.schedule == _INTERLEAVED and run.num_microbatches % run.pp)

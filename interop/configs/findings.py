@@ -1,0 +1,189 @@
+"""`Findings`: what the readers of a configuration say, collected; `imported` makes the run of it.
+
+A reader says each value with its place. A second, different value for the same thing is a
+contradiction; the later one wins, as it does on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+
+from interop.configs.imported_run import (
+    Contradiction,
+    Default,
+    ImportedModel,
+    ImportedRun,
+    UnknownOption,
+    Unresolved,
+    Value,
+)
+from interop.shell.text_places import Place
+
+MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
+RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
+    "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown", "unresolved", "runs",
+    "files",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A value, where it is written, and as which option."""
+
+    value: Value
+    place: Place
+    option: str
+
+    @property
+    def where(self) -> str:
+        """`--tensor-model-parallel-size (train.sh:12)`."""
+        return f"{self.option} ({self.place})"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
+
+    overriding  what is said now stands over a file by design, as options of a command line do
+    """
+
+    said: dict[str, Said] = field(default_factory=dict)
+    derived: dict[str, tuple[Value, str]] = field(default_factory=dict)
+    defaults: dict[str, Default] = field(default_factory=dict)
+    contradictions: list[Contradiction] = field(default_factory=list)
+    overridden: list[Contradiction] = field(default_factory=list)
+    overriding: bool = False
+    unknown: list[UnknownOption] = field(default_factory=list)
+    unresolved: list[Unresolved] = field(default_factory=list)
+    runs: int = 1
+    files: list[str] = field(default_factory=list)
+
+    def say(self, key: str, value: Value, place: Place, option: str, *, over: bool = True) -> None:
+        """The files say that `key` is `value`; with `over` False an earlier word stays."""
+        assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
+        if value is None:
+            return
+        old = self.said.get(key)
+        new = Said(value, place, option)
+        if old is not None and old.value != value:
+            taken = new if over else old
+            text = (
+                f"{key.removeprefix('model.')} is {_shown(old.value)} by {old.where} and "
+                f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken"
+            )
+            if self.overriding:
+                self.override(key, option, (old.value, old.place), (value, place))
+            else:
+                self.contradict(key, text, old.place, place)
+        if old is None or over:
+            self.said[key] = new
+
+    def take(self, other: Findings) -> None:
+        """What another file says, where nothing is said yet; what differs is a contradiction."""
+        for key, said in other.said.items():
+            self.say(key, said.value, said.place, said.option, over=False)
+        for key, default in other.defaults.items():
+            self.defaults.setdefault(key, default)
+        self.contradictions += other.contradictions
+        self.overridden += other.overridden
+        self.unknown += other.unknown
+        self.unresolved += other.unresolved
+        self.files += [name for name in other.files if name not in self.files]
+
+    def default(self, source: str, **values: Value) -> None:
+        """What the framework does where the files are silent."""
+        for key, value in values.items():
+            self.defaults.setdefault(key, Default(value=value, source=source))
+
+    def derive(self, key: str, value: Value, how: str) -> None:
+        """A value that follows from others, where no file writes it."""
+        if key not in self.said and key not in self.derived:
+            self.derived[key] = (value, how)
+
+    def contradict(self, key: str, text: str, *places: Place | None) -> None:
+        """Two things that do not agree."""
+        named = tuple(str(place) for place in places if place is not None)
+        found = Contradiction(field=key.removeprefix("model."), text=text, places=named)
+        if found not in self.contradictions:
+            self.contradictions.append(found)
+
+    def override(
+        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+    ) -> None:
+        """A command line replaces a file's value, as it is meant to."""
+        text = f"{option}: {_shown(new[0])} ({new[1]}) in the place of {_shown(old[0])} ({old[1]})"
+        self.overridden.append(
+            Contradiction(
+                field=key.removeprefix("model."), text=text, places=(str(old[1]), str(new[1]))
+            )
+        )
+
+    @contextmanager
+    def over_files(self) -> Iterator[None]:
+        """Within it what is said overrides what files said, without contradicting it."""
+        before, self.overriding = self.overriding, True
+        yield
+        self.overriding = before
+
+    def cannot_tell(self, option: str, why: str, place: Place) -> None:
+        """A value that is named but not told."""
+        found = Unresolved(option=option, why=why, place=str(place))
+        if found not in self.unresolved:
+            self.unresolved.append(found)
+
+    def not_known(self, option: str, place: Place) -> None:
+        """An option that no version of the framework has."""
+        found = UnknownOption(option=option, place=str(place))
+        if found not in self.unknown:
+            self.unknown.append(found)
+
+    def get(self, key: str) -> Value:
+        """What the files say or what follows; None else."""
+        if key in self.said:
+            return self.said[key].value
+        return self.derived[key][0] if key in self.derived else None
+
+    def count(self, key: str) -> int | None:
+        """The same where it is a whole number of 1 or more."""
+        value = self.get(key)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return int(value) if whole and value >= 1 else None  # type: ignore[arg-type,operator]
+
+    def count_or_default(self, key: str) -> int | None:
+        """The same, else the framework's default."""
+        found = self.count(key)
+        if found is None and self.get(key) is None and key in self.defaults:
+            value = self.defaults[key].value
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return found
+
+    def place(self, key: str) -> Place | None:
+        """Where a value was written."""
+        return self.said[key].place if key in self.said else None
+
+    def imported(self) -> ImportedRun:
+        """The run; defaults are left out where the files speak."""
+        values = {key: said.value for key, said in self.said.items()}
+        for key, (value, _) in self.derived.items():
+            values.setdefault(key, value)
+        model = {k.removeprefix("model."): v for k, v in values.items() if k.startswith("model.")}
+        run: Mapping[str, Value] = {k: v for k, v in values.items() if not k.startswith("model.")}
+        return ImportedRun(
+            **run,  # type: ignore[arg-type]
+            model=ImportedModel(**model),  # type: ignore[arg-type]
+            options={key: said.where for key, said in sorted(self.said.items())},
+            derived={key: how for key, (_, how) in sorted(self.derived.items())},
+            defaults={k: v for k, v in sorted(self.defaults.items()) if k not in values},
+            contradictions=tuple(self.contradictions),
+            overridden=tuple(self.overridden),
+            unknown=tuple(sorted(self.unknown, key=lambda each: each.option)),
+            unresolved=tuple(self.unresolved),
+            runs=self.runs,
+            files=tuple(dict.fromkeys(self.files)),
+        )
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,135 @@
+"""The arguments of transformers' Trainer as a run, on a command line or in a YAML or JSON file;
+LLaMA-Factory's and axolotl's names beside them.
+
+Names: transformers v4.30 to v5, training_args.py; examples/pytorch/language-modeling/run_clm.py;
+github.com/hiyouga/LLaMA-Factory src/llamafactory/hparams; github.com/axolotl-ai-cloud/axolotl
+docs/config-reference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from interop.configs.accelerate import strategy_stage
+from interop.configs.findings import Findings
+from interop.configs.flavors import say_figures_of
+from interop.configs.keyed_file import KeyedFile
+from interop.configs.keyed_values import degree_of, text_of, truth_of, word_of
+from interop.configs.option_words import Options
+from interop.shell.text_places import Place
+
+_DEFAULTS = "transformers 4.5x, training_args.py"
+_COUNTS = {
+    "per_device_train_batch_size": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "block_size": "seq_len",
+    "max_seq_length": "seq_len",
+    "max_seq_len": "seq_len",
+    "max_length": "seq_len",
+    "model_max_length": "seq_len",
+    "cutoff_len": "seq_len",
+    "sequence_len": "seq_len",
+    "seq_length": "seq_len",
+    "lora_rank": "model.lora_rank",
+    "lora_r": "model.lora_rank",
+    "tensor_parallel_size": "tp",
+    "context_parallel_size": "cp",
+    "train_batch_size": "global_batch",
+}
+_NAMES = ("model_name_or_path", "base_model", "config_name", "model")
+_MARKS = frozenset(
+    {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
+     "num_train_epochs", "learning_rate", "output_dir", "per_device_eval_batch_size", "save_steps",
+     "lr_scheduler_type", "warmup_ratio", "base_model", "cutoff_len", "finetuning_type",
+     "micro_batch_size", "sequence_len", "logging_steps", "max_steps", "bf16", "deepspeed",
+     "gradient_checkpointing"}
+)  # fmt: skip
+Given = list[tuple[str, Any, Place, str]]
+"""Key, value, place and the option as written, in their order."""
+
+
+def is_trainer(keys: set[str]) -> bool:
+    """Whether keys are those of a Trainer's arguments."""
+    return len(keys & _MARKS) >= 3 and bool(
+        keys & {"per_device_train_batch_size", "model_name_or_path", "base_model", "output_dir"}
+    )
+
+
+def given_by_options(options: Options, findings: Findings) -> Given:
+    """The options of a command line; a flag without a value is true."""
+    found: Given = []
+    for option in options.given:
+        if not option.name.startswith("--"):
+            continue
+        if not option.values:
+            found.append((option.key, True, option.place, option.name))
+            continue
+        told = options.told(option, findings)
+        if told is not None:
+            many = " ".join(word.plain for word in option.values)
+            value = many if option.key == "fsdp" else told
+            found.append((option.key, value, option.place, option.name))
+    return found
+
+
+def given_by_file(file: KeyedFile) -> Given:
+    """The top keys of a file; a list of words is one text."""
+    found: Given = []
+    for path, value in file.values.items():
+        if len(path) == 1:
+            plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
+            found.append((path[0], plain, file.place(path), path[0]))
+    return found
+
+
+def say_trainer(given: Given, findings: Findings) -> str | None:
+    """What the arguments say; the DeepSpeed file that they name, if they do."""
+    deepspeed = None
+    for key, value, place, option in given:
+        if key in _COUNTS:
+            findings.say(_COUNTS[key], degree_of(value), place, option)
+        elif key in ("bf16", "fp16", "bf16_full_eval") and key != "bf16_full_eval":
+            if truth_of(value):
+                findings.say("precision", key, place, option)
+        elif key in ("gradient_checkpointing", "disable_gradient_checkpointing"):
+            on = truth_of(value)
+            if on is not None:
+                full = on if key == "gradient_checkpointing" else not on
+                findings.say("recompute", "full" if full else "none", place, option)
+        elif key in ("optim", "optimizer"):
+            findings.say("optimizer", word_of(value), place, option)
+        elif key == "fsdp" and isinstance(value, str):
+            _say_fsdp(value, place, option, findings)
+        elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
+            deepspeed = text_of(value) if isinstance(value, str) else None
+        elif key in ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention"):
+            _say_attention(value, place, option, findings)
+        elif key in _NAMES and isinstance(value, str) and value:
+            findings.say("model.name", value, place, option)
+            if not value.endswith(".json"):
+                say_figures_of(value, "", findings, place, option)
+    findings.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32", recompute="none",
+        optimizer="adamw_torch", micro_batch=8,
+    )  # fmt: skip
+    return deepspeed
+
+
+def _say_fsdp(value: str, place: Place, option: str, findings: Findings) -> None:
+    words = re.split(r"[\s,]+", value.strip().strip("\"'[]"))
+    stages = [strategy_stage(word) for word in words]
+    found = next((stage for stage in stages if stage is not None), None)
+    if found is not None:
+        findings.say("zero_stage", found, place, option)
+    if "offload" in words:
+        findings.say("optimizer_offload", True, place, option)
+
+
+def _say_attention(value: Any, place: Place, option: str, findings: Findings) -> None:
+    word = str(value).lower()
+    if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
+        findings.say("flash_attention", True, place, option)
+    elif word in ("disabled", "eager") or truth_of(value) is False:
+        findings.say("flash_attention", False, place, option)

@@ -1,0 +1,187 @@
+"""`ImportedRun`: what the configuration of another framework says about a training run.
+
+Everything is as the files say it; None where they are silent or where only a run would tell. What
+the framework does then stands apart, under `defaults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+IMPORTED_SCHEMA = "shardwright/imported@1"
+
+Value = int | float | bool | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedModel:
+    """The model as far as the files name it; figures are the columns of a table of runs.
+
+    name         as the files write it: a model on the Hugging Face hub, a `config.json`, a
+                 framework's own name
+    flavor       the framework's word for a size (`8B` of torchtitan's llama3)
+    figures_of   where figures come from that the files do not print, "" where they print all:
+                 the framework's flavor, or a config.json beside the configuration
+    """
+
+    name: str | None = None
+    flavor: str | None = None
+    figures_of: str = ""
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    ffn_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int | None = None
+    max_positions: int | None = None
+    gated_mlp: bool | None = None
+    tied_embeddings: bool | None = None
+    num_experts: int | None = None
+    top_k: int | None = None
+    moe_ffn_size: int | None = None
+    num_shared_experts: int | None = None
+    first_dense_layers: int | None = None
+    sliding_window: int | None = None
+    mtp_layers: int | None = None
+    lora_rank: int | None = None
+
+
+MODEL_FIGURES = tuple(
+    each.name for each in fields(ImportedModel) if each.name not in ("name", "flavor", "figures_of")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """What the framework does where the files are silent, and which version of it."""
+
+    value: Value
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Two things in the files that do not agree.
+
+    field   the key of the import that they are about, or ""
+    text    what is said where, and which of it is taken
+    places  `file:line` of both
+    """
+
+    field: str
+    text: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unresolved:
+    """A value that the files name but do not tell: a variable that is not set, the output of a
+    command."""
+
+    option: str
+    why: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownOption:
+    """An option that no known version of the framework has."""
+
+    option: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRun:
+    """A run as its configuration says it.
+
+    devices            ranks that train, of all nodes
+    vpp                model chunks per pipeline rank
+    dp                 replicas; where the files do not write it, what follows from the others
+    zero_stage         1 for a distributed optimizer, 2 and 3 as DeepSpeed has them
+    micro_batch        sequences per replica and pass; global_batch per optimizer step
+    precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
+    recompute          none, selective, full, or a kind in words as a table of runs has it
+    device             the accelerator, where a file names it
+    options            `file:line` and option of each value, by key
+    derived            how a value follows that no file writes, by key
+    defaults           the framework's own answers to silences, by key
+    overridden         values of a file that a command line replaces, as it is meant to
+    runs               how many training runs the files start; this is the first
+    files              that were read
+    """
+
+    framework: str | None = None
+    framework_version: str | None = None
+    model: ImportedModel = field(default_factory=ImportedModel)
+    device: str | None = None
+    devices: int | None = None
+    devices_per_node: int | None = None
+    nodes: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    zero_stage: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    gradient_accumulation: int | None = None
+    seq_len: int | None = None
+    precision: str | None = None
+    recompute: str | None = None
+    recompute_layers: int | None = None
+    sequence_parallel: bool | None = None
+    distributed_optimizer: bool | None = None
+    optimizer: str | None = None
+    schedule: str | None = None
+    optimizer_offload: bool | None = None
+    flash_attention: bool | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    derived: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    contradictions: tuple[Contradiction, ...] = ()
+    overridden: tuple[Contradiction, ...] = ()
+    unknown: tuple[UnknownOption, ...] = ()
+    unresolved: tuple[Unresolved, ...] = ()
+    runs: int = 1
+    files: tuple[str, ...] = ()
+
+    @property
+    def world(self) -> int | None:
+        """Ranks of one copy of the model: tp x pp x cp, silent degrees by the framework's default;
+        None where one is not known."""
+        ranks = 1
+        for axis in ("tp", "pp", "cp"):
+            degree = self.answer(axis)
+            if degree is None and axis != "cp":
+                return None
+            ranks *= int(degree or 1)
+        return ranks
+
+    def answer(self, key: str) -> Value:
+        """What the files say, else the framework's default."""
+        said: Value = getattr(self, key)
+        if said is None and key in self.defaults:
+            return self.defaults[key].value
+        return said
+
+
+def imported_json(run: ImportedRun) -> dict[str, Any]:
+    """The run as plain values, with null where the files are silent."""
+    return {"schema": IMPORTED_SCHEMA, **_plain(run)}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

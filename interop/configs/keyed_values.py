@@ -1,0 +1,80 @@
+"""Saying the values of a keyed file: whole numbers, truths and words by a table of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.imported_run import Value
+from interop.configs.keyed_file import Key, KeyedFile
+from interop.configs.option_words import truth, whole
+
+Reader = Callable[[Any], Value]
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number of 0 or more, also where it is written as text."""
+    if isinstance(value, bool) or value is None:
+        return None
+    number = whole(str(value))
+    return number if number is not None and number >= 0 else None
+
+
+def degree_of(value: Any) -> int | None:
+    """The same of 1 or more: -1 and `auto` say that something else decides."""
+    number = count_of(value)
+    return number if number else None
+
+
+def truth_of(value: Any) -> bool | None:
+    """A truth, also where it is written as text."""
+    if isinstance(value, bool):
+        return value
+    return truth(str(value)) if isinstance(value, (str, int)) else None
+
+
+def word_of(value: Any) -> str | None:
+    """A text in lower case."""
+    return value.strip().lower() or None if isinstance(value, str) else None
+
+
+def text_of(value: Any) -> str | None:
+    """A text as written."""
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def say_keys(
+    file: KeyedFile,
+    findings: Findings,
+    keys: Mapping[str, tuple[str, Reader]],
+    *,
+    under: Key = (),
+) -> None:
+    """Says every value whose key is in the table (`parallelism.tp`), in the order of the file.
+
+    under  keys count from there
+    """
+    found = []
+    for dotted, (key, reader) in keys.items():
+        path = (*under, *dotted.split("."))
+        if path not in file.values:
+            continue
+        raw = file.get(*path)
+        value = reader(raw)
+        if value is not None:
+            found.append((file.place(path), key, value, dotted))
+        elif isinstance(raw, str) and ("$" in raw or "{{" in raw) and raw.strip():
+            findings.cannot_tell(dotted, f"{raw!r} is filled in elsewhere", file.place(path))
+    for place, key, value, dotted in sorted(found, key=lambda each: each[0]):
+        findings.say(key, value, place, dotted)
+    for path, first, second in file.twice:
+        if path[: len(under)] == under and ".".join(path[len(under) :]) in keys:
+            name = ".".join(path)
+            findings.contradict(
+                keys[".".join(path[len(under) :])][0],
+                f"{name} stands twice, in line {first} and {second} of {file.name}; the later one "
+                "is taken",
+                file.place(path).__class__(file.name, first),
+                file.place(path),
+            )

@@ -1,0 +1,223 @@
+"""`Launch`: a command taken apart: what starts it on how many ranks, the program, its arguments.
+
+Launchers: torchrun and torch.distributed.launch (PyTorch 2.x, torch/distributed/run.py), deepspeed
+(deepspeed/launcher/runner.py), accelerate launch (accelerate/commands/launch.py), srun (Slurm),
+mpirun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from interop.configs.findings import Findings
+from interop.configs.option_words import Option, Options, read_options, whole
+from interop.configs.slurm_header import SlurmHeader
+from interop.shell.own_commands import is_quiet
+from interop.shell.script_reading import Command
+from interop.shell.text_places import Hole, Place, Word, hole_numbers
+
+_LAUNCHERS = frozenset(
+    {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
+     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun"}
+)  # fmt: skip
+_LAUNCHING_MODULES = (
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+    "torch.distributed.elastic", "deepspeed.launcher.runner", "deepspeed.launcher.launch",
+)  # fmt: skip
+# Commands that train by themselves: the words behind them are the program's.
+_PROGRAMS = {
+    "llamafactory-cli": "llama-factory",
+    "axolotl": "axolotl",
+    "tune": "torchtune",
+    "swift": "ms-swift",
+    "megatron": "ms-swift",
+    "nemo": "nemo",
+    "trl": "transformers",
+}
+_TRAINS = re.compile(r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main", re.I)
+_NOT = re.compile(
+    r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
+    r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command.
+
+    program    the script or module, "" where the files do not tell it
+    launcher   options before the program;  words  names of the launchers
+    arguments  words behind the program
+    """
+
+    program: str
+    place: Place
+    words: tuple[str, ...]
+    launcher: Options
+    arguments: tuple[Word, ...]
+    command: Command
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether a launcher of several ranks starts it."""
+        return bool(self.words)
+
+    @property
+    def weight(self) -> int:
+        """How much the command looks like a training run: 0 where it does not."""
+        name = self.program.rsplit("/", 1)[-1]
+        if _NOT.search(name) and not name.startswith(("pretrain", "train", "finetune")):
+            return 0
+        trains = bool(_TRAINS.search(self.program)) or self.program in _PROGRAMS
+        if not trains and not self.is_distributed and self.program:
+            return 1 if len(self.arguments) > 8 else 0
+        return 2 + 20 * self.is_distributed + 20 * trains + min(len(self.arguments), 40)
+
+
+def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
+    """The command as a launch; None where it starts no program that could train."""
+    texts = [word.plain for word in command.words]
+    names = []
+    begin = 0
+    while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
+        begin += 1
+    if begin >= len(texts) or is_quiet(texts[begin]):
+        return None
+    program, behind = "", len(texts)
+    at = begin
+    while at < len(texts):
+        text = texts[at]
+        base = text.rsplit("/", 1)[-1]
+        if text in ("-m", "--module") and at + 1 < len(texts):
+            module = texts[at + 1]
+            if module.startswith(_LAUNCHING_MODULES):
+                names.append(module)
+                at += 2
+                continue
+            program, behind = module, at + 2
+            break
+        if re.search(r"\.py$", text) and not text.startswith("-"):
+            program, behind = text, at + 1
+            break
+        if base in _PROGRAMS and at == begin + bool(names):
+            program, behind = base, at + 1
+            break
+        if base in _LAUNCHERS and at - begin <= 60 and not text.startswith("-"):
+            names.append(base)
+        elif base.endswith((".sh", ".bash")) and not text.startswith("-") and not program:
+            program, behind = text, at + 1
+            break
+        at += 1
+    if not program and not names:
+        return None
+    before = [word for word in command.words[begin:behind] if word.plain != program]
+    arguments = command.words[behind:]
+    if not program:
+        arguments = command.words[begin + 1 :]
+    return Launch(
+        program=program,
+        place=command.words[min(behind, len(texts)) - 1].place,
+        words=tuple(names),
+        launcher=read_options(before, holes),
+        arguments=tuple(arguments),
+        command=command,
+    )
+
+
+def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
+    """Nodes and devices by the launcher, and by the header where the launcher is silent; what
+    they do not agree on is a contradiction."""
+    nodes = _said(launch.launcher, findings, "nnodes", "num_nodes", "num_machines", "nodes", "N")
+    each = _said(
+        launch.launcher, findings, "nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"
+    )
+    total = _said(launch.launcher, findings, "np", "n", "ntasks", "num_processes")
+    distributed = {"torchrun", *_LAUNCHING_MODULES} & set(launch.words)
+    elastic = any(name.startswith("torch") for name in launch.words)
+    if distributed and nodes is None and "nnodes" not in launch.launcher:
+        findings.default("torchrun (PyTorch 2.x)", nodes=1)
+    _gres(launch.launcher, findings)
+    header_nodes, header_each = header.number("--nodes"), header.devices_per_node
+    tasks = header.number("--ntasks-per-node")
+    if header_nodes:
+        _beside(findings, "nodes", nodes, header_nodes, "#SBATCH --nodes")
+        if nodes is None and not (
+            distributed and "nodes" in findings.defaults and not _srun(launch)
+        ):
+            nodes = header_nodes[0]
+    per_node = header_each or (tasks if tasks and tasks[0] > 1 and not elastic else None)
+    if per_node:
+        _beside(findings, "devices_per_node", each, per_node, "#SBATCH")
+        each = each if each is not None else per_node[0]
+    if total is None and header.number("--ntasks") and not elastic and each is None:
+        number, place = header.number("--ntasks") or (1, launch.place)
+        findings.say("devices", number, place, "#SBATCH --ntasks")
+    kind = header.device_kind
+    if kind:
+        findings.say("device", kind[0], kind[1], "#SBATCH --gres")
+    if total is not None and not elastic and "deepspeed" not in launch.words:
+        option = launch.launcher.last("np", "n", "ntasks", "num_processes")
+        if option is not None and total >= (nodes or 1):
+            findings.say("devices", total, option.place, option.name)
+            return
+    _multiply(findings)
+
+
+def _srun(launch: Launch) -> bool:
+    return "srun" in launch.words
+
+
+def _multiply(findings: Findings) -> None:
+    nodes, each = findings.count_or_default("nodes"), findings.count("devices_per_node")
+    if nodes is not None and each is not None:
+        how = f"{nodes} nodes x {each} devices"
+        findings.derive("devices", nodes * each, how)
+
+
+def _said(options: Options, findings: Findings, *keys: str) -> int | None:
+    option = options.last(*keys)
+    if option is None:
+        return None
+    text = options.told(option, findings)
+    if text is None:
+        return None
+    # An elastic range `1:4`, or `gpu`, `auto`, is no number of nodes.
+    number = whole(text)
+    if number is None:
+        findings.cannot_tell(option.name, f"{text!r} is not one number", option.place)
+        return None
+    about = {"nnodes": "nodes", "num_nodes": "nodes", "num_machines": "nodes", "nodes": "nodes",
+             "N": "nodes", "nproc_per_node": "devices_per_node", "num_gpus": "devices_per_node",
+             "gpus_per_node": "devices_per_node", "ntasks_per_node": "devices_per_node"}  # fmt: skip
+    if option.key in about and number > 0:
+        findings.say(about[option.key], number, option.place, option.name)
+    return number
+
+
+def _gres(options: Options, findings: Findings) -> None:
+    option: Option | None = options.last("gres")
+    if option is not None and option.values and not hole_numbers(option.values[0].text):
+        count = whole(option.values[0].plain.rsplit(":", 1)[-1])
+        if count and findings.count("devices_per_node") is None:
+            findings.say("devices_per_node", count, option.place, option.name)
+
+
+def _beside(
+    findings: Findings, key: str, said: int | None, header: tuple[int, Place], option: str
+) -> None:
+    """A header's number: it stands where the body says nothing, and else is compared."""
+    number, place = header
+    if said is None:
+        findings.say(key, number, place, option, over=False)
+    elif said != number:
+        body = findings.place(key)
+        findings.contradict(
+            key,
+            f"{key.replace('_', ' ')}: the header asks for {number} ({option}, {place}), the body "
+            f"starts {said} ({body}); {said} is taken",
+            place,
+            body,
+        )

@@ -1,0 +1,182 @@
+"""MaxText's flags and YAML as a run (github.com/AI-Hypercomputer/maxtext, configs/base.yml)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.flavors import say_figures_of
+from interop.configs.keyed_file import KeyedFile
+from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
+from interop.configs.known_options import is_known
+from interop.shell.text_places import Hole, Place, Word, hole_numbers
+
+_DEFAULTS = "MaxText, configs/base.yml (2025-11)"
+_PAIR = re.compile(r"-{0,2}([A-Za-z_]\w*)=(.*)", re.S)
+_QUANTIZATION = {
+    "int8": "int8", "fp8": "fp8", "nanoo_fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8",
+    "fp8_nanoo": "fp8", "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8",
+    "te_mxfp8": "mxfp8", "te_nvfp4": "nvfp4",
+}  # fmt: skip
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "max_target_length": ("seq_len", degree_of),
+    "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
+    "opt_type": ("optimizer", word_of),
+    "optimizer_memory_host_offload": ("optimizer_offload", truth_of),
+    "base_num_decoder_layers": ("model.num_layers", degree_of),
+    "base_emb_dim": ("model.hidden_size", degree_of),
+    "base_mlp_dim": ("model.ffn_size", degree_of),
+    "base_num_query_heads": ("model.num_heads", degree_of),
+    "base_num_kv_heads": ("model.num_kv_heads", degree_of),
+    "head_dim": ("model.head_dim", degree_of),
+    "vocab_size": ("model.vocab_size", degree_of),
+    "logits_via_embedding": ("model.tied_embeddings", truth_of),
+    "num_experts": ("model.num_experts", degree_of),
+    "num_experts_per_tok": ("model.top_k", degree_of),
+    "base_moe_mlp_dim": ("model.moe_ffn_size", degree_of),
+    "shared_experts": ("model.num_shared_experts", degree_of),
+    "first_num_dense_layers": ("model.first_dense_layers", degree_of),
+    "num_slices": ("nodes", degree_of),
+}
+_AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
+_MARKS = frozenset(
+    {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
+     "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
+     "base_output_directory", "steps", "dataset_type", "enable_checkpointing"}
+)  # fmt: skip
+Given = dict[str, tuple[Any, Place]]
+
+
+def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Given:
+    """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
+    found: Given = {}
+    for word in words:
+        pair = _PAIR.fullmatch(word.plain)
+        if pair is None:
+            continue
+        key, value = pair[1], pair[2]
+        numbers = hole_numbers(value)
+        if numbers:
+            hole = holes[numbers[0]]
+            findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+            found.pop(key, None)
+            continue
+        if key in found and found[key][0] != value and key in _MARKS | set(_KEYS):
+            findings.contradict(
+                _KEYS.get(key, ("", word_of))[0],
+                f"{key} is {found[key][0]} ({found[key][1]}) and {value} ({word.place}); the later "
+                "one wins",
+                found[key][1],
+                word.place,
+            )
+        found[key] = (value, word.place)
+    return found
+
+
+def given_by_file(file: KeyedFile) -> Given:
+    """The keys of a YAML file."""
+    return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+
+
+def is_maxtext(keys: set[str]) -> bool:
+    """Whether keys are MaxText's."""
+    return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
+
+
+def say_maxtext(given: Given, findings: Findings, *, check: bool = True) -> None:
+    """What flags say; those of the command line already stand over those of a file."""
+    for key, (value, place) in given.items():
+        if key in _KEYS:
+            name, reader = _KEYS[key]
+            findings.say(name, reader(value), place, key)
+        if check and not is_known("maxtext", key):
+            findings.not_known(key, place)
+    _axes(given, findings)
+    _words(given, findings)
+    batch = given.get("per_device_batch_size")
+    if batch is not None:
+        _batch(batch, findings)
+    model = given.get("model_name")
+    if model is not None and text_of(model[0]) not in (None, "default"):
+        name = str(text_of(model[0]))
+        findings.say("model.name", name, model[1], "model_name")
+        say_figures_of(name, "", findings, model[1], "model_name")
+    findings.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
+        zero_stage=3, gradient_accumulation=1,
+    )  # fmt: skip
+
+
+def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
+    """The product inside and across slices; None where one of them is left to the program."""
+    product, place = 1, None
+    for where in ("ici", "dcn"):
+        found = given.get(f"{where}_{name}_parallelism")
+        if found is None:
+            continue
+        place = found[1]
+        if str(found[0]) == "-1":
+            return None, place
+        product *= degree_of(found[0]) or 1
+    return (product if place is not None else None), place
+
+
+def _axes(given: Given, findings: Findings) -> None:
+    for name, key in _AXES.items():
+        degree, place = _degree(given, name)
+        if degree is not None and place is not None and not (name == "sequence" and degree == 1):
+            findings.say(key, degree, place, f"ici_{name}_parallelism")
+    data, _ = _degree(given, "data")
+    fully, place = _degree(given, "fsdp")
+    left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
+            if k in given and str(given[k][0]) == "-1"]  # fmt: skip
+    if left or (fully or 1) > 1:
+        where = left[0] if left else place
+        assert where is not None
+        findings.say("zero_stage", 3, where, "ici_fsdp_parallelism")
+    filled = left or any(
+        str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+    )
+    if not filled and fully is not None and place is not None:
+        dp = (data or 1) * fully
+        findings.say("dp", dp, place, "ici_fsdp_parallelism")
+        ranks = 1
+        for axis in ("tp", "pp", "cp"):
+            ranks *= findings.count(axis) or 1
+        findings.derive("devices", dp * ranks, "the product of the parallelisms")
+
+
+def _words(given: Given, findings: Findings) -> None:
+    policy = given.get("remat_policy")
+    if policy is not None:
+        findings.say("recompute", word_of(policy[0]), policy[1], "remat_policy")
+    quantization, dtype = given.get("quantization"), given.get("dtype")
+    kind = _QUANTIZATION.get(str(quantization[0]).lower()) if quantization is not None else None
+    if quantization is not None and kind is not None:
+        findings.say("precision", kind, quantization[1], "quantization")
+    elif dtype is not None:
+        findings.say("precision", _DTYPES.get(str(dtype[0])), dtype[1], "dtype")
+    attention = given.get("attention")
+    if attention is not None and "flash" in str(attention[0]):
+        findings.say("flash_attention", True, attention[1], "attention")
+
+
+def _batch(batch: tuple[Any, Place], findings: Findings) -> None:
+    """Sequences of a device: the micro-batch where a replica is one device."""
+    try:
+        number = float(str(batch[0]))
+    except ValueError:
+        return
+    devices = findings.count("devices")
+    steps = findings.count("gradient_accumulation") or 1
+    if devices and number * devices == int(number * devices):
+        how = f"per_device_batch_size {number:g} x {devices} devices"
+        findings.derive("global_batch", int(number * devices) * steps, how)
+    ranks = 1
+    for axis in ("tp", "pp", "cp"):
+        ranks *= findings.count(axis) or 1
+    if number * ranks >= 1 and number * ranks == int(number * ranks) and ranks == 1:
+        findings.say("micro_batch", int(number), batch[1], "per_device_batch_size")

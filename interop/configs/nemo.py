@@ -1,0 +1,212 @@
+"""NeMo's and Megatron-Bridge's keys as a run: YAML files, Hydra overrides, and the values of Python
+recipes by the same names.
+
+Names: github.com/NVIDIA/NeMo examples/nlp/language_modeling/conf (1.x), nemo/collections/llm/recipes
+(2.x), github.com/NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/training/config.py and scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.imported_run import Value
+from interop.configs.keyed_file import KeyedFile
+from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
+from interop.configs.option_words import Options
+from interop.shell.text_places import Hole, Place, Word, hole_numbers
+
+_DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
+_PRECISIONS = {
+    "bf16": "bf16", "bf16-mixed": "bf16", "bf16_mixed": "bf16", "bf16-true": "bf16", "16": "fp16",
+    "16-mixed": "fp16", "fp16": "fp16", "fp16_mixed": "fp16", "16-true": "fp16", "32": "fp32",
+    "32-true": "fp32", "fp32": "fp32", "nvfp4": "nvfp4", "mxfp8": "mxfp8",
+}  # fmt: skip
+
+
+def precision_of(value: Any) -> str | None:
+    """A trainer's precision, or a recipe's for it (`bf16_with_fp8_current_scaling_mixed`)."""
+    word = str(value).lower().removesuffix(".0")
+    if word in _PRECISIONS:
+        return _PRECISIONS[word]
+    for part, kind in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8")):
+        if part in word:
+            return kind
+    return None
+
+
+def _granularity(value: Any) -> str | None:
+    word = word_of(value)
+    return word if word in ("selective", "full") else None
+
+
+def _optimizer(value: Any) -> str | None:
+    return word_of(value)
+
+
+KEYS: dict[str, tuple[str, Reader]] = {
+    "tensor_model_parallel_size": ("tp", degree_of),
+    "tensor_parallelism": ("tp", degree_of),
+    "pipeline_model_parallel_size": ("pp", degree_of),
+    "pipeline_parallelism": ("pp", degree_of),
+    "virtual_pipeline_model_parallel_size": ("vpp", degree_of),
+    "virtual_pipeline_parallelism": ("vpp", degree_of),
+    "context_parallel_size": ("cp", degree_of),
+    "context_parallelism": ("cp", degree_of),
+    "expert_model_parallel_size": ("ep", degree_of),
+    "expert_parallelism": ("ep", degree_of),
+    "expert_tensor_parallel_size": ("etp", degree_of),
+    "micro_batch_size": ("micro_batch", degree_of),
+    "global_batch_size": ("global_batch", degree_of),
+    "encoder_seq_length": ("seq_len", degree_of),
+    "seq_length": ("seq_len", degree_of),
+    "sequence_length": ("seq_len", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "sequence_parallelism": ("sequence_parallel", truth_of),
+    "use_distributed_optimizer": ("distributed_optimizer", truth_of),
+    "activations_checkpoint_granularity": ("recompute", _granularity),
+    "recompute_granularity": ("recompute", _granularity),
+    "num_nodes": ("nodes", degree_of),
+    "num_gpus_per_node": ("devices_per_node", degree_of),
+    "gpus_per_node": ("devices_per_node", degree_of),
+    "num_gpus": ("devices", degree_of),
+    "num_layers": ("model.num_layers", degree_of),
+    "hidden_size": ("model.hidden_size", degree_of),
+    "ffn_hidden_size": ("model.ffn_size", degree_of),
+    "num_attention_heads": ("model.num_heads", degree_of),
+    "num_query_groups": ("model.num_kv_heads", degree_of),
+    "kv_channels": ("model.head_dim", degree_of),
+    "vocab_size": ("model.vocab_size", degree_of),
+    "max_position_embeddings": ("model.max_positions", degree_of),
+    "num_moe_experts": ("model.num_experts", degree_of),
+    "moe_router_topk": ("model.top_k", degree_of),
+    "moe_ffn_hidden_size": ("model.moe_ffn_size", degree_of),
+    "mtp_num_layers": ("model.mtp_layers", degree_of),
+    "share_embeddings_and_output_weights": ("model.tied_embeddings", truth_of),
+    "gated_linear_unit": ("model.gated_mlp", truth_of),
+    "recompute_num_layers": ("recompute_layers", count_of),
+}
+_MARKS = frozenset(
+    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
+     "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
+)  # fmt: skip
+Values = Mapping[tuple[str, ...], tuple[Any, Place]]
+
+
+def values_of_file(file: KeyedFile) -> Values:
+    """The values of a YAML file, by path."""
+    return {path: (file.get(*path), file.place(path)) for path in file.values}
+
+
+def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Values:
+    """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
+    found: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for word in words:
+        key, equals, value = word.plain.partition("=")
+        path = tuple(key.lstrip("+~-").split("."))
+        if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
+            continue
+        numbers = hole_numbers(value)
+        if numbers:
+            if path[-1] in KEYS or path[-1] == "devices":
+                hole = holes[numbers[0]]
+                findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+            continue
+        plain = value.strip("'\"")
+        if path in found and found[path][0] != plain and path[-1] in KEYS:
+            findings.contradict(
+                KEYS[path[-1]][0],
+                f"{key} is {found[path][0]} ({found[path][1]}) and {plain} ({word.place}); the "
+                "later one wins",
+                found[path][1],
+                word.place,
+            )
+        found[path] = (plain, word.place)
+    return found
+
+
+def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
+    """Whether keys are those of NeMo or Megatron-Bridge."""
+    return len({path[-1] for path in paths} & _MARKS) >= 2
+
+
+def say_nemo(given: Sequence[Values], findings: Findings) -> None:
+    """What configurations say, a later one over those before it."""
+    merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for values in given:
+        for path, (value, place) in values.items():
+            if path in merged and merged[path][0] != value and path[-1] in KEYS:
+                findings.override(KEYS[path[-1]][0], ".".join(path), merged[path], (value, place))
+            merged[path] = (value, place)
+    for path, (value, place) in merged.items():
+        if path and not _elsewhere(path):
+            _say_one(path, value, place, findings)
+    if findings.get("distributed_optimizer"):
+        place = findings.place("distributed_optimizer")
+        if place is not None and "zero_stage" not in findings.said:
+            option = findings.said["distributed_optimizer"].option
+            findings.say("zero_stage", 1, place, option)
+    if findings.get("recompute") != "full":
+        findings.said.pop("recompute_layers", None)
+    findings.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+
+
+def _elsewhere(path: tuple[str, ...]) -> bool:
+    """Keys of a second model, of validation, of a tokenizer."""
+    return any(
+        part in ("reward_model", "validation_ds", "test_ds", "critic", "vision") for part in path
+    )
+
+
+def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
+    name, key = ".".join(path), path[-1]
+    said: Value = None
+    if key in KEYS:
+        about, reader = KEYS[key]
+        said = reader(value)
+        if about == "vpp" and said == 1:
+            said = 1
+        findings.say(about, said, place, name)
+    elif key == "devices" and (len(path) == 1 or "trainer" in path):
+        findings.say("devices_per_node", degree_of(value), place, name)
+    elif (
+        key in ("precision", "mixed_precision")
+        and path[0] in ("trainer", "cfg", "model")
+        or (key in ("mixed_precision", "compute_dtype", "plugins") and isinstance(value, str))
+    ):
+        findings.say("precision", precision_of(value), place, name)
+    elif key == "fp8" and truth_of(value):
+        findings.say("precision", "fp8", place, name)
+    elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
+        word = word_of(value)
+        if word and "distributed" in word:
+            findings.say("distributed_optimizer", True, place, name)
+        findings.say("optimizer", word, place, name)
+
+
+def say_performance_script(options: Options, findings: Findings) -> None:
+    """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
+    options.say_counts(
+        findings,
+        {"tp": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pp": "pp",
+         "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "cp": "cp",
+         "context_parallel_size": "cp", "vp": "vpp", "virtual_pipeline_parallel_size": "vpp",
+         "virtual_pipeline_model_parallel_size": "vpp", "ep": "ep", "expert_parallel_size": "ep",
+         "expert_model_parallel_size": "ep", "et": "etp", "expert_tensor_parallel_size": "etp",
+         "mb": "micro_batch", "micro_batch_size": "micro_batch", "gb": "global_batch",
+         "global_batch_size": "global_batch", "ng": "devices", "num_gpus": "devices",
+         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "sl": "seq_len",
+         "seq_length": "seq_len"},
+    )  # fmt: skip
+    for option in options.of("c", "compute_dtype"):
+        findings.say(
+            "precision", precision_of(options.told(option, findings)), option.place, option.name
+        )
+    for option in options.of("g", "gpu"):
+        findings.say("device", options.told(option, findings), option.place, option.name)
+    family = options.text("m", "model_family_name", "model_name", "model_family")
+    size = options.text("mr", "model_recipe_name", "model_size", "s")
+    option = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
+    if option is not None and (size or family):
+        findings.say("model.name", size or family, option.place, option.name)

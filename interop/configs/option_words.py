@@ -1,0 +1,160 @@
+"""`Options`: the options of a command line, in their order, with the places of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from interop.configs.findings import Findings
+from interop.configs.imported_run import Value
+from interop.shell.text_places import Hole, Place, Word, hole_numbers, placed_pieces
+
+_OPTION = re.compile(r"--?[A-Za-z]|--?$")
+_TRUE = frozenset({"true", "yes", "on", "1", "t", "y"})
+_FALSE = frozenset({"false", "no", "off", "0", "f", "n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as written, and the words behind it up to the next."""
+
+    name: str
+    values: tuple[Word, ...]
+    place: Place
+
+    @property
+    def key(self) -> str:
+        """The name without its dashes, underscores for hyphens."""
+        return option_key(self.name)
+
+
+def option_key(name: str) -> str:
+    """`tensor_model_parallel_size` of `--tensor-model-parallel-size`."""
+    return name.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a command, and the holes in them."""
+
+    given: tuple[Option, ...]
+    holes: Sequence[Hole]
+    loose: tuple[Word, ...] = ()
+
+    def __contains__(self, key: str) -> bool:
+        return any(option.key == key for option in self.given)
+
+    def of(self, *keys: str) -> Iterator[Option]:
+        """The occurrences of an option under any of its names."""
+        return (option for option in self.given if option.key in keys)
+
+    def last(self, *keys: str) -> Option | None:
+        """The one that wins."""
+        found = None
+        for found in self.of(*keys):
+            pass
+        return found
+
+    def text(self, *keys: str) -> str | None:
+        """The first value of the one that wins, None where there is none or it is not told."""
+        option = self.last(*keys)
+        if option is None or not option.values:
+            return None
+        text = option.values[0].plain
+        return None if hole_numbers(text) else text
+
+    def number(self, *keys: str) -> int | None:
+        """The same as a whole number."""
+        return whole(self.text(*keys))
+
+    def switched(self, option: Option) -> bool | None:
+        """Whether a flag is on: without a value, or by its value; None where that is not told."""
+        told = [word for word in option.values if not hole_numbers(word.text)]
+        if not told:
+            return True if not option.values or option.name.startswith("--") else None
+        return truth(told[0].plain)
+
+    def say_counts(self, findings: Findings, keys: dict[str, str]) -> None:
+        """Whole numbers: `keys` are options and what they are."""
+        for option in self.given:
+            if option.key in keys:
+                value = self.told(option, findings)
+                number = whole(value)
+                if number is not None:
+                    findings.say(keys[option.key], number, option.place, option.name)
+                elif value is not None:
+                    findings.cannot_tell(
+                        option.name, f"{value!r} is not a whole number", option.place
+                    )
+
+    def say_flags(self, findings: Findings, keys: dict[str, tuple[str, Value, Value]]) -> None:
+        """Flags: `keys` are options, what they are about, and its value with and without."""
+        for option in self.given:
+            if option.key in keys:
+                key, on, off = keys[option.key]
+                switched = self.switched(option)
+                if switched is not None:
+                    findings.say(key, on if switched else off, option.place, option.name)
+
+    def told(self, option: Option, findings: Findings) -> str | None:
+        """The value of an option; one that is not told is said to be so."""
+        if not option.values:
+            findings.cannot_tell(option.name, "the option has no value", option.place)
+            return None
+        text = option.values[0].plain
+        holes = hole_numbers(text)
+        if holes:
+            hole = self.holes[holes[0]]
+            findings.cannot_tell(option.name, f"{hole.words} ({hole.place})", option.place)
+            return None
+        return text
+
+
+def read_options(words: Sequence[Word], holes: Sequence[Hole]) -> Options:
+    """The options of words, and the words before the first of them that belong to none."""
+    given: list[Option] = []
+    loose: list[Word] = []
+    for word in _pieces(words):
+        text = word.plain
+        if _OPTION.match(text):
+            name, equals, value = text.partition("=")
+            values = (Word(value, word.place),) if equals else ()
+            given.append(Option(name, values, word.place))
+        elif given:
+            last = given[-1]
+            given[-1] = Option(last.name, (*last.values, word), last.place)
+        else:
+            loose.append(word)
+    return Options(tuple(given), holes, tuple(loose))
+
+
+def _pieces(words: Sequence[Word]) -> Iterator[Word]:
+    """The words; one that is an option with its values in one quoted text is cut at blanks."""
+    for word in words:
+        text = word.plain.strip()
+        if text.startswith("-") and re.search(r"\s", text) and "=" not in text.split()[0]:
+            for piece, place in placed_pieces(word.text, word.place):
+                yield from (Word(one, place) for one in piece.split())
+        elif word.plain:
+            yield word
+
+
+def whole(text: str | None) -> int | None:
+    """The whole number of a text: `8`, `4_096`, `8.0`, `"8"`; None where it is none."""
+    if text is None:
+        return None
+    plain = text.strip().strip("\"'").replace("_", "").replace(",", "")
+    if re.fullmatch(r"-?\d{1,18}", plain):
+        return int(plain)
+    if re.fullmatch(r"-?\d{1,15}\.0*", plain):
+        return int(float(plain))
+    return None
+
+
+def truth(text: str) -> bool | None:
+    """The truth of a word, None where it is none."""
+    word = text.strip().strip("\"'").lower()
+    if word in _TRUE:
+        return True
+    return False if word in _FALSE else None

@@ -1,0 +1,126 @@
+"""Smaller families of YAML: GPT-NeoX (github.com/EleutherAI/gpt-neox, megatron/neox_arguments),
+Composer's (github.com/mosaicml/llm-foundry scripts/train/yamls, github.com/allenai/OLMo configs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from interop.configs.accelerate import strategy_stage
+from interop.configs.deepspeed_config import say_deepspeed
+from interop.configs.findings import Findings
+from interop.configs.keyed_file import KeyedFile
+from interop.configs.keyed_values import Reader, degree_of, say_keys, truth_of, word_of
+
+_NEOX_MARKS = frozenset({"pipe_parallel_size", "model_parallel_size"})
+_PRECISIONS = {
+    "amp_bf16": "bf16", "bf16": "bf16", "bfloat16": "bf16", "amp_fp16": "fp16", "fp16": "fp16",
+    "fp32": "fp32", "amp_fp8": "fp8", "pure_bf16": "bf16",
+}  # fmt: skip
+
+
+def _precision(value: Any) -> str | None:
+    return _PRECISIONS.get(str(value).lower())
+
+
+def _stages(value: Any) -> int | None:
+    """0 stages are a model that is no pipeline."""
+    return 1 if str(value) == "0" else degree_of(value)
+
+
+def _untied(value: Any) -> bool | None:
+    on = truth_of(value)
+    return None if on is None else not on
+
+
+def _full(value: Any) -> str | None:
+    on = truth_of(value)
+    return None if on is None else "full" if on else "none"
+
+
+_NEOX: dict[str, tuple[str, Reader]] = {
+    "pipe_parallel_size": ("pp", _stages),
+    "model_parallel_size": ("tp", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "num_layers": ("model.num_layers", degree_of),
+    "hidden_size": ("model.hidden_size", degree_of),
+    "intermediate_size": ("model.ffn_size", degree_of),
+    "num_attention_heads": ("model.num_heads", degree_of),
+    "num_kv_heads": ("model.num_kv_heads", degree_of),
+    "seq_length": ("seq_len", degree_of),
+    "max_position_embeddings": ("model.max_positions", degree_of),
+    "no_weight_tying": ("model.tied_embeddings", _untied),
+    "checkpoint_activations": ("recompute", _full),
+    "precision": ("precision", _precision),
+    "moe_num_experts": ("model.num_experts", degree_of),
+    "num_gpus": ("devices_per_node", degree_of),
+}
+_COMPOSER: dict[str, tuple[str, Reader]] = {
+    "max_seq_len": ("seq_len", degree_of),
+    "model.max_sequence_length": ("seq_len", degree_of),
+    "model.max_seq_len": ("seq_len", degree_of),
+    "global_train_batch_size": ("global_batch", degree_of),
+    "device_train_microbatch_size": ("micro_batch", degree_of),
+    "precision": ("precision", _precision),
+    "optimizer.name": ("optimizer", word_of),
+    "fsdp_config.sharding_strategy": ("zero_stage", strategy_stage),
+    "fsdp.sharding_strategy": ("zero_stage", strategy_stage),
+    "fsdp_config.activation_checkpointing": ("recompute", _full),
+    "model.d_model": ("model.hidden_size", degree_of),
+    "model.n_layers": ("model.num_layers", degree_of),
+    "model.n_heads": ("model.num_heads", degree_of),
+    "model.n_kv_heads": ("model.num_kv_heads", degree_of),
+    "model.attn_config.kv_n_heads": ("model.num_kv_heads", degree_of),
+    "model.mlp_hidden_size": ("model.ffn_size", degree_of),
+    "model.vocab_size": ("model.vocab_size", degree_of),
+    "model.weight_tying": ("model.tied_embeddings", truth_of),
+    "model.flash_attention": ("flash_attention", truth_of),
+    "model.pretrained_model_name_or_path": (
+        "model.name",
+        lambda v: v if isinstance(v, str) else None,
+    ),
+    "gpus": ("devices", degree_of),
+    "compute.gpus": ("devices", degree_of),
+}
+
+
+def hyphens_replaced(file: KeyedFile) -> KeyedFile:
+    """The file with underscores in its keys, as GPT-NeoX reads them."""
+
+    def key(path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part.replace("-", "_") for part in path)
+
+    return replace(
+        file,
+        values={key(path): value for path, value in file.values.items()},
+        lines={key(path): line for path, line in file.lines.items()},
+    )
+
+
+def is_neox(file: KeyedFile) -> bool:
+    """Whether a file is GPT-NeoX's."""
+    return len(hyphens_replaced(file).sections() & _NEOX_MARKS) == 2
+
+
+def say_neox(file: KeyedFile, findings: Findings) -> None:
+    """What a configuration of GPT-NeoX says, DeepSpeed's keys in it."""
+    plain = hyphens_replaced(file)
+    say_keys(plain, findings, _NEOX)
+    say_deepspeed(plain, findings)
+    findings.default("GPT-NeoX 2.0, megatron/neox_arguments", recompute="none", cp=1)
+
+
+def is_composer(file: KeyedFile) -> bool:
+    """Whether a file is one of llm-foundry's or OLMo's."""
+    return {"global_train_batch_size", "model"} <= file.sections()
+
+
+def say_composer(file: KeyedFile, findings: Findings) -> None:
+    """What a configuration of Composer's form says."""
+    say_keys(file, findings, _COMPOSER)
+    kind = file.get("activation_checkpointing")
+    if isinstance(kind, str):
+        word = "full" if kind == "whole_layer" else None
+        findings.say("recompute", word, file.place(("activation_checkpointing",)),
+                     "activation_checkpointing")  # fmt: skip
+    findings.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3)

@@ -1,0 +1,132 @@
+"""Python configurations as a run: torchtitan's registry, NeMo's and Megatron-Bridge's recipes,
+InternEvo's files; read with `ast` only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.keyed_values import count_of, degree_of, truth_of
+from interop.configs.nemo import KEYS as NEMO_KEYS
+from interop.configs.nemo import is_nemo, say_nemo
+from interop.configs.python_values import PythonFile, PythonValues
+from interop.configs.torchtitan import Values, say_torchtitan
+from interop.shell.text_places import Place
+
+_TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
+_CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
+
+
+def python_framework(file: PythonFile) -> str | None:
+    """The framework whose configuration a file is; None for other programs."""
+    everything = [file.top, *file.functions.values()]
+    keys = {path for each in everything for path in each.values}
+    calls = {name for each in everything for _, name, _, _ in each.calls}
+    if any(name.endswith("model_registry") for name in calls) or (
+        {"training", "parallelism"} <= {path[0] for path in keys if path}
+    ):
+        return "torchtitan"
+    if {"parallel", "data"} <= {path[0] for path in file.top.values if path} and any(
+        path[:2] in (("data", "micro_bsz"), ("data", "micro_num")) for path in file.top.values
+    ):
+        return "internevo"
+    if is_nemo([path for path in keys if path]):
+        bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
+        return "megatron-bridge" if bridge else "nemo"
+    return None
+
+
+def chosen_function(file: PythonFile, asked: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The function that gives the configuration, and the names to choose from where it is not
+    told which."""
+    names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
+    if asked is not None and asked in file.functions:
+        return asked, names
+    return (names[0], names) if len(names) == 1 else (None, names)
+
+
+def _speaks(values: PythonValues) -> bool:
+    return any(
+        path and (path[-1] in NEMO_KEYS or path[0] in _TITAN_SECTIONS) for path in values.values
+    )
+
+
+def say_python_torchtitan(found: PythonValues, overrides: list[Values], findings: Findings) -> None:
+    """A function of torchtitan's registry, with the overrides of the command line."""
+    values: dict[tuple[str, ...], tuple[Any, Place]] = dict(found.values)
+    for path, name, arguments, place in found.calls:
+        plain = name.rsplit(".", 2)
+        kind = plain[-2] if plain[-1] == "Config" and len(plain) > 1 else plain[-1]
+        if kind == "model_registry" and arguments:
+            values[("model", "flavor")] = (arguments[0], place)
+            flavor = str(arguments[0]).lower()
+            base = found.name.lower().replace(flavor, "|")
+            values[("model", "name")] = (base.split("|")[0].strip("_") or found.name, place)
+        elif kind in ("FullAC", "SelectiveAC", "NoAC", "MemoryBudgetAC"):
+            mode = {"FullAC": "full", "NoAC": "none"}.get(kind, "selective")
+            values[("activation_checkpoint", "mode")] = (mode, place)
+        elif kind == "default_adamw":
+            values[("optimizer", "name")] = ("AdamW", place)
+        elif kind.endswith("Converter"):
+            for word, converter in _CONVERTERS.items():
+                if word in kind.lower():
+                    values[("model", "converters")] = ([converter], place)
+        del path
+    say_torchtitan([values, *overrides], findings, check=False)
+
+
+def say_python_nemo(found: PythonValues, findings: Findings) -> None:
+    """A recipe of NeMo or Megatron-Bridge."""
+    values = dict(found.values)
+    for path, name, arguments, place in found.calls:
+        kind = name.rsplit(".", 1)[-1]
+        if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
+            word = next((str(a) for a in arguments if isinstance(a, str)), kind)
+            values[("trainer", "precision")] = (word, place)
+    say_nemo([values], findings)
+
+
+def say_internevo(top: PythonValues, findings: Findings) -> None:
+    """InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
+    doc/en/usage.md)."""
+    sizes = (("pipeline", "pp"), ("tensor", "tp"))
+    for section, key in sizes:
+        for path in (("parallel", section), ("parallel", section, "size")):
+            if path in top.values:
+                value, place = top.values[path]
+                findings.say(key, degree_of(value), place, ".".join(path))
+    plain = {
+        ("data", "seq_len"): ("seq_len", degree_of),
+        ("data", "micro_bsz"): ("micro_batch", degree_of),
+        ("data", "micro_num"): ("gradient_accumulation", degree_of),
+        ("model", "num_layers"): ("model.num_layers", degree_of),
+        ("model", "hidden_size"): ("model.hidden_size", degree_of),
+        ("model", "num_attention_heads"): ("model.num_heads", degree_of),
+        ("model", "num_kv_attention_heads"): ("model.num_kv_heads", degree_of),
+        ("model", "vocab_size"): ("model.vocab_size", degree_of),
+        ("model", "num_experts"): ("model.num_experts", degree_of),
+        ("model", "num_chunks"): ("vpp", degree_of),
+        ("model", "use_flash_attn"): ("flash_attention", truth_of),
+    }
+    for path, (key, reader) in plain.items():
+        if path in top.values:
+            value, place = top.values[path]
+            findings.say(key, reader(value), place, ".".join(path))
+    for path in (("model", "checkpoint"),):
+        if path in top.values:
+            value, place = top.values[path]
+            on = truth_of(value)
+            if on is not None:
+                findings.say("recompute", "full" if on else "none", place, "model.checkpoint")
+    if ("model", "dtype") in top.values:
+        value, place = top.values[("model", "dtype")]
+        word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+        findings.say("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
+                     "model.dtype")  # fmt: skip
+    for path in (("parallel", "zero1", "size"), ("parallel", "zero1")):
+        if path in top.values:
+            value, place = top.values[path]
+            size = count_of(value)
+            # 1 switches it off; 0 and less is a group of all replicas, more is one of that size.
+            stage = None if size is None and str(value) != "-1" else 0 if size == 1 else 1
+            findings.say("zero_stage", stage, place, ".".join(path))

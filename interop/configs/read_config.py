@@ -1,0 +1,138 @@
+"""`read_config`: the run that a file, or a folder of files that call each other, configures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interop.configs.findings import Findings
+from interop.configs.imported_run import ImportedRun
+from interop.configs.read_file import read_keyed_config, read_python_config
+from interop.configs.read_launch import launches_in, read_launch, read_loose_options
+from interop.configs.slurm_header import slurm_header
+from interop.shell.folder import ConfigFolder
+from interop.shell.script import read_script
+from interop.shell.script_reading import ScriptReading
+from profiles.errors import DocumentError
+
+_SCRIPTS = (
+    ".sh",
+    ".bash",
+    ".slurm",
+    ".sbatch",
+    ".srun",
+    ".job",
+    ".slrm",
+    ".env",
+    ".args",
+    ".txt",
+    ".conf",
+    "",
+)
+_KEYED = (".yaml", ".yml", ".json", ".toml")
+
+
+def read_config(path: str | Path) -> ImportedRun:
+    """The run that a configuration says.
+
+    path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
+          name files beside them. Nothing of it is executed.
+
+    Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
+    or Python, and for files in which no framework's configuration is recognised.
+    """
+    named = Path(path)
+    if named.is_dir():
+        return _of_folder(ConfigFolder(root=named), str(path))
+    if not named.exists():
+        raise DocumentError(f"{path}: no such file or folder")
+    folder = ConfigFolder(root=named.parent)
+    if folder.text(named.name) is None:
+        raise DocumentError(folder.unread.get(named.name, f"{path}: cannot be read"))
+    found = _of_file(named.name, folder)
+    if found is None:
+        raise DocumentError(
+            f"{path}: no configuration of a framework that is known was recognised; known are "
+            "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
+            "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
+            "llm-foundry, OLMo and InternEvo"
+        )
+    return found
+
+
+def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
+    findings = _findings_of(name, folder)
+    return None if findings is None or not findings.said else findings.imported()
+
+
+def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
+    text = folder.text(name)
+    if text is None:
+        return None
+    ending = Path(name).suffix.lower()
+    if ending in _KEYED:
+        return read_keyed_config(name, folder)
+    if ending == ".py":
+        return read_python_config(name, folder)
+    return _of_script(name, folder)
+
+
+def _of_script(name: str, folder: ConfigFolder) -> Findings | None:
+    reading = _read(name, folder)
+    launches = launches_in(reading)
+    if launches:
+        return read_launch(launches, reading, folder, name)
+    return read_loose_options(reading, folder, name)
+
+
+def _read(name: str, folder: ConfigFolder) -> ScriptReading:
+    return read_script(
+        name, folder, header=lambda script, text: slurm_header(script, text).variables
+    )
+
+
+def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
+    """The run of the script that starts one, of those that no other file calls; without any, of the
+    one configuration file."""
+    names = folder.names()
+    scripts = [n for n in names if Path(n).suffix.lower() in _SCRIPTS and folder.text(n)]
+    best: tuple[int, int, str] | None = None
+    called: set[str] = set()
+    weights: dict[str, int] = {}
+    for name in scripts:
+        if Path(name).suffix.lower() in (".txt", "") and not (
+            folder.text(name) or ""
+        ).lstrip().startswith(("#!", "torchrun", "python", "srun", "deepspeed", "--")):
+            continue
+        reading = _read(name, folder)
+        called |= set(reading.sourced) - {name}
+        launches = launches_in(reading)
+        if launches:
+            weights[name] = max(launch.weight for launch in launches)
+    for place, name in enumerate(scripts):
+        if name in weights and name not in called:
+            rank = (weights[name], -place, name)
+            best = rank if best is None or rank > best else best
+    if best is not None:
+        found = _of_file(best[2], folder)
+        if found is not None:
+            return found
+    faults = []
+    for name in (*_ordered(names), *[n for n in scripts if n not in weights]):
+        try:
+            found = _of_file(name, folder)
+        except DocumentError as error:
+            faults.append(str(error))
+            continue
+        if found is not None and found.framework is not None:
+            return found
+    why = f" ({'; '.join(faults[:3])})" if faults else ""
+    raise DocumentError(
+        f"{path}: no configuration of a framework that is known was recognised in its "
+        f"{len(names)} files{why}"
+    )
+
+
+def _ordered(names: tuple[str, ...]) -> list[str]:
+    """Configuration files; a model's own `config.json` and DeepSpeed's JSON behind the others."""
+    keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
+    return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

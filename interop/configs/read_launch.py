@@ -1,0 +1,324 @@
+"""A command that starts a training run: which framework's it is, and what its arguments and the
+files that they name say."""
+
+from __future__ import annotations
+
+import re
+
+from interop.configs import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
+from interop.configs.consistency import Variables, complete, say_devices_of_variables
+from interop.configs.findings import Findings
+from interop.configs.launch import Launch, launch_of, say_ranks
+from interop.configs.option_words import Options, read_options
+from interop.configs.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
+from interop.configs.slurm_header import SlurmHeader, slurm_header
+from interop.shell.folder import ConfigFolder
+from interop.shell.script_reading import HERE, ScriptReading
+from interop.shell.text_places import Place, Word, hole_numbers, without_lines
+from interop.shell.variables import Variable
+from profiles.errors import DocumentError
+
+_FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
+
+
+def launches_in(reading: ScriptReading) -> list[Launch]:
+    """The commands of a script that look like training runs, those most alike first."""
+    found = []
+    for command in reading.commands:
+        launch = launch_of(command, reading.holes)
+        if launch is not None and launch.weight > 0:
+            found.append(launch)
+    most = max((launch.weight for launch in found), default=0)
+    return [launch for launch in found if launch.weight == most] + [
+        launch for launch in found if launch.weight != most
+    ]
+
+
+def read_launch(
+    launches: list[Launch], reading: ScriptReading, folder: ConfigFolder, script: str
+) -> Findings:
+    """What the first of the launches says."""
+    launch = launches[0]
+    findings = Findings(files=[name for name in reading.sourced if not name.endswith(HERE)])
+    same = [one for one in launches if one.program == launch.program]
+    findings.runs = len({tuple(word.plain for word in one.command.words) for one in same})
+    variables = _variables(launch, reading)
+    header = _header(launch, reading, folder)
+    say_ranks(launch, header, findings)
+    framework = _say_arguments(launch, reading, folder, findings, variables)
+    if framework is not None:
+        findings.say("framework", framework, launch.place, launch.program or "launcher")
+    say_devices_of_variables(variables, findings)
+    _finish(reading, folder, findings, variables, script)
+    return findings
+
+
+def read_loose_options(
+    reading: ScriptReading, folder: ConfigFolder, script: str
+) -> Findings | None:
+    """The options that a script only puts into variables, for another one to start; or that stand
+    alone in a file."""
+    findings = Findings(files=list(reading.sourced))
+    words: list[Word] = []
+    variables: dict[str, Variable] = {}
+    for scope in reading.scopes.values():
+        variables |= scope.variables
+    for variable in variables.values():
+        if variable.words is not None:
+            words += [w for w in variable.words] if _is_options(variable.words[:1]) else []
+        else:
+            split = [Word(one, variable.place) for one in variable.text.split()]
+            words += split if _is_options(tuple(split[:1])) else []
+    for command in reading.commands:
+        if _is_options(command.words[:1]):
+            words += command.words
+    options = read_options(words, reading.holes)
+    if not megatron.is_megatron(options):
+        return None
+    megatron.say_megatron(options, findings)
+    place = options.given[0].place
+    findings.say("framework", "megatron-lm", place, options.given[0].name)
+    say_devices_of_variables(variables, findings)
+    _finish(reading, folder, findings, variables, script)
+    return findings
+
+
+def _is_options(words: tuple[Word, ...]) -> bool:
+    return bool(words) and words[0].plain.startswith("--")
+
+
+def _variables(launch: Launch, reading: ScriptReading) -> Variables:
+    scope = reading.scopes.get(launch.command.script)
+    own = dict(scope.variables) if scope is not None else {}
+    return {**launch.command.environment, **own}
+
+
+def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> SlurmHeader:
+    """The header of the file that the command stands in, else of the first that has one; what
+    `sbatch` was given stands over both."""
+    options: dict[str, tuple[str, Place]] = {}
+    for name in (launch.command.script, *reading.sourced):
+        found = slurm_header(name.removesuffix(HERE), folder.text(name) or "").options
+        if found:
+            options = found
+            break
+    given = {"SLURM_NNODES": "--nodes", "SLURM_NTASKS_PER_NODE": "--ntasks-per-node",
+             "SLURM_GPUS_PER_NODE": "--gpus-per-node", "SLURM_NTASKS": "--ntasks"}  # fmt: skip
+    for variable, option in given.items():
+        value = launch.command.environment.get(variable)
+        if value is not None and option not in options and value.place.line > 1:
+            if not hole_numbers(value.text):
+                options[option] = (without_lines(value.text), value.place)
+    return SlurmHeader(options=options)
+
+
+def _say_arguments(
+    launch: Launch,
+    reading: ScriptReading,
+    folder: ConfigFolder,
+    findings: Findings,
+    variables: Variables,
+) -> str | None:
+    options = read_options(launch.arguments, reading.holes)
+    program = launch.program.lower()
+    keys = {option.key for option in options.given}
+    pairs = maxtext.given_by_words(launch.arguments, reading.holes, Findings())
+    if "maxtext" in program or maxtext.is_maxtext(set(pairs)):
+        return _say_maxtext(launch, reading, folder, findings)
+    if _is_torchtitan(program, options):
+        return _say_torchtitan(options, folder, findings, variables, launch)
+    hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
+    if megatron.is_megatron(options):
+        return _say_megatron(launch, options, folder, findings)
+    named = _named_files(launch, options, folder)
+    if hydra and (nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)):
+        return _say_nemo(launch, hydra, named, folder, findings)
+    if {"tp", "pp", "ng"} & keys or "model_recipe_name" in keys:
+        nemo.say_performance_script(options, findings)
+        nemo.say_nemo([hydra], findings)
+        return "megatron-bridge" if "recipe" in program or "experiment" in program else "nemo"
+    framework = _say_named(named, folder, findings, launch)
+    if hf_trainer.is_trainer(keys) or "deepspeed" in keys or "deepspeed_config" in keys:
+        given = hf_trainer.given_by_options(options, findings)
+        deepspeed = hf_trainer.say_trainer(given, findings)
+        if deepspeed and deepspeed not in named:
+            say_deepspeed_file(deepspeed, folder, findings, launch.place, launch.command.script)
+        return "transformers" if hf_trainer.is_trainer(keys) else framework or "deepspeed"
+    if "accelerate" in launch.words or any("accelerate" in word for word in launch.words):
+        return framework if framework not in (None, "deepspeed") else "accelerate"
+    if framework is None and "deepspeed" in launch.words:
+        return "deepspeed"
+    return framework
+
+
+def _is_torchtitan(program: str, options: Options) -> bool:
+    if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
+        return True
+    return any(
+        option.name.startswith(("--parallelism.", "--job.", "--training.", "--model.flavor"))
+        for option in options.given
+    )
+
+
+def _say_torchtitan(
+    options: Options,
+    folder: ConfigFolder,
+    findings: Findings,
+    variables: Variables,
+    launch: Launch,
+) -> str:
+    overrides = torchtitan.values_of_options(options, findings)
+    config = options.text("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
+    given = []
+    if config is not None:
+        found = folder.find(config, beside=launch.command.script)
+        if found is None:
+            findings.cannot_tell("--job.config_file", f"{config!r} is not beside it", launch.place)
+        elif found.endswith(".toml"):
+            findings.files.append(found)
+            file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
+            given.append(torchtitan.values_of_file(file))
+    asked = options.text("config") or _text(variables, "CONFIG")
+    module = options.text("module") or _text(variables, "MODULE")
+    ranks = _text(variables, "NGPU")
+    if ranks is not None and ranks.isdigit() and findings.get("devices") is None:
+        findings.say("devices", int(ranks), variables["NGPU"].place, "NGPU")
+    registry = folder.find(f"{module}/config_registry.py") or folder.find("config_registry.py")
+    if asked and registry is not None and not given:
+        say_python(registry, folder, findings, asked=asked, overrides=[overrides])
+        return "torchtitan"
+    if asked and module and not given:
+        findings.say("model.name", asked, launch.place, "--config")
+        flavor = asked.removeprefix(f"{module}_")
+        overrides = {("model", "flavor"): (flavor, launch.place), **overrides}
+        overrides = {("model", "name"): (module, launch.place), **overrides}
+    torchtitan.say_torchtitan([*given, overrides], findings)
+    return "torchtitan"
+
+
+def _text(variables: Variables, name: str) -> str | None:
+    found = variables.get(name)
+    if found is None or found.words is not None or hole_numbers(found.text):
+        return None
+    return without_lines(found.text).strip() or None
+
+
+def _say_megatron(
+    launch: Launch, options: Options, folder: ConfigFolder, findings: Findings
+) -> str:
+    config = options.text("deepspeed_config")
+    switched = options.last("deepspeed")
+    deepspeed = (switched is not None and options.switched(switched) is not False) or config
+    if deepspeed and config:
+        option = options.last("deepspeed_config")
+        assert option is not None
+        say_deepspeed_file(config, folder, findings, option.place, launch.command.script)
+    megatron.say_megatron(options, findings)
+    yaml = options.text("yaml_cfg")
+    if yaml is not None:
+        _say_named([yaml], folder, findings, launch)
+    return "megatron-deepspeed" if deepspeed else "megatron-lm"
+
+
+def _say_maxtext(
+    launch: Launch, reading: ScriptReading, folder: ConfigFolder, findings: Findings
+) -> str:
+    given: maxtext.Given = {}
+    for word in launch.arguments:
+        text = word.plain
+        found = folder.find(text) if text.endswith((".yml", ".yaml")) else None
+        if found is not None:
+            from interop.configs.keyed_file import read_keyed
+
+            findings.files.append(found)
+            given |= maxtext.given_by_file(read_keyed(found, folder.text(found) or ""))
+    given |= maxtext.given_by_words(launch.arguments, reading.holes, findings)
+    maxtext.say_maxtext(given, findings)
+    return "maxtext"
+
+
+def _say_nemo(
+    launch: Launch,
+    hydra: nemo.Values,
+    named: list[str],
+    folder: ConfigFolder,
+    findings: Findings,
+) -> str:
+    from interop.configs.keyed_file import read_keyed
+
+    given: list[nemo.Values] = []
+    for name in named:
+        findings.files.append(name)
+        if name.endswith((".yaml", ".yml")):
+            given.append(nemo.values_of_file(read_keyed(name, folder.text(name) or "")))
+    nemo.say_nemo([*given, hydra], findings)
+    recipe = "recipe" in launch.program or any(path[0] == "train" for path in hydra)
+    return "megatron-bridge" if recipe else "nemo"
+
+
+def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list[str]:
+    """The files of the folder that arguments name, accelerate's first."""
+    found: list[str] = []
+    words = [word for option in launch.launcher.given for word in option.values]
+    words += list(launch.arguments)
+    config, folder_named = options.text("config_name"), options.text("config_path") or ""
+    if config is not None:
+        ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
+        words.append(Word(f"{folder_named}/{config}{ending}", launch.place))
+    for word in words:
+        text = word.plain.rpartition("=")[2]
+        if _FILE.match(text):
+            name = folder.find(text, beside=launch.command.script)
+            if name is not None and name not in found and name != launch.program:
+                found.append(name)
+    return found
+
+
+def _say_named(
+    named: list[str], folder: ConfigFolder, findings: Findings, launch: Launch
+) -> str | None:
+    framework = None
+    for name in named:
+        try:
+            if name.endswith(".py"):
+                said = say_python(name, folder, findings, asked=None, overrides=[])
+            else:
+                # The command line stands over the files that it names.
+                own = Findings()
+                said = say_keyed(name, folder, own)
+                if said == "deepspeed":
+                    findings.take(own)
+                else:
+                    with findings.over_files():
+                        findings.take(own)
+        except DocumentError as error:
+            findings.cannot_tell(name, str(error), launch.place)
+            continue
+        if said is not None and (framework is None or framework in ("accelerate", "deepspeed")):
+            framework = said
+    if any("accelerate" in word for word in launch.words):
+        accelerate.say_launch_options(launch.launcher, findings)
+    return framework
+
+
+def _finish(
+    reading: ScriptReading,
+    folder: ConfigFolder,
+    findings: Findings,
+    variables: Variables,
+    script: str,
+) -> None:
+    say_model_beside(folder, findings, script)
+    for place, chain in reading.cycles:
+        findings.contradict("", f"files that source each other: {chain} ({place})", place)
+    for place, name in reading.missing:
+        findings.cannot_tell("source", f"the file {name!r} is not in the folder", place)
+    for command in reading.commands:
+        if command.words and re.match(r"--[A-Za-z]", command.words[0].plain):
+            findings.contradict(
+                "",
+                f"{command.words[0].plain} ({command.words[0].place}) stands outside any command: "
+                "the line before it does not end in a backslash, or is a comment",
+                command.words[0].place,
+            )
+    complete(findings, variables)

@@ -1,0 +1,246 @@
+"""torchtitan's configurations as a run: TOML files, `--section.key` overrides, and the values of
+Python configurations by the same names.
+
+Sections and keys: github.com/pytorch/torchtitan, torchtitan/config_manager.py (2024),
+torchtitan/config/job_config.py (2025), torchtitan/config/configs.py (2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.flavors import say_figures_of
+from interop.configs.keyed_file import KeyedFile, read_keyed
+from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
+from interop.configs.known_options import is_known
+from interop.configs.option_words import Options
+from interop.shell.text_places import Place, hole_numbers
+
+_DEFAULTS = "torchtitan v0.2, torchtitan/config/job_config.py"
+_SECTIONS = frozenset(
+    {"job", "profiling", "metrics", "model", "optimizer", "lr_scheduler", "training",
+     "parallelism", "checkpoint", "activation_checkpoint", "float8", "comm", "memory_estimation",
+     "fault_tolerance", "experimental", "mx", "quantize", "compile", "validation", "debug"}
+)  # fmt: skip
+_SCHEDULES = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+    "gpipe": "gpipe",
+    "interleavedzerobubble": "zb",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+    "loopedbfs": "looped-bfs",
+}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def _schedule(value: Any) -> str | None:
+    word = word_of(value)
+    return _SCHEDULES.get(word or "", word)
+
+
+def _flag_precision(name: str) -> Reader:
+    return lambda value: name if truth_of(value) else None
+
+
+# The last key of a path is enough where no two sections have it.
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "tensor_parallel_degree": ("tp", degree_of),
+    "pipeline_parallel_degree": ("pp", degree_of),
+    "context_parallel_degree": ("cp", degree_of),
+    "expert_parallel_degree": ("ep", degree_of),
+    "expert_tensor_parallel_degree": ("etp", degree_of),
+    "enable_sequence_parallel": ("sequence_parallel", truth_of),
+    "seq_len": ("seq_len", degree_of),
+    "max_context_length": ("seq_len", degree_of),
+    "global_batch_size": ("global_batch", degree_of),
+    "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
+    "pipeline_parallel_schedule": ("schedule", _schedule),
+    "enable_cpu_offload": ("optimizer_offload", truth_of),
+    "flavor": ("model.flavor", text_of),
+    "enable_float8_linear": ("precision", _flag_precision("fp8")),
+    "enable_fp8_linear": ("precision", _flag_precision("fp8")),
+    "ngpu": ("devices", degree_of),
+}
+# What two keys of the same last name mean, by section.
+_SECTIONED: dict[tuple[str, str], tuple[str, Reader]] = {
+    ("model", "name"): ("model.name", text_of),
+    ("optimizer", "name"): ("optimizer", word_of),
+    ("activation_checkpoint", "mode"): ("recompute", word_of),
+}
+Values = Mapping[tuple[str, ...], tuple[Any, Place]]
+
+
+def is_torchtitan(file: KeyedFile) -> bool:
+    """Whether a TOML file is one of torchtitan's."""
+    sections = file.sections()
+    return "training" in sections and len(sections & _SECTIONS) >= 3
+
+
+def values_of_file(file: KeyedFile) -> Values:
+    """The values of a TOML file, by path."""
+    return {path: (value, file.place(path)) for path, value in file.values.items()}
+
+
+def values_of_options(options: Options, findings: Findings) -> Values:
+    """The values that `--section.key value` and `--section.no_key` override."""
+    found: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for option in options.given:
+        if "." not in option.name or not option.name.startswith("--"):
+            continue
+        path = tuple(option.key.split("."))
+        if not option.values:
+            negative = path[-1].startswith("no_")
+            path = (*path[:-1], path[-1].removeprefix("no_"))
+            found[path] = (not negative, option.place)
+            continue
+        told = options.told(option, findings)
+        if told is not None:
+            many = [word.plain for word in option.values]
+            plain: Any = many if len(many) > 1 else told
+            if path in found and found[path][0] != plain and path[-1] in _KEYS:
+                findings.contradict(
+                    _KEYS[path[-1]][0],
+                    f"{option.name} is {found[path][0]} ({found[path][1]}) and {plain} "
+                    f"({option.place}); the later one wins",
+                    found[path][1],
+                    option.place,
+                )
+            found[path] = (plain, option.place)
+    return found
+
+
+def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = True) -> None:
+    """What configurations say, a later one over those before it."""
+    last: dict[str, tuple[Any, Place, str]] = {}
+    for values in given:
+        for path, (value, place) in values.items():
+            with findings.over_files():
+                _say_one(path, value, place, findings)
+            last[path[-1]] = (value, place, ".".join(path))
+            if check and not is_known("torchtitan", path[-1]) and not path[-1].isdigit():
+                if not any(part in ("quantize", "experimental", "custom_config") for part in path):
+                    findings.not_known(".".join(path), place)
+    _say_model(findings)
+    _say_together(last, findings)
+    findings.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, ep=1, precision="bf16", recompute="selective",
+        optimizer="adamw", sequence_parallel=True, schedule="1f1b",
+    )  # fmt: skip
+
+
+def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
+    name = ".".join(path)
+    entry = _SECTIONED.get(path[-2:]) if len(path) > 1 else None  # type: ignore[call-overload]
+    entry = entry or _KEYS.get(path[-1])
+    if path[-2:] == ("experimental", "pipeline_parallel_schedule"):
+        entry = ("schedule", _schedule)
+    if entry is None or isinstance(value, str) and hole_numbers(value):
+        return
+    key, reader = entry
+    said = reader(value)
+    if key == "recompute" and said not in ("none", "selective", "full", None):
+        said = {"memory_budget": "selective"}.get(str(said), said)
+    if said is not None:
+        findings.say(key, said, place, name)
+
+
+def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings) -> None:
+    """What several keys say together: micro-batch, sharding, precision, chunks."""
+    for key in ("local_batch_size", "batch_size"):
+        if key in last:
+            value, place, name = last[key]
+            number = degree_of(value)
+            if number is not None:
+                _say_local_batch(number, place, name, last, findings)
+            break
+    tokens = last.get("num_tokens_per_microbatch_per_dp_rank")
+    length = findings.count("seq_len")
+    if tokens is not None and length:
+        number = degree_of(tokens[0])
+        if number and number % length == 0:
+            findings.say("micro_batch", number // length, tokens[1], tokens[2])
+    whole_step = last.get("num_tokens_per_train_step")
+    if whole_step is not None and length:
+        number = degree_of(whole_step[0])
+        if number and number % length == 0:
+            findings.say("global_batch", number // length, whole_step[1], whole_step[2])
+    _say_sharding(last, findings)
+    converters = last.get("converters")
+    if converters is not None:
+        words = converters[0] if isinstance(converters[0], list) else [converters[0]]
+        joined = " ".join(str(word).lower() for word in words)
+        kind = next(
+            (p for word, p in (("nvfp4", "nvfp4"), ("mx", "mxfp8"), ("float8", "fp8"))
+             if word in joined), None)  # fmt: skip
+        findings.say("precision", kind, converters[1], converters[2])
+    if "precision" not in findings.said and "mixed_precision_param" in last:
+        value, place, name = last["mixed_precision_param"]
+        findings.say("precision", _DTYPES.get(str(value)), place, name)
+    stage = last.get("pipeline_parallel_layers_per_stage")
+    layers, pp = findings.count("model.num_layers"), findings.count("pp")
+    if stage is not None and layers and pp and degree_of(stage[0]):
+        per_rank = layers / pp / (degree_of(stage[0]) or 1)
+        if per_rank == int(per_rank) and per_rank >= 1:
+            findings.say("vpp", int(per_rank), stage[1], stage[2])
+
+
+def _say_local_batch(
+    number: int,
+    place: Place,
+    name: str,
+    last: Mapping[str, tuple[Any, Place, str]],
+    findings: Findings,
+) -> None:
+    """Without a pipeline the local batch is one pass; with one it is cut into micro-batches."""
+    pp = findings.count("pp") or 1
+    micro = last.get("pipeline_parallel_microbatch_size")
+    if pp == 1:
+        findings.say("micro_batch", number, place, name)
+    elif micro is not None:
+        findings.say("micro_batch", degree_of(micro[0]), micro[1], micro[2])
+    else:
+        count = last.get("pipeline_parallel_microbatches")
+        parts = degree_of(count[0]) if count is not None else None
+        if parts and number % parts == 0:
+            findings.say("micro_batch", number // parts, place, name)
+        elif parts is None:
+            findings.default(_DEFAULTS, micro_batch=1)
+
+
+def _say_sharding(last: Mapping[str, tuple[Any, Place, str]], findings: Findings) -> None:
+    """dp = replicas x shards, where both are numbers; fully sharded parameters are ZeRO 3, and 2
+    where they stay whole behind the forward pass."""
+    shard = last.get("data_parallel_shard_degree") or last.get("data_parallel_degree")
+    replicate = last.get("data_parallel_replicate_degree")
+    shards = count_of(shard[0]) if shard is not None else None
+    replicas = degree_of(replicate[0]) if replicate is not None else None
+    raw = shard[0] if shard is not None else None
+    if shard is not None and shards and (replicas or replicate is None):
+        findings.say("dp", shards * (replicas or 1), shard[1], shard[2])
+    if shard is None:
+        return
+    if str(raw) == "-1" or (shards or 0) > 1:
+        reshard = last.get("fsdp_reshard_after_forward")
+        never = reshard is not None and str(reshard[0]) == "never"
+        always = reshard is not None and str(reshard[0]) == "always"
+        # Beside a pipeline the usual policy keeps what was gathered.
+        kept = never or ((findings.count("pp") or 1) > 1 and not always)
+        findings.say("zero_stage", 2 if kept else 3, shard[1], shard[2])
+    elif shards == 1 and replicas is not None:
+        findings.say("zero_stage", 0, shard[1], shard[2])
+
+
+def _say_model(findings: Findings) -> None:
+    name, flavor = findings.said.get("model.name"), findings.said.get("model.flavor")
+    if name is not None:
+        said = flavor or name
+        text = str(flavor.value) if flavor is not None else ""
+        say_figures_of(str(name.value), text, findings, said.place, said.option)
+
+
+def read_torchtitan_file(name: str, text: str) -> KeyedFile:
+    """A TOML file."""
+    return read_keyed(name, text)

@@ -1,0 +1,478 @@
+"""`read_script`: the commands that a shell script would start, with their words expanded.
+
+The script is read, never run: assignments, conditions, loops, functions and sourced files are
+followed as a shell would; programs are only written down. Where the files do not decide a condition
+both branches are read, and what they disagree on has no value.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from interop.shell import own_commands
+from interop.shell.own_commands import Sourced
+from interop.shell.conditions import any_of, both, condition, negated
+from interop.shell.expansion import compute, expand_text, expand_words
+from interop.shell.folder import ConfigFolder
+from interop.shell.here_document import document, write_file
+from interop.shell.lexer import Token
+from interop.shell.script_reading import HERE, Command, ScriptReading
+from interop.shell.substitution import substitute
+from interop.shell.syntax import (
+    Block,
+    Case,
+    Chain,
+    For,
+    Function,
+    If,
+    Node,
+    Piped,
+    Redirection,
+    Simple,
+    Test,
+    While,
+    parse,
+)
+from interop.shell.text_places import Place, Word, hole_numbers, without_holes
+from interop.shell.variables import Scope, Variable, merged
+
+_MOST_STEPS = 60_000
+_MOST_DEEP = 40
+_MOST_ROUNDS = 64
+_SHELLS = ("bash", "sh", "zsh", "ksh", "dash")
+
+
+class _LeaveError(Exception):
+    """`exit`, `return`, `break` or `continue`."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+def read_script(
+    name: str,
+    folder: ConfigFolder,
+    *,
+    header: Callable[[str, str], dict[str, str]],
+    arguments: Sequence[Word] = (),
+) -> ScriptReading:
+    """Read a script of the folder.
+
+    header  what a scheduler sets for a script (its name, its text), from its first lines
+    """
+    reading = ScriptReading()
+    runner = _Runner(folder, reading, header)
+    scope = Scope(arguments=tuple(arguments), holes=reading.holes, script=name)
+    runner.file(name, scope)
+    return reading
+
+
+class _Runner:
+    def __init__(
+        self,
+        folder: ConfigFolder,
+        reading: ScriptReading,
+        header: Callable[[str, str], dict[str, str]],
+    ) -> None:
+        self._folder, self._reading, self._header = folder, reading, header
+        self._functions: dict[str, tuple[Node, str]] = {}
+        self._open: list[str] = []
+        self._steps = 0
+        self._decided = True
+        self._deep = 0
+
+    # -- files
+
+    def file(self, name: str, scope: Scope, shown: str = "") -> Scope:
+        """Reads a script into the scope; `exit` ends it.
+
+        shown  the file that holds it, where it is a here-document
+        """
+        text = self._folder.text(name)
+        if text is None:
+            return scope
+        self._open.append(name)
+        self._reading.sourced.append(name)
+        outer, scope.script = scope.script, shown or name
+        for variable, value in self._header(name, text).items():
+            scope.variables.setdefault(variable, Variable(value, Place(name, 1), exported=True))
+        block, faults = parse(text)
+        self._reading.faults += [Place(name, line) for line in faults]
+        try:
+            self._block(block, scope)
+        except _LeaveError as leave:
+            if leave.how == "exit" and len(self._open) > 1 and scope.script != self._open[0]:
+                scope.script = outer
+                self._open.pop()
+                self._reading.scopes[shown or name] = scope
+                raise
+        self._reading.scopes[shown or name] = scope
+        self._open.pop()
+        scope.script = outer
+        return scope
+
+    def _source(self, sourced: Sourced, scope: Scope, place: Place) -> None:
+        name = self._folder.find(sourced.name, beside=scope.script)
+        if name is None:
+            self._reading.missing.append((place, without_holes(sourced.name)))
+            return
+        if name in self._open:
+            self._reading.cycles.append((place, " -> ".join((*self._open, name))))
+            return
+        if sourced.own:
+            inner = Scope(dict(scope.inherited()), sourced.arguments, scope.holes, name)
+            for key, value in sourced.environment.items():
+                inner.variables[key] = Variable(value.text, value.place, exported=True)
+            functions = dict(self._functions)
+            try:
+                self.file(name, inner)
+            except _LeaveError:
+                pass
+            self._functions = functions
+            return
+        outer = scope.arguments
+        if sourced.arguments:
+            scope.arguments = sourced.arguments
+        try:
+            self.file(name, scope)
+        except _LeaveError as leave:
+            if leave.how != "return":
+                raise
+        finally:
+            scope.arguments = outer
+
+    # -- commands
+
+    def _block(self, block: Block, scope: Scope) -> bool | None:
+        status: bool | None = True
+        for command in block.commands:
+            status = self._node(command, scope)
+        return status
+
+    def _node(self, node: Node, scope: Scope) -> bool | None:
+        """Reads a command; whether it succeeds, None where the files do not tell."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS or self._deep > _MOST_DEEP:
+            return None
+        self._deep += 1
+        try:
+            return self._read(node, scope)
+        finally:
+            self._deep -= 1
+
+    def _read(self, node: Node, scope: Scope) -> bool | None:
+        if isinstance(node, Simple):
+            return self._simple(node, scope)
+        if isinstance(node, Test):
+            return self._test(node, scope)
+        if isinstance(node, Block):
+            if not node.own:
+                return self._block(node, scope)
+            try:
+                return self._block(node, scope.copy())
+            except _LeaveError:
+                return None
+        if isinstance(node, Piped):
+            status: bool | None = None
+            for part in node.parts:
+                status = self._node(part, scope)
+            return negated(status) if node.negated else status
+        if isinstance(node, Chain):
+            return self._chain(node, scope)
+        if isinstance(node, If):
+            self._if(node.branches, scope, Place(scope.script, node.line))
+            return None
+        if isinstance(node, Case):
+            self._case(node, scope)
+            return None
+        if isinstance(node, For):
+            self._for(node, scope)
+            return None
+        if isinstance(node, While):
+            self._while(node, scope)
+            return None
+        self._functions[node.name] = (node.body, scope.script)
+        return True
+
+    def _chain(self, node: Chain, scope: Scope) -> bool | None:
+        status = self._node(node.first, scope)
+        for operator, part in node.rest:
+            if operator == "&&":
+                if status is False:
+                    continue
+                status = both(status, self._maybe(part, scope, status))
+            else:
+                if status is True:
+                    continue
+                status = any_of(status, self._maybe(part, scope, status))
+        return status
+
+    def _maybe(self, part: Node, scope: Scope, status: bool | None) -> bool | None:
+        """A command behind `&&` or `||`; where nobody knows whether it runs, an exit does not."""
+        try:
+            return self._node(part, scope)
+        except _LeaveError:
+            if status is not None:
+                raise
+            return None
+
+    def _if(
+        self, branches: Sequence[tuple[Block | None, Block]], scope: Scope, place: Place
+    ) -> None:
+        if not branches:
+            return
+        (asked, body), rest = branches[0], branches[1:]
+        truth = True if asked is None else self._block(asked, scope)
+        if truth is True:
+            self._block(body, scope)
+        elif truth is False:
+            self._if(rest, scope, place)
+        else:
+            self._fork(
+                (lambda own: self._block(body, own), lambda own: self._if(rest, own, place)),
+                scope,
+                place,
+            )
+
+    def _fork(self, ways: Sequence[Callable[[Scope], object]], scope: Scope, place: Place) -> None:
+        """Several ways of which the files do not say which is taken; those that end the script are
+        left out where another goes on."""
+        decided, self._decided = self._decided, False
+        ended: _LeaveError | None = None
+        found: list[Scope] = []
+        for way in ways:
+            own = scope.copy()
+            try:
+                way(own)
+                found.append(own)
+            except _LeaveError as leave:
+                ended = leave
+        self._decided = decided
+        if not found:
+            assert ended is not None
+            raise ended
+        after = found[0]
+        for other in found[1:]:
+            after = merged(after, other, place)
+        scope.variables = after.variables
+
+    def _case(self, node: Case, scope: Scope) -> None:
+        place = Place(scope.script, node.line)
+        text = expand_text(node.word.text, place, scope, self._substitute)
+        if any(scope.holes[n].kind != "unset" for n in hole_numbers(text)):
+            ways = [(lambda own, body=body: self._block(body, own)) for _, body in node.branches]
+            self._fork([*ways, lambda own: None], scope, place)
+            return
+        asked = without_holes(text)
+        for patterns, body in node.branches:
+            for pattern in patterns:
+                known = without_holes(expand_text(pattern.text, place, scope, self._substitute))
+                if fnmatch.fnmatchcase(asked, known):
+                    self._block(body, scope)
+                    return
+
+    def _for(self, node: For, scope: Scope) -> None:
+        place = Place(scope.script, node.line)
+        if node.expression:
+            self._counted(node, scope, place)
+            return
+        words = expand_words(node.words, scope, self._substitute)
+        for word in words[:_MOST_ROUNDS]:
+            scope.assign(node.name, word.text, word.place)
+            if not self._round(node.body, scope):
+                return
+
+    def _counted(self, node: For, scope: Scope, place: Place) -> None:
+        begin, _, rest = node.expression.partition(";")
+        test, _, step = rest.partition(";")
+        compute(begin, place, scope, self._substitute)
+        for _ in range(_MOST_ROUNDS):
+            truth = compute(test, place, scope, self._substitute)
+            if truth == "0" or not self._round(node.body, scope) or hole_numbers(truth):
+                return
+            compute(step, place, scope, self._substitute)
+
+    def _while(self, node: While, scope: Scope) -> None:
+        for _ in range(_MOST_ROUNDS):
+            truth = self._block(node.condition, scope)
+            truth = negated(truth) if node.until else truth
+            if truth is False or not self._round(node.body, scope) or truth is None:
+                return
+
+    def _round(self, body: Block, scope: Scope) -> bool:
+        """One round of a loop; whether there is another."""
+        if self._steps > _MOST_STEPS:
+            return False
+        try:
+            self._block(body, scope)
+        except _LeaveError as leave:
+            if leave.how == "continue":
+                return True
+            if leave.how == "break":
+                return False
+            raise
+        return True
+
+    def _test(self, node: Test, scope: Scope) -> bool | None:
+        place = Place(scope.script, node.line)
+        if not node.words:
+            value = compute(node.expression, place, scope, self._substitute)
+            return None if hole_numbers(value) else value != "0"
+        words = []
+        for token in node.words:
+            if token.kind == "word":
+                words.append(expand_text(token.text, place, scope, self._substitute))
+            else:
+                words.append(token.text)
+        return condition(words, scope.holes, patterns=True)
+
+    def _substitute(self, text: str, scope: Scope, place: Place) -> str:
+        return substitute(text, scope, place)
+
+    def _simple(self, node: Simple, scope: Scope) -> bool | None:
+        place = Place(scope.script, node.line)
+        set_here: dict[str, Variable] = {}
+        begin = 0
+        while begin < len(node.words):
+            token = node.words[begin]
+            own = scope.copy() if self._is_prefix(node.words, begin) else scope
+            if not own_commands.assign(token, own, place, self._substitute):
+                break
+            if own is not scope:
+                changed = own.variables.keys()
+                set_here |= {
+                    n: own.variables[n]
+                    for n in changed
+                    if own.variables[n] is not scope.variables.get(n)
+                }
+            begin += 1
+        raw = node.words[begin:]
+        if not raw:
+            return True
+        words = expand_words(_without_arrays(raw), scope, self._substitute)
+        if not words:
+            return True
+        write_file(words, node.redirections, scope, place, self._folder, self._substitute)
+        return self._started(words, raw, node.redirections, set_here, scope, place)
+
+    def _is_prefix(self, words: Sequence[Token], begin: int) -> bool:
+        """Whether an assignment is for a command behind it alone."""
+        return any(
+            token.kind == "word" and not own_commands.assigns(token) for token in words[begin:]
+        )
+
+    def _started(
+        self,
+        words: list[Word],
+        raw: Sequence[Token],
+        redirections: Sequence[Redirection],
+        set_here: dict[str, Variable],
+        scope: Scope,
+        place: Place,
+    ) -> bool | None:
+        name = words[0].plain
+        texts = [word.plain for word in words]
+        if name in ("exit", "return", "break", "continue"):
+            raise _LeaveError(name)
+        if name in ("[", "test"):
+            end = -1 if name == "[" and texts[-1] == "]" else len(texts)
+            return condition(texts[1:end], scope.holes)
+        if name in self._functions:
+            return self._call(words, scope)
+        if name == "eval":
+            return self._text(" ".join(texts[1:]), scope, place)
+        sourced = own_commands.sourced(words, set_here)
+        if sourced is not None and (not sourced.own or self._folder.find(sourced.name)):
+            self._source(sourced, scope, place)
+            if not sourced.own:
+                return None
+        handled = own_commands.run(words, raw, redirections, scope, place, self._substitute)
+        if handled is not None:
+            return handled
+        if self._runs_here_document(words, redirections, scope, place):
+            return None
+        quoted = _quoted_command(texts)
+        if quoted:
+            shell, begin = quoted
+            return self._text(words[begin].text, scope, words[begin].place, words[:shell])
+        environment = {**scope.inherited(), **set_here}
+        self._reading.commands.append(
+            Command(tuple(words), place, scope.script, environment, self._decided)
+        )
+        return None
+
+    def _call(self, words: list[Word], scope: Scope) -> bool | None:
+        body, script = self._functions[words[0].plain]
+        outer, scope.arguments = scope.arguments, tuple(words[1:])
+        own, scope.script = scope.script, script
+        try:
+            return self._node(body, scope)
+        except _LeaveError as leave:
+            if leave.how == "exit":
+                raise
+            return None
+        finally:
+            scope.arguments, scope.script = outer, own
+
+    def _text(
+        self, text: str, scope: Scope, place: Place, launcher: Sequence[Word] = ()
+    ) -> bool | None:
+        """Commands in a text: `eval`, `bash -c`. Their lines are those that the text was in."""
+        if self._deep > _MOST_DEEP // 2:
+            return None
+        before = len(self._reading.commands)
+        block, _ = parse(text, place.line)
+        inner = scope.copy() if launcher else scope
+        try:
+            status = self._block(block, inner)
+        except _LeaveError:
+            status = None
+        found = self._reading.commands
+        found[before:] = [replace(c, words=(*launcher, *c.words)) for c in found[before:]]
+        return status
+
+    def _runs_here_document(
+        self,
+        words: list[Word],
+        redirections: Sequence[Redirection],
+        scope: Scope,
+        place: Place,
+    ) -> bool:
+        """`sbatch <<EOF`, `bash <<EOF`: the document is a script."""
+        name = words[0].plain.rsplit("/", 1)[-1]
+        if name not in (*_SHELLS, "sbatch"):
+            return False
+        for redirection in redirections:
+            if redirection.operator == "<<" and redirection.target is not None:
+                text, line = document(redirection.target, scope, self._substitute)
+                script = f"{scope.script}{HERE}"
+                self._folder.texts[script] = "\n" * (line - 1) + text
+                self._folder.written[script] = (scope.script, line)
+                inner = Scope(dict(scope.inherited()), (), scope.holes, script)
+                try:
+                    self.file(script, inner, shown=scope.script)
+                except _LeaveError:
+                    pass
+                return True
+        return False
+
+
+def _without_arrays(raw: Sequence[Token]) -> tuple[Token, ...]:
+    """The words but the arrays (`declare -a NAME=(...)`), which builtins look at themselves."""
+    return tuple(token for token in raw if token.kind == "word")
+
+
+def _quoted_command(texts: Sequence[str]) -> tuple[int, int] | None:
+    """Where in `srun bash -x -c TEXT` the shell and the text stand."""
+    for number, text in enumerate(texts):
+        if text.rsplit("/", 1)[-1] not in _SHELLS:
+            continue
+        for place in range(number + 1, len(texts) - 1):
+            if not texts[place].startswith("-"):
+                break
+            if not texts[place].startswith("--") and "c" in texts[place]:
+                return number, place + 1
+    return None

@@ -1,0 +1,56 @@
+"""`shardwright import`: the configuration of another framework as a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interop.configs.imported_file import write_imported
+from interop.configs.imported_run import imported_json
+from interop.configs.read_config import read_config
+from interop.traces.opened_log import open_log
+from profiles.errors import InputError
+from shardwright.commands.flags import Json
+from shardwright.commands.output import need_room_for, note, print_json, show
+from shardwright.commands.read_logs import opened_log_data, read_logs
+from shardwright.reports.imported_report import imported_report
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright import pretrain_gpt.sh -o imported.json\n\n  shardwright import "
+    "--logs train.log --json\n\n  shardwright plan --from imported.json --on 8x8xh100-sxm-80gb"
+)
+
+
+def import_config(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="a script, YAML, JSON, TOML, or a folder"),
+    ] = None,
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--logs", help="logs and profiles of the run, with or without CONFIG (repeat)"
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", help="write imported.json here")] = None,
+    json_output: Json = False,
+) -> None:
+    """`shardwright import`."""
+    need_room_for(output)
+    if config is None:
+        if not logs:
+            raise InputError("name a configuration, or logs with --logs, or both")
+        read_logs(logs, json_output)
+        return
+    run = read_config(config)
+    if output is not None:
+        write_imported(output, run)
+        note(f"written: {output}")
+    if json_output:
+        told = {} if not logs else {"logs": [opened_log_data(open_log(log), log) for log in logs]}
+        print_json({**imported_json(run), **told})
+    elif output is None or str(output) != "-":
+        show(imported_report(run))
+        read_logs(logs or (), False)

@@ -1,0 +1,118 @@
+"""An imported run, its prediction and its changes for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from interop.changes.flags import flag_of
+from interop.changes.ranked_changes import LEAST_GAIN, PricedChange
+from interop.configs.imported_run import MODEL_FIGURES, ImportedRun
+from profiles.units import format_bytes, format_percent, format_time
+from shardwright.reports.terminal import format_interval, table
+from simulator.training_run.explain.predict_runs import RunPrediction
+
+_KEYS = (
+    "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
+    "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len", "precision",
+    "recompute", "recompute_layers", "sequence_parallel", "distributed_optimizer", "optimizer",
+    "optimizer_offload", "schedule", "flash_attention",
+)  # fmt: skip
+
+
+def imported_report(run: ImportedRun) -> RenderableType:
+    """What the files say, where, and what they leave open."""
+    parts: list[RenderableType] = [
+        Text.assemble(
+            ("Imported  ", "bold"),
+            f"{run.framework or 'unknown framework'}, from {', '.join(run.files) or 'no file'}",
+        )
+    ]
+    if run.runs > 1:
+        parts.append(Text(f"The files start {run.runs} runs; this is the first.", style="yellow"))
+    rows = table("", "value", "said by")
+    for key in _KEYS:
+        value = getattr(run, key)
+        if value is not None:
+            by = run.options.get(key) or f"follows: {run.derived.get(key, '')}"
+            rows.add_row(key, _shown(value), by)
+    model = _model_words(run)
+    if model:
+        rows.add_row("model", model, run.model.figures_of and f"figures: {run.model.figures_of}")
+    parts.append(rows)
+    if run.defaults:
+        said = ", ".join(f"{key} {_shown(d.value)}" for key, d in sorted(run.defaults.items()))
+        parts.append(Text(f"The files are silent; the framework's defaults: {said}", style="dim"))
+    for contradiction in run.contradictions:
+        parts.append(Text.assemble(("contradiction: ", "bold red"), contradiction.text))
+    for unresolved in run.unresolved:
+        parts.append(
+            Text.assemble(
+                ("not told: ", "yellow"),
+                f"{unresolved.option} ({unresolved.place}): {unresolved.why}",
+            )
+        )
+    for unknown in run.unknown:
+        parts.append(
+            Text.assemble(
+                ("unknown: ", "yellow"),
+                f"{unknown.option} ({unknown.place}): no known version has this option",
+            )
+        )
+    return Group(*parts)
+
+
+def prediction_report(made: RunPrediction) -> RenderableType:
+    """Step time, memory and what was assumed."""
+    assert made.run is not None and made.step_time_s is not None
+    facts = [f"step {format_interval(made.step_time_s)}"]
+    if made.peak_memory_bytes is not None:
+        facts.append(f"peak {format_bytes(made.peak_memory_bytes.value)}")
+    if made.fits is not None:
+        facts.append("fits" if made.fits else "does not fit")
+    run = made.run
+    head = Text.assemble(
+        ("Predicted  ", "bold"),
+        f"{', '.join(facts)}, on {run.num_devices} {run.device} ({run.stack})",
+    )
+    assumed = Text(f"Assumed: {'; '.join(run.defaults)}" if run.defaults else "", style="dim")
+    return Group(head, assumed)
+
+
+def changes_report(
+    run: ImportedRun, made: RunPrediction, changes: Sequence[PricedChange]
+) -> RenderableType:
+    """The single changes that bring most, with the framework's own options."""
+    if not changes:
+        none = f"No single change that fits saves {format_percent(LEAST_GAIN)} of the step or more."
+        return Group(prediction_report(made), Text(none))
+    rows = table(">#", "option", "change", ">step", ">saves", ">needs", "now said by")
+    for number, priced in enumerate(changes, 1):
+        change = priced.change
+        needs = "" if priced.needed_bytes is None else format_bytes(priced.needed_bytes)
+        rows.add_row(
+            str(number),
+            flag_of(run.framework, change),
+            f"{_shown(change.old)} -> {_shown(change.new)}",
+            format_time(priced.step_time_s),
+            format_percent(priced.gain),
+            needs,
+            run.options.get(change.setting, "the default"),
+        )
+    return Group(prediction_report(made), Text(""), rows)
+
+
+def _model_words(run: ImportedRun) -> str:
+    named = [part for part in (run.model.name, run.model.flavor) if part]
+    figures = [
+        f"{name} {_shown(getattr(run.model, name))}"
+        for name in MODEL_FIGURES
+        if getattr(run.model, name) is not None
+    ]
+    return ", ".join([" ".join(named)] * bool(named) + figures)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

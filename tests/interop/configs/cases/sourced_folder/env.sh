@@ -1,0 +1,8 @@
+MASTER_ADDR=localhost
+NNODES=${WORLD_SIZE:-2}
+GPUS_PER_NODE=${KUBERNETES_CONTAINER_RESOURCE_GPU:-8}
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank ${RANK:-0}"
+PR=bf16
+AC=${AC:-sel}
+DO=true
+SP=true
