@@ -52,7 +52,7 @@ def origin_of(line: str) -> Origin:
     >>> origin_of("3: [default0]: iteration 5/ 10 |")
     Origin(rank='3 0', text=' iteration 5/ 10 |')
     """
-    names = []
+    names: list[str] = []
     start = 0
     while (found := _PREFIX.match(line, start)) is not None and len(names) < 4:
         names.append(next(group for group in found.groups() if group is not None))

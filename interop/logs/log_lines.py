@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from profiles.errors import DocumentError
 
@@ -20,7 +20,7 @@ MOST_CHARACTERS = 1 << 16
 
 _CHUNK = 1 << 18
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_UNPACKED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+_UNPACKED: dict[str, Callable[[IO[bytes]], Any]] = {
     "gzip": lambda raw: gzip.GzipFile(fileobj=raw),
     "bzip2": bz2.BZ2File,
     "xz": lzma.LZMAFile,

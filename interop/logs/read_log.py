@@ -247,8 +247,8 @@ def _memory(reading: LogReading) -> LogMemory | None:
     for series in reading.series.values():
         for kind, value in series.peak_gib.items():
             peaks[kind] = max(peaks.get(kind, 0.0), value)
-    kind = next((each for each in _MEMORY_KINDS if each in peaks), None)
-    return None if kind is None else LogMemory(peak_gib=peaks[kind], kind=kind or "unknown")
+    best = next((each for each in _MEMORY_KINDS if each in peaks), None)
+    return None if best is None else LogMemory(peak_gib=peaks[best], kind=best or "unknown")
 
 
 def _framework(name: str, reading: LogReading) -> str | None:

@@ -151,7 +151,7 @@ def _last_batch(x: StepColumns) -> Mask:
     if not known.size:
         return np.ones(len(x), dtype=np.bool_)
     last = x.global_batch[known[-1]]
-    return ~np.isfinite(x.global_batch) | (x.global_batch == last)
+    return np.asarray(~np.isfinite(x.global_batch) | (x.global_batch == last))
 
 
 def _first_lines(x: StepColumns) -> Mask:

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from profiles.errors import DocumentError
 
@@ -40,7 +40,7 @@ def trace_events(path: str | Path) -> Iterator[dict[str, Any]]:
     with raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw) if packed else raw)
         text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
         yield from _events(text, path)
 

@@ -30,9 +30,7 @@ def import_config(
     ] = None,
     logs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--logs", help="logs and profiles of the run, with or without CONFIG (repeat)"
-        ),
+        typer.Option("--logs", help="logs and profiles of the run; CONFIG may be left out"),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write imported.json here")] = None,
     json_output: Json = False,
