@@ -25,7 +25,15 @@ _PIPE = re.compile(
 )
 _CONFIG = re.compile(r"\btrain_batch_size \.{3,} (\d+)")
 # Of a step as a whole (`fwd_microstep` is one micro-batch); newest and oldest names.
-_PARTS: tuple[str, ...] = ("fwd", "bwd", "bwd_inner", "bwd_allreduce", "step", "forward", "backward")
+_PARTS: tuple[str, ...] = (
+    "fwd",
+    "bwd",
+    "bwd_inner",
+    "bwd_allreduce",
+    "step",
+    "forward",
+    "backward",
+)
 _PARTS += ("backward_inner", "backward_allreduce")
 
 

@@ -28,6 +28,8 @@ TELLING = (
     "approx flops per GPU",
     "samples per second",
     "samples_per_second",
+    "tgs (tokens/gpu/second)",
+    '"current_steps"',
 )
 """Words in lines of steps by which frameworks of one form are told apart."""
 

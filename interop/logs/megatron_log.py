@@ -17,6 +17,7 @@ from interop.logs.told import Fact, PartTimes, StepLine, Told
 _LEADING = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"^\s*(world_size|seq_length|global_batch_size)\s*\.{3,}\s*(\d+)\s*$")
 _ARGUMENTS = {"world_size": "devices", "seq_length": "seq_len", "global_batch_size": "global_batch"}
+_OLD_LOSS = re.compile(rf"\blm loss\s+({NUMBER})")  # until 2020 without a colon
 _WORLD = re.compile(r"using world size:\s*(\d+)")
 _PART = re.compile(r"^\s*([a-z][\w-]*(?:-[\w-]+)*) \.{2,}: \(([\d.,]+), ([\d.,]+)\)")
 
@@ -51,6 +52,8 @@ def _step(line: str, step: int, total: int) -> StepLine | None:
     time_s = above_zero(_bare(in_ms))
     time_s = above_zero(_bare(in_s)) if time_s is None else time_s / 1e3
     loss = first(fields, "lm loss", "loss", "total loss", "reduced train loss")
+    if loss is None and (old := _OLD_LOSS.search(line)) is not None:
+        loss = old[1]
     flops = first(
         fields,
         "throughput per gpu (tflop/s/gpu)",

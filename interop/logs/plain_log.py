@@ -11,16 +11,19 @@ from interop.logs.logged_number import NUMBER, above_zero, number
 from interop.logs.told import StepLine, Told
 
 _STEP = re.compile(
-    r"\b(?:global_step|iteration|iter|step|num_updates)s?\b\s*[:=#|]?\s*(\d+)(?:\s*(?:/|of)\s*(\d+))?",
+    r"\b(?:global[_ ]step|iteration|iter|step|num_updates)s?\b[\"']?\s*[:=#|]?\s*(\d+)"
+    r"(?:\s*(?:/|of)\s*(\d+))?",
     re.IGNORECASE,
 )
 _TIME = re.compile(
-    rf"\b(?:step[_ ]?time|iter(?:ation)?[_ ]?time|batch[_ ]?time|time[_ /]per[_ ](?:step|iter\w*)|"
-    rf"time/(?:step|iter)|time|dt|elapsed|end_to_end|took)\s*(?P<named>[\[(](?:ms|s|sec)[\])])?"
+    rf"\b(?:(?:step|iter(?:ation)?|batch)[_ ]?(?:time|cost)|avg_batch_cost|"
+    rf"time[_ /]per[_ ](?:step|iter\w*)|time/(?:step|iter)|time|dt|elapsed|end_to_end|took)"
+    rf"(?:_(?P<suffix>ms|s|sec|seconds))?[\"']?\s*(?P<named>[\[(](?:ms|s|sec)[\])])?"
     rf"\s*[:=]?\s*(?P<value>{NUMBER})\s*(?P<unit>ms|s|sec|secs|seconds)?(?![\w:])",
     re.IGNORECASE,
 )
-_LOSS = re.compile(rf"\b(?:train[_ ])?loss\b\s*[:=]?\s*({NUMBER})", re.IGNORECASE)
+_LOSS = re.compile(rf"\b(?:train[_ ])?loss\b[\"']?\s*[:=]?\s*({NUMBER})", re.IGNORECASE)
+_TGS = re.compile(rf"tgs \(tokens/gpu/second\)=({NUMBER})")  # InternEvo
 _TOKENS = re.compile(
     rf"\b(?:tok(?:ens)?/s(?:ec)?|tokens_per_sec(?:ond)?|tps|tok_per_sec)\s*[:=]?\s*({NUMBER})|"
     rf"({NUMBER})\s*tok(?:ens)?/s",
@@ -44,20 +47,21 @@ class PlainReader:
         loss, time_s = _LOSS.search(line), _time_s(line)
         if loss is None and time_s is None:
             return None
-        tokens = _TOKENS.search(line)
+        tokens, per_device = _TOKENS.search(line), _TGS.search(line)
         rate = above_zero(tokens[1] or tokens[2], grouped=True) if tokens else None
         return StepLine(
             step=int(found[1]),
             total=int(found[2]) if found[2] else None,
             time_s=time_s,
             loss=number(loss[1]) if loss else None,
-            tokens_per_s=rate,
+            tokens_per_s=None if per_device else rate,
+            device_tokens_per_s=above_zero(per_device[1]) if per_device else None,
         )
 
 
 def _time_s(line: str) -> float | None:
     for found in _TIME.finditer(line):
-        unit = (found["unit"] or (found["named"] or "").strip("[]()")).lower()
+        unit = (found["unit"] or found["suffix"] or (found["named"] or "").strip("[]()")).lower()
         value = above_zero(found["value"])
         if value is not None and unit:
             return value / 1e3 if unit == "ms" else value

@@ -134,6 +134,8 @@ def _best_series(
         score = (
             0.0 if steady is None else _SOURCES[steady.source],
             0.0 if name == "" else 1.0,
+            # An evaluation has a bar too, and no losses between.
+            float(bool(np.isfinite(x.loss).any())),
             float(x.covers.sum()),
         )
         if score > best_score:
@@ -258,10 +260,14 @@ def _framework(name: str, reading: LogReading) -> str | None:
         return "megatron-deepspeed" if kin is None and "deepspeed" in names else kin or name
     if name == "deepspeed" and "{'" in reading.words:
         return "transformers"
+    if name == "transformers" and '"current_steps"' in reading.words:
+        return "llama-factory"
     if name == "transformers" and "{'" not in reading.words:
         return None  # a bar alone: any loop has one
     if name == "nemo" and not reading.words & {"train_step_timing", "reduced_train_loss"}:
         return "lightning"
+    if not name and "tgs (tokens/gpu/second)" in reading.words:
+        return "internevo"
     return name or None
 
 

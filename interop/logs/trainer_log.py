@@ -2,7 +2,7 @@
 
 Entries name no step (until 2021 they did); the bar does. Releases from 5 on print their figures as
 text (`'loss': '2.1'`). At the end `{'train_runtime': .., 'train_steps_per_second': ..}` of all
-steps, evaluations and checkpoints included.
+steps, evaluations and checkpoints included. LLaMA-Factory and ms-swift name step and clock.
 """
 
 from __future__ import annotations
@@ -15,6 +15,15 @@ from interop.logs.told import Fact, StepLine, Told
 
 _FIELD = re.compile(rf"'([\w/]+)':\s*'?({NUMBER})'?")
 _LOSS = re.compile(rf"loss=({NUMBER})")
+_SWIFT = re.compile(
+    r"'global_step/max_steps': '(\d+)/(\d+)'(?:.*?'elapsed_time': '([^']*)')?"
+    r"(?:.*?'memory\(GiB\)': ([\d.]+))?"
+)
+_FACTORY = re.compile(r'"current_steps": (\d+), "total_steps": (\d+)')
+_FACTORY_LOSS = re.compile(rf'"loss": ({NUMBER})')
+_FACTORY_CLOCK = re.compile(r'"elapsed_time": "(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)"')
+_CLOCK = re.compile(r"(\d+)\s*([dhms])")
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _TOTALS = (
     ("global_batch", re.compile(r"Total train batch size.*?=\s*([\d,]+)")),
     ("steps", re.compile(r"Total optimization steps\s*=\s*([\d,]+)")),
@@ -37,9 +46,11 @@ class TrainerReader:
     def read(self, line: str) -> Told | None:
         """A step of a bar or of an entry, the whole run's figures, or its batch."""
         if "{'" in line and "'epoch'" in line:
-            told = self._entry(dict(_FIELD.findall(line[line.index("{'") :])))
+            told = self._entry(dict(_FIELD.findall(line[line.index("{'") :])), line)
             if told is not None:
                 return told
+        if '"current_steps"' in line:
+            return _llama_factory(line)
         if "/it" in line or "it/s" in line:
             return self._step(line)
         if " = " in line:
@@ -49,7 +60,7 @@ class TrainerReader:
                     return None if value is None else Fact(values={name: value})
         return None
 
-    def _entry(self, fields: dict[str, str]) -> Told | None:
+    def _entry(self, fields: dict[str, str], line: str) -> Told | None:
         runtime = above_zero(fields.get("train_runtime"))
         if runtime is not None:
             rate = above_zero(fields.get("train_steps_per_second"))
@@ -62,6 +73,17 @@ class TrainerReader:
             return None
         self._entries += 1
         step = number(fields["step"]) if "step" in fields else None
+        if (swift := _SWIFT.search(line)) is not None:  # ms-swift names the step, and the clock
+            clock = _clock_s(swift[3]) if swift[3] else None
+            return StepLine(
+                step=int(swift[1]),
+                total=int(swift[2]),
+                bar="entries",
+                bar_s=clock,
+                loss=number(fields["loss"]),
+                memory_gib=above_zero(swift[4]),
+                memory_kind="reserved" if swift[4] else "",
+            )
         return StepLine(
             step=int(step) if step else self._done or self._entries,
             total=self._total,
@@ -88,3 +110,28 @@ class TrainerReader:
             bar=self._bar,
             loss=number(loss[1]) if loss else None,
         )
+
+
+def _llama_factory(line: str) -> StepLine | None:
+    """A line of LLaMA-Factory's trainer_log.jsonl; its clock counts whole seconds."""
+    step, loss = _FACTORY.search(line), _FACTORY_LOSS.search(line)
+    clock = _FACTORY_CLOCK.search(line)
+    if step is None:
+        return None
+    seconds = None
+    if clock is not None:
+        days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        seconds = 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    return StepLine(
+        step=int(step[1]),
+        total=int(step[2]),
+        bar="trainer_log",
+        bar_s=seconds,
+        loss=number(loss[1]) if loss else None,
+    )
+
+
+def _clock_s(text: str) -> float | None:
+    """`1h 2m 3s` as seconds."""
+    parts = _CLOCK.findall(text)
+    return sum(int(count) * _SECONDS[unit] for count, unit in parts) if parts else None

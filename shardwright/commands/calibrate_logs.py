@@ -55,4 +55,4 @@ def calibrate_from_logs(
             f"({found.log.framework or 'unknown framework'})"
         )
     named = ", ".join(log.name for log in logs[:3]) + (", ..." if len(logs) > 3 else "")
-    fit_and_write(runs, measured, named, output, force=force)
+    fit_and_write(runs, measured, named, output, force=force, may_be_one=True)
