@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interop.configs.imported_file import is_imported, read_imported
-from interop.configs.read_config import read_config
-from interop.configs.table_row import row_of_import
 from interop.logs.read_log import FEWEST_STEADY
 from interop.logs.training_log import TrainingLog
+from interop.reading.read_config import read_config
+from interop.reading.table_row import row_of_import
 from interop.traces.opened_log import open_log
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_mapping

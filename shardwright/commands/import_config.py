@@ -9,7 +9,7 @@ import typer
 
 from interop.configs.imported_file import write_imported
 from interop.configs.imported_run import imported_json
-from interop.configs.read_config import read_config
+from interop.reading.read_config import read_config
 from interop.traces.opened_log import open_log
 from profiles.errors import InputError
 from shardwright.commands.flags import Json

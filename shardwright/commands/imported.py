@@ -10,7 +10,7 @@ from interop.changes.flags import flag_of
 from interop.changes.ranked_changes import PricedChange, ranked_changes
 from interop.configs.imported_file import read_imported
 from interop.configs.imported_run import ImportedRun
-from interop.configs.table_row import row_of_import
+from interop.reading.table_row import row_of_import
 from profiles.document import encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device

@@ -66,7 +66,8 @@ def imported_report(run: ImportedRun) -> RenderableType:
 
 def prediction_report(made: RunPrediction) -> RenderableType:
     """Step time, memory and what was assumed."""
-    assert made.run is not None and made.step_time_s is not None
+    assert made.run is not None
+    assert made.step_time_s is not None
     facts = [f"step {format_interval(made.step_time_s)}"]
     if made.peak_memory_bytes is not None:
         facts.append(f"peak {format_bytes(made.peak_memory_bytes.value)}")

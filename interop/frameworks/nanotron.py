@@ -8,7 +8,7 @@ from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, say_keys, truth_of, word_of
 from interop.configs.known_options import is_known
-from interop.configs.model_config import KEYS as MODEL_KEYS
+from interop.frameworks.model_config import KEYS as MODEL_KEYS
 
 _DEFAULTS = "nanotron v0.5, src/nanotron/config/parallelism_config.py"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16"}

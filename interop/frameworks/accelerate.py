@@ -71,8 +71,10 @@ _KINDS = frozenset(
 
 def is_accelerate(file: KeyedFile) -> bool:
     """Whether a file is a configuration of accelerate."""
-    return bool({"distributed_type", "compute_environment"} & file.sections()) and bool(
-        {"num_processes", "mixed_precision", "num_machines"} & file.sections()
+    sections = file.sections()
+    return bool({"distributed_type", "compute_environment"} & sections) and bool(
+        {"num_processes", "mixed_precision", "num_machines", "fsdp_config", "deepspeed_config"}
+        & sections
     )
 
 

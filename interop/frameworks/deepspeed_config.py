@@ -42,8 +42,8 @@ def say_deepspeed(file: KeyedFile, findings: Findings) -> None:
         path = ("zero_optimization", "offload_optimizer", "device")
         findings.say("optimizer_offload", True, file.place(path), ".".join(path))
     elif truth_of(file.get("zero_optimization", "cpu_offload")):
-        path = ("zero_optimization", "cpu_offload")
-        findings.say("optimizer_offload", True, file.place(path), ".".join(path))
+        old = ("zero_optimization", "cpu_offload")
+        findings.say("optimizer_offload", True, file.place(old), ".".join(old))
     findings.default(
         _DEFAULTS, zero_stage=0, precision="fp32", tp=1, pp=1, cp=1, gradient_accumulation=1
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 
-from interop.configs import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
-from interop.configs.consistency import Variables, complete, say_devices_of_variables
 from interop.configs.findings import Findings
-from interop.configs.launch import Launch, launch_of, say_ranks
 from interop.configs.option_words import Options, read_options
-from interop.configs.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
-from interop.configs.slurm_header import SlurmHeader, slurm_header
+from interop.frameworks import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
+from interop.reading.consistency import Variables, complete, say_devices_of_variables
+from interop.reading.launch import Launch, launch_of, say_ranks
+from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
+from interop.reading.slurm_header import SlurmHeader, slurm_header
 from interop.shell.folder import ConfigFolder
 from interop.shell.script_reading import HERE, ScriptReading
 from interop.shell.text_places import Place, Word, hole_numbers, without_lines
@@ -65,7 +65,7 @@ def read_loose_options(
         variables |= scope.variables
     for variable in variables.values():
         if variable.words is not None:
-            words += [w for w in variable.words] if _is_options(variable.words[:1]) else []
+            words += list(variable.words) if _is_options(variable.words[:1]) else []
         else:
             split = [Word(one, variable.place) for one in variable.text.split()]
             words += split if _is_options(tuple(split[:1])) else []
@@ -106,9 +106,9 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
              "SLURM_GPUS_PER_NODE": "--gpus-per-node", "SLURM_NTASKS": "--ntasks"}  # fmt: skip
     for variable, option in given.items():
         value = launch.command.environment.get(variable)
-        if value is not None and option not in options and value.place.line > 1:
-            if not hole_numbers(value.text):
-                options[option] = (without_lines(value.text), value.place)
+        told = value is not None and value.place.line > 1 and not hole_numbers(value.text)
+        if value is not None and told and option not in options:
+            options[option] = (without_lines(value.text), value.place)
     return SlurmHeader(options=options)
 
 
@@ -143,8 +143,13 @@ def _say_arguments(
         deepspeed = hf_trainer.say_trainer(given, findings)
         if deepspeed and deepspeed not in named:
             say_deepspeed_file(deepspeed, folder, findings, launch.place, launch.command.script)
-        return "transformers" if hf_trainer.is_trainer(keys) else framework or "deepspeed"
-    if "accelerate" in launch.words or any("accelerate" in word for word in launch.words):
+        bare = options.last("deepspeed")
+        own = "deepspeed_config" in keys or (bare is not None and not bare.values)
+        if own or not hf_trainer.is_trainer(keys):
+            return "deepspeed" if framework in (None, "accelerate") else framework
+        return "transformers"
+    if any("accelerate" in word for word in launch.words):
+        accelerate.say_launch_options(options, findings)
         return framework if framework not in (None, "deepspeed") else "accelerate"
     if framework is None and "deepspeed" in launch.words:
         return "deepspeed"
