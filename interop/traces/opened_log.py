@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 from interop.logs.read_log import read_training_log
-from interop.logs.training_log import TrainingLog
+from interop.logs.training_log import TrainingLog, log_data
 from interop.traces.chrome_trace import read_chrome_trace
 from interop.traces.memory_snapshot import MemorySnapshot, is_pickle, read_memory_snapshot
-from interop.traces.nccl_tests import NcclCurve, looks_like_nccl_tests, read_nccl_tests
+from interop.traces.nccl_tests import (
+    NcclCurve,
+    looks_like_nccl_tests,
+    nccl_data,
+    read_nccl_tests,
+)
 from interop.traces.nsys_export import is_nsys_export, read_nsys_export
-from interop.traces.trace_time import TraceTime
+from interop.traces.trace_time import TraceTime, trace_data
 from profiles.errors import DocumentError
 
 OpenedLog = TrainingLog | TraceTime | NcclCurve | tuple[MemorySnapshot, ...]
@@ -60,3 +66,23 @@ def _head(file: Path) -> str:
             return stream.read(_HEAD).decode("utf-8", errors="replace")
     except (OSError, EOFError) as error:
         raise DocumentError(f"{file}: cannot be read: {error}") from error
+
+
+def opened_log_data(found: OpenedLog, path: Path) -> dict[str, Any]:
+    """What was read as plain values for JSON."""
+    if isinstance(found, TrainingLog):
+        return log_data(found)
+    if isinstance(found, TraceTime):
+        return trace_data(found)
+    if isinstance(found, NcclCurve):
+        return {"file": str(path), **nccl_data(found)}
+    return {"file": str(path), "devices": [_snapshot_data(each) for each in found]}
+
+
+def _snapshot_data(found: MemorySnapshot) -> dict[str, Any]:
+    return {
+        "device": found.device,
+        "allocated_bytes": found.allocated_bytes,
+        "reserved_bytes": found.reserved_bytes,
+        "peak_bytes": found.peak_bytes,
+    }

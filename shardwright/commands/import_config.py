@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,12 @@ import typer
 from interop.configs.imported_file import write_imported
 from interop.configs.imported_run import imported_json
 from interop.reading.read_config import read_config
-from interop.traces.opened_log import open_log
+from interop.traces.opened_log import OpenedLog, open_log, opened_log_data
 from profiles.errors import InputError
 from shardwright.commands.flags import Json
 from shardwright.commands.output import need_room_for, note, print_json, show
-from shardwright.commands.read_logs import opened_log_data, read_logs
 from shardwright.reports.imported_report import imported_report
+from shardwright.reports.log_report import opened_log_report
 
 EXAMPLES = (
     "Examples:\n\n  shardwright import pretrain_gpt.sh -o imported.json\n\n  shardwright import "
@@ -52,3 +53,19 @@ def import_config(
     elif output is None or str(output) != "-":
         show(imported_report(run))
         read_logs(logs or (), False)
+
+
+def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:
+    """Reads and prints logs, profiles, nccl-tests and memory snapshots; gives them back.
+
+    As JSON one file is an object of its own, several are `{"logs": [...]}`. Raises DocumentError
+    for a file that is none of them.
+    """
+    found = tuple(open_log(path) for path in paths)
+    if as_json:
+        data = [opened_log_data(each, path) for each, path in zip(found, paths, strict=True)]
+        print_json(data[0] if len(data) == 1 else {"logs": data})
+        return found
+    for each in found:
+        show(opened_log_report(each))
+    return found

@@ -8,13 +8,15 @@ from typing import Any
 
 from interop.changes.flags import flag_of
 from interop.changes.ranked_changes import PricedChange, ranked_changes
-from interop.configs.imported_file import read_imported
+from interop.configs.imported_file import is_imported, read_imported
 from interop.configs.imported_run import ImportedRun
 from interop.reading.table_row import row_of_import
+from planner.layout.layout_answer import layout_title
 from profiles.document import encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.published.run import PublishedRun
+from shardwright.asking.planned_step import PlannedStep, planned_step
 from shardwright.commands.output import print_json, show
 from shardwright.reports.imported_report import changes_report, prediction_report
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
@@ -110,3 +112,22 @@ def _change_json(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
         "gain": priced.gain,
         "needed_gib": None if priced.needed_bytes is None else priced.needed_bytes / _GIB,
     }
+
+
+def planned_or_imported(path: Path, on: str) -> PlannedStep:
+    """The prediction of a plan file, or of an imported run on the devices that `on` names."""
+    if not is_imported(path):
+        return planned_step(path)
+    made = predicted_import(imported_row(read_imported(path), path, on))
+    assert made.run is not None
+    assert made.step_time_s is not None
+    memory = made.peak_memory_bytes
+    return PlannedStep(
+        title=f"{path}: {layout_title(made.run)} on {made.run.num_devices} {made.run.device}",
+        step_time_s=made.step_time_s,
+        parts=dict(made.parts),
+        global_batch=made.run.global_batch,
+        seq_len=made.run.seq_len,
+        num_devices=made.run.num_devices,
+        peak_memory_gib=None if memory is None else memory.scaled(2.0**-30),
+    )

@@ -59,8 +59,7 @@ def profile(
     need_room_for(output)
     if from_runs:
         # Here, since only a calibration fits.
-        from shardwright.commands.calibrate import calibrate
-        from shardwright.commands.calibrate_logs import calibrate_from_logs
+        from shardwright.commands.calibrate import calibrate, calibrate_from_logs
 
         if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
             calibrate_from_logs(from_runs, config or (), output, force=force, device=on)

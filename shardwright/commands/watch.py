@@ -15,8 +15,8 @@ from profiles.errors import DocumentError, ToleranceError, UnitError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.planned_step import PlannedStep
 from shardwright.commands.flags import Json
+from shardwright.commands.imported import planned_or_imported
 from shardwright.commands.output import note, print_json, show
-from shardwright.commands.read_logs import planned_or_imported
 from shardwright.findings.log_comparison import (
     FEWEST_STEPS,
     LogComparison,
