@@ -19,9 +19,6 @@ SMOOTHING = 0.3
 # While a jump (steps that were skipped when a checkpoint was loaded) weighs more than this, the
 # rate's decimals tell too little.
 _KNOWN = 1.3
-ROUNDING_S = 0.03
-"""What the rate's two decimals leave unknown of one update: 0.005 s times 1.7 / 0.3."""
-
 _BAR = re.compile(
     r"(?P<done>\d+)(?:/(?P<total>\d+)|(?P<open>it)) "
     r"\[(?P<clock>\d+(?::\d\d){1,2})(?:<(?P<left>[^,\]]*))?,?\s*"
@@ -83,18 +80,27 @@ def training_bar(line: str) -> Bar | None:
 
 
 class EpochBars:
-    """Bars that begin anew with every epoch, as steps of one training."""
+    """Bars that begin anew with every epoch, as steps of one training: by their epoch's number, or
+    where a bar of the same length begins when the one before had come to its end."""
 
     def __init__(self) -> None:
         self._first: int | None = None
+        self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def steps_done(self, bar: Bar) -> int:
         """Steps since the first epoch that was seen."""
-        if bar.epoch is None or bar.total is None:
+        if bar.total is None:
             return bar.done
-        if self._first is None or bar.epoch < self._first:
-            self._first = bar.epoch
-        return (bar.epoch - self._first) * bar.total + bar.done
+        if bar.epoch is not None:
+            if self._first is None or bar.epoch < self._first:
+                self._first = bar.epoch
+            return (bar.epoch - self._first) * bar.total + bar.done
+        key = (bar.title, bar.total)
+        done, before = self._last.get(key, (0, 0))
+        if bar.done < done:
+            before = before + bar.total if done == bar.total else 0
+        self._last[key] = (bar.done, before)
+        return before + bar.done
 
 
 def unsmoothed(
@@ -124,3 +130,13 @@ def unsmoothed(
             found[i] = max((now - keep * seconds) / (SMOOTHING * count), 1e-9)
         seconds = now
     return found
+
+
+def rounding_s(rate_s: float) -> float:
+    """What the two decimals of a rate leave unknown of one update: half of the last one, of s/it or
+    below a second of it/s, times 1.7 / 0.3.
+
+    >>> round(rounding_s(2.0), 4), round(rounding_s(0.25), 5)
+    (0.0283, 0.00177)
+    """
+    return 0.005 * min(1.0, rate_s**2) * (2.0 - SMOOTHING) / SMOOTHING

@@ -25,6 +25,8 @@ _FIRST, _STILL_WARM = 1.02, 1.1
 _SLOW, _SLOW_MARKED = 1.5, 1.05
 # A stall takes so many steps' time more than its steps, and its line is slower by this.
 _STALL_STEPS, _STALL_LINE = 2.0, 1.2
+# Lines this near the median are averaged where rounding blurs each.
+_NEAR = 0.1
 # A clock whose last digit is a larger share of a line's seconds gives no median.
 _COARSE = 0.005
 RECENT = 20
@@ -91,6 +93,9 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
         level = float((each_s[steady] * weights).sum() / weights.sum())
     else:
         level = quantile(each_s[steady], weights, 0.5)
+        if coarse:  # of a bar's rate: what rounding took from one line it gave to the next
+            near = steady & (np.abs(each_s / level - 1.0) <= max(_NEAR, 3 * resolution_s / level))
+            level = float((each_s[near] * x.covers[near]).sum() / x.covers[near].sum())
     stalls, pauses, lost = _interruptions(x, each_s, level, resolution_s, use & ~warm, marked)
     warm_s = float(((each_s - level) * x.covers)[warm].sum()) if warm.any() else 0.0
     return SteadyStep(
@@ -130,13 +135,14 @@ def quantile(values: Array, weights: Array, share: float) -> float:
 def _times(x: StepColumns) -> tuple[str, Array, float] | None:
     """[lines] seconds per step from the best column there is, and the last digit of its clock.
 
-    A printed time goes first where half of the lines have one.
+    A printed time goes first where half of the lines have one; a bar's rate tells nothing for some
+    lines behind a jump, and its clock counts whole seconds.
     """
     if not len(x):
         return None
     clock_s = np.where(x.wall_s > 0, x.wall_s / x.covers, np.nan)
     printed = np.isfinite(x.time_s).mean()
-    if printed >= 0.5 or (printed > 0 and not np.isfinite(clock_s).any()):
+    if printed >= (0.2 if x.smoothed else 0.5) or (printed > 0 and not np.isfinite(clock_s).any()):
         return ("rate" if x.smoothed else "printed"), x.time_s, x.time_resolution_s
     if np.isfinite(clock_s).any():
         return "clock", clock_s, x.clock_resolution_s

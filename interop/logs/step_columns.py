@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interop.logs.log_series import Attempt, LogSeries
-from interop.logs.progress_bar import ROUNDING_S, unsmoothed
+from interop.logs.progress_bar import rounding_s, unsmoothed
 from interop.logs.told import Between
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ def step_columns(series: LogSeries) -> StepColumns:
         step=joined("step"),
         covers=np.concatenate(covers) if covers else np.empty(0),
         time_s=_times(series, attempts, covers),
-        time_resolution_s=ROUNDING_S if series.smoothed else 0.0,
+        time_resolution_s=_rounding_s(series),
         wall_s=np.concatenate(walls) if walls else np.empty(0),
         clock_resolution_s=1.0 if with_bar else series.resolution_s,
         smoothed=series.smoothed,
@@ -89,6 +89,13 @@ def step_columns(series: LogSeries) -> StepColumns:
         samples_per_s=joined("samples_per_s"),
         tflop_per_s=joined("tflop_per_s"),
     )
+
+
+def _rounding_s(series: LogSeries) -> float:
+    """Of a bar's rates; printed times have digits enough."""
+    rates = [np.asarray(attempt.columns["time_s"]) for attempt in series.attempts]
+    known = np.concatenate([each[np.isfinite(each)] for each in rates]) if rates else np.empty(0)
+    return rounding_s(float(np.median(known))) if series.smoothed and known.size else 0.0
 
 
 def _times(series: LogSeries, attempts: Sequence[Attempt], covers: Sequence[Array]) -> Array:
@@ -108,8 +115,13 @@ def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
     first = attempt.first_step
     if first <= covers[0]:
         return unsmoothed(rates, covers, from_start=True)
-    clock_s, usual_s = attempt.columns["bar_s"][0], float(np.nanmedian(rates))
-    if clock_s < 0.5 * first * usual_s:
+    late = rates[rates.size // 2 :]
+    if not np.isfinite(late).any():
+        return unsmoothed(rates, covers, from_start=False)
+    clock_s, usual_s = attempt.columns["bar_s"][0], float(np.nanmedian(late))
+    # A first rate that is the whole clock over the whole jump, and not what it is later.
+    whole = abs(rates[0] * first - clock_s) <= 1.0 + 0.01 * clock_s
+    if clock_s < 0.5 * first * usual_s or (whole and abs(rates[0] / usual_s - 1.0) > 0.2):
         return unsmoothed(rates, np.concatenate([[first], covers[1:]]), from_start=True)
     return unsmoothed(rates, covers, from_start=False)
 

@@ -63,6 +63,7 @@ class TrainerReader:
     def _entry(self, fields: dict[str, str], line: str) -> Told | None:
         runtime = above_zero(fields.get("train_runtime"))
         if runtime is not None:
+            self._epochs = EpochBars()  # what follows is another run
             rate = above_zero(fields.get("train_steps_per_second"))
             values = {"runtime_s": runtime}
             return Fact(values=values if rate is None else {**values, "steps": runtime * rate})

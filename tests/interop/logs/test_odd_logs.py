@@ -215,3 +215,17 @@ def test_a_log_is_followed_through_growth_and_rotation(tmp_path: Path) -> None:
     assert followed.look()
     log = followed.told()
     assert (log.steps, log.restarts) == (60, 0)
+
+
+def test_bars_that_begin_anew_with_each_epoch_are_one_run(tmp_path: Path) -> None:
+    for title in ("Epoch {epoch}: ", "", "Training: "):
+        lines = []
+        for epoch in range(3):
+            lines += [
+                f"\r{title.format(epoch=epoch)} {2 * n}%|#  | {n}/50 "
+                f"[{2 * n // 60:02d}:{2 * n % 60:02d}<01:00,  2.00s/it, loss=2.5]"
+                for n in range(1, 51)
+            ]
+        log = reading(tmp_path, "".join(lines) + "\n")
+        assert log.steady_step_time_s == pytest.approx(2.0, rel=0.01)
+        assert (log.steps, log.restarts, log.stalls) == (150, 0, 0)
