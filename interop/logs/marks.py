@@ -71,6 +71,7 @@ _WORDS = (
         Between.EVALUATION,
         (
             "validation loss at",
+            "validation results at",
             "valuating iter",
             "***** Running Evaluation *****",
             "***** Running evaluation *****",
@@ -83,6 +84,17 @@ _WORDS = (
             "eval step:",
             "eval/",
             "Sanity Checking",
+        ),
+    ),
+    (
+        Between.PROFILE,
+        (
+            "Capture range",
+            "Dumping profiler traces",
+            "Dumping memory snapshot",
+            "Generating '/",
+            "Starting profiler",
+            "Stopping profiler",
         ),
     ),
 )

@@ -28,7 +28,7 @@ class StepColumns:
     wall_s    seconds of the clock since the attempt's line before
     clock_resolution_s   last digit of that clock, 0 without one
     smoothed  they are taken back from a running mean
-    saves, evaluates   a checkpoint or an evaluation was named since the line before
+    saves, evaluates   a checkpoint, or an evaluation or profile, was named since then
     """
 
     attempt: NDArray[np.intp]
@@ -81,7 +81,7 @@ def step_columns(series: LogSeries) -> StepColumns:
         clock_resolution_s=1.0 if with_bar else series.resolution_s,
         smoothed=series.smoothed,
         saves=(marks & int(Between.CHECKPOINT)) > 0,
-        evaluates=(marks & int(Between.EVALUATION)) > 0,
+        evaluates=(marks & int(Between.EVALUATION | Between.PROFILE)) > 0,
         global_batch=joined("global_batch"),
         loss=joined("loss"),
         tokens_per_s=joined("tokens_per_s"),

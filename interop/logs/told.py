@@ -63,6 +63,7 @@ class Between(IntFlag):
     EVALUATION = 8
     FAILURE = 16
     FINISH = 32
+    PROFILE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ steps, evaluations and checkpoints included. LLaMA-Factory and ms-swift name ste
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from interop.logs.logged_number import NUMBER, above_zero, number
 from interop.logs.progress_bar import EpochBars, training_bar
@@ -45,8 +46,13 @@ class TrainerReader:
 
     def read(self, line: str) -> Told | None:
         """A step of a bar or of an entry, the whole run's figures, or its batch."""
-        if "{'" in line and "'epoch'" in line:
-            told = self._entry(dict(_FIELD.findall(line[line.index("{'") :])), line)
+        at = line.find("{'")
+        if at >= 0 and "'epoch'" in line:
+            # The bar may stand in front of the entry, on the same line.
+            bar = self._step(line[:at]) if "/it" in line[:at] or "it/s" in line[:at] else None
+            told = self._entry(dict(_FIELD.findall(line[at:])), line)
+            if isinstance(told, StepLine) and bar is not None:
+                return replace(bar, loss=told.loss, memory_gib=told.memory_gib)
             if told is not None:
                 return told
         if '"current_steps"' in line:

@@ -229,3 +229,23 @@ def test_bars_that_begin_anew_with_each_epoch_are_one_run(tmp_path: Path) -> Non
         log = reading(tmp_path, "".join(lines) + "\n")
         assert log.steady_step_time_s == pytest.approx(2.0, rel=0.01)
         assert (log.steps, log.restarts, log.stalls) == (150, 0, 0)
+
+
+def test_a_bar_and_an_entry_on_one_line_are_one_step(tmp_path: Path) -> None:
+    lines = [
+        f"Train: {n}%|#  | {n}/60 [{42 * n // 60:02d}:{42 * n % 60:02d}<41:47, 42.00s/it]"
+        f"{{'loss': '{3 - n / 60:.3f}', 'epoch': '0.1', 'global_step/max_steps': '{n}/60', "
+        "'elapsed_time': '43s', 'memory(GiB)': 31.5}"
+        for n in range(1, 31)
+    ]
+    log = reading(tmp_path, "\n".join(lines) + "\n")
+    assert (log.framework, log.steps, log.loss) == ("transformers", 30, 2.5)
+    assert log.steady_step_time_s == pytest.approx(42.0, rel=0.01)
+
+
+def test_a_profiled_step_is_no_stall(tmp_path: Path) -> None:
+    lines = written("maxtext", RUN).splitlines()
+    lines[20] = lines[20].replace("seconds: 5", "seconds: 25").replace("seconds: 4", "seconds: 25")
+    lines.insert(20, "Capture range started in the application.")
+    log = reading(tmp_path, "\n".join(lines))
+    assert (log.stalls, log.pauses) == (0, 1)
