@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, count_of, degree_of, say_keys, truth_of, word_of
+from interop.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    say_keys,
+    say_unknown,
+    truth_of,
+    word_of,
+)
 
 _DEFAULTS = "DeepSpeed 0.17, runtime/config.py"
 _KEYS: dict[str, tuple[str, Reader]] = {
@@ -28,8 +36,13 @@ def is_deepspeed(file: KeyedFile) -> bool:
     return len(file.sections() & _MARKS) >= 2
 
 
-def say_deepspeed(file: KeyedFile, findings: Findings) -> None:
-    """What a configuration of DeepSpeed says; `auto` says nothing."""
+def say_deepspeed(file: KeyedFile, findings: Findings, *, check: bool = True) -> None:
+    """What a configuration of DeepSpeed says; `auto` says nothing.
+
+    check  keys that no version has are named
+    """
+    if check:
+        say_unknown(file, findings, "deepspeed", ("", "zero_optimization"))
     say_keys(file, findings, _KEYS)
     for section, precision in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
         enabled = file.get(section, "enabled")

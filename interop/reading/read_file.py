@@ -55,6 +55,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     if text is None:
         return None
     file = read_keyed(name, text)
+    if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
+        # MosaicML's launcher has the run's own configuration in its job's.
+        file = _section(file, "parameters")
     framework = keyed_framework(file)
     if framework is None:
         return None
@@ -144,6 +147,13 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
     """The figures of the model where its name leads to a `config.json` in the folder."""
     said = findings.said.get("model.name")
     if said is None:
+        # A program that loads its model from its own folder names none.
+        text = folder.text("config.json")
+        if text is not None and "model.num_layers" not in findings.said:
+            file = read_keyed("config.json", text)
+            if model_config.is_model_config(file):
+                findings.files.append("config.json")
+                model_config.say_model_config(file, findings)
         return
     for name in (str(said.value), f"{said.value}/config.json", "config.json"):
         found = folder.find(name, beside=beside) if name.endswith(".json") else None

@@ -3,6 +3,7 @@ files that they name say."""
 
 from __future__ import annotations
 
+import ast
 import re
 
 from interop.configs.findings import Findings
@@ -46,6 +47,8 @@ def read_launch(
     header = _header(launch, reading, folder)
     say_ranks(launch, header, findings)
     framework = _say_arguments(launch, reading, folder, findings, variables)
+    if framework is None:
+        framework = _say_named(_files_in_program(launch, folder), folder, findings, launch)
     if framework is not None:
         findings.say("framework", framework, launch.place, launch.program or "launcher")
     say_devices_of_variables(variables, findings)
@@ -276,6 +279,25 @@ def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list
             name = folder.find(text, beside=launch.command.script)
             if name is not None and name not in found and name != launch.program:
                 found.append(name)
+    return found
+
+
+def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
+    """The configurations of the folder whose names the program has in its own text."""
+    name = folder.find(launch.program, beside=launch.command.script)
+    if name is None or not name.endswith(".py"):
+        return []
+    try:
+        tree = ast.parse(folder.text(name) or "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            plain = node.value if _FILE.fullmatch(node.value) else ""
+            one = folder.find(plain, beside=name) if plain and len(plain) < 200 else None
+            if one is not None and one not in found and not one.endswith(".py"):
+                found.append(one)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interop.changes.flags import flag_of
+from interop.changes.flags import flag_of, values_of
 from interop.changes.ranked_changes import PricedChange, ranked_changes
 from interop.configs.imported_file import is_imported, read_imported
 from interop.configs.imported_run import ImportedRun
@@ -107,6 +107,7 @@ def _change_json(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
         "flag": flag_of(run.framework, change),
         "old": change.old,
         "new": change.new,
+        "written": " -> ".join(values_of(run.framework, change)),
         "where": run.options.get(change.setting, ""),
         "step_time_s": priced.step_time_s,
         "gain": priced.gain,
