@@ -42,7 +42,11 @@ COMMANDS = {
         "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
         "placements with a bound, beside Megatron's layout. `run` applies the file."
     ),
-    "compare": "Predicted against measured, part by part; or the difference of two plans.",
+    "compare": (
+        "Predicted against measured, part by part; or the difference of two plans; or a plan "
+        "beside the log of a training (--log)."
+    ),
+    "watch": "A training beside its plan while it runs, by its log; says when it is off.",
     "export": (
         "A plan in the words of a framework and a launcher: what is run, what its first steps must "
         "show, and what of the plan it cannot say, with its cost."

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from interop.logs.training_log import TrainingLog
+from interop.traces.opened_log import open_log
+from interop.traces.trace_time import TraceTime
 from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.commands.flags import Json, Local
+from shardwright.commands.imported import planned_or_imported
 from shardwright.commands.output import need_room_for, print_json, show, write_or_print
 from shardwright.commands.predict import write_reports
 from shardwright.findings.comparison import compare_run, comparison_data
+from shardwright.findings.log_comparison import compare_log, log_comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal
+from shardwright.reports.log_report import log_comparison_report
 from shardwright.reports.markdown import comparison_markdown
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
@@ -29,14 +36,21 @@ EXAMPLES = (
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="a plan file")],
-    second: Annotated[Path, typer.Argument(help="a run of it, or another plan file")],
+    first: Annotated[Path, typer.Argument(help="a plan file; with --log also an imported run")],
+    second: Annotated[Path | None, typer.Argument(help="a run of it, or another plan file")] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", help="a training's log instead, and profiles of it (repeat)"),
+    ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
     ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="with --log: where an imported run that does not say ran")
+    ] = "",
     local: Local = None,
     json_output: Json = False,
     fail_over: Annotated[
@@ -45,6 +59,12 @@ def compare(
 ) -> None:
     """`shardwright compare`."""
     need_room_for(markdown, html, trace, figure)
+    if log or second is None:
+        if not log or second is not None:
+            raise InputError("name a run or another plan file, or a log with --log; one of them")
+        allowed = None if fail_over is None else tolerance(fail_over)
+        compare_with_logs(first, log, json_output=json_output, fail_over=allowed, on=on)
+        return
     opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
@@ -94,3 +114,37 @@ def tolerance(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise InputError(f"--fail-over must be 0 or more and finite, got {text!r}; write 15%")
     return value
+
+
+def compare_with_logs(
+    plan: Path,
+    logs: Sequence[Path],
+    *,
+    json_output: bool,
+    fail_over: float | None,
+    on: str = "",
+) -> None:
+    """The prediction of a plan, or of an imported run on the devices that `on` names, beside a
+    training log of it, by part where a profile is named too.
+
+    Raises InputError without exactly one training log, ToleranceError where the step is further off
+    than `fail_over`.
+    """
+    found = [open_log(path) for path in logs]
+    training = [each for each in found if isinstance(each, TrainingLog)]
+    if len(training) != 1:
+        raise InputError(
+            f"--log names {len(training)} training logs; name one, and profiles of the same run "
+            "beside it"
+        )
+    traces = [each for each in found if isinstance(each, TraceTime)]
+    compared = compare_log(planned_or_imported(plan, on), training[0], traces)
+    if json_output:
+        print_json(log_comparison_data(compared))
+    else:
+        show(log_comparison_report(compared))
+    if fail_over is not None and abs(compared.error) > fail_over:
+        raise ToleranceError(
+            f"the predicted step is {compared.error:+.1%} off the log's steady one, --fail-over "
+            f"allows {fail_over:.0%}"
+        )

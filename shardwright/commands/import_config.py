@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,30 +11,61 @@ import typer
 from interop.configs.imported_file import write_imported
 from interop.configs.imported_run import imported_json
 from interop.reading.read_config import read_config
+from interop.traces.opened_log import OpenedLog, open_log, opened_log_data
+from profiles.errors import InputError
 from shardwright.commands.flags import Json
 from shardwright.commands.output import need_room_for, note, print_json, show
 from shardwright.reports.imported_report import imported_report
+from shardwright.reports.log_report import opened_log_report
 
 EXAMPLES = (
     "Examples:\n\n  shardwright import pretrain_gpt.sh -o imported.json\n\n  shardwright import "
-    "run_folder/ --json\n\n  shardwright plan --from imported.json --on 8x8xh100-sxm-80gb"
+    "--logs train.log --json\n\n  shardwright plan --from imported.json --on 8x8xh100-sxm-80gb"
 )
 
 
 def import_config(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="a script, YAML, JSON, TOML, or a folder")
-    ],
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="a script, YAML, JSON, TOML, or a folder"),
+    ] = None,
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option("--logs", help="logs and profiles of the run; CONFIG may be left out"),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write imported.json here")] = None,
     json_output: Json = False,
 ) -> None:
     """`shardwright import`."""
     need_room_for(output)
+    if config is None:
+        if not logs:
+            raise InputError("name a configuration, or logs with --logs, or both")
+        read_logs(logs, json_output)
+        return
     run = read_config(config)
     if output is not None:
         write_imported(output, run)
         note(f"written: {output}")
     if json_output:
-        print_json(imported_json(run))
+        told = {} if not logs else {"logs": [opened_log_data(open_log(log), log) for log in logs]}
+        print_json({**imported_json(run), **told})
     elif output is None or str(output) != "-":
         show(imported_report(run))
+        read_logs(logs or (), False)
+
+
+def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:
+    """Reads and prints logs, profiles, nccl-tests and memory snapshots; gives them back.
+
+    As JSON one file is an object of its own, several are `{"logs": [...]}`. Raises DocumentError
+    for a file that is none of them.
+    """
+    found = tuple(open_log(path) for path in paths)
+    if as_json:
+        data = [opened_log_data(each, path) for each, path in zip(found, paths, strict=True)]
+        print_json(data[0] if len(data) == 1 else {"logs": data})
+        return found
+    for each in found:
+        show(opened_log_report(each))
+    return found

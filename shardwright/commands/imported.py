@@ -8,13 +8,15 @@ from typing import Any
 
 from interop.changes.flags import flag_of, values_of
 from interop.changes.ranked_changes import PricedChange, ranked_changes
-from interop.configs.imported_file import read_imported
+from interop.configs.imported_file import is_imported, read_imported
 from interop.configs.imported_run import ImportedRun
 from interop.reading.table_row import row_of_import
+from planner.layout.layout_answer import layout_title
 from profiles.document import encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.published.run import PublishedRun
+from shardwright.asking.planned_step import PlannedStep, planned_step
 from shardwright.commands.output import print_json, show
 from shardwright.reports.imported_report import changes_report, prediction_report
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
@@ -25,7 +27,7 @@ _GIB = 2**30
 def predict_imported(path: Path, *, on: str, json_output: bool) -> None:
     """Prints the prediction of an imported run, on the cluster or device that `on` names."""
     run = read_imported(path)
-    made = _predicted(_row(run, path, on))
+    made = predicted_import(imported_row(run, path, on))
     if json_output:
         print_json(_prediction_json(made))
         return
@@ -40,7 +42,7 @@ def plan_from_import(
     precisions  that may be changed to
     """
     run = read_imported(path)
-    made = _predicted(_row(run, path, on))
+    made = predicted_import(imported_row(run, path, on))
     assert made.run is not None
     changes = ranked_changes(made.run, precisions=precisions)
     if json_output:
@@ -51,7 +53,7 @@ def plan_from_import(
     show(changes_report(run, made, changes))
 
 
-def _row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
+def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     """The run on the devices that are named; raises InputError where none are."""
     device, devices = on, None
     if on and (on[0].isdigit() or on.endswith((".toml", ".json"))):
@@ -76,7 +78,8 @@ def _row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     return row
 
 
-def _predicted(row: PublishedRun) -> RunPrediction:
+def predicted_import(row: PublishedRun) -> RunPrediction:
+    """The prediction of a row; raises InputError where it has none."""
     made = predict_runs([row])[0]
     if made.run is None or made.step_time_s is None:
         raise InputError(made.why_not or f"{row.id} cannot be predicted")
@@ -110,3 +113,22 @@ def _change_json(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
         "gain": priced.gain,
         "needed_gib": None if priced.needed_bytes is None else priced.needed_bytes / _GIB,
     }
+
+
+def planned_or_imported(path: Path, on: str) -> PlannedStep:
+    """The prediction of a plan file, or of an imported run on the devices that `on` names."""
+    if not is_imported(path):
+        return planned_step(path)
+    made = predicted_import(imported_row(read_imported(path), path, on))
+    assert made.run is not None
+    assert made.step_time_s is not None
+    memory = made.peak_memory_bytes
+    return PlannedStep(
+        title=f"{path}: {layout_title(made.run)} on {made.run.num_devices} {made.run.device}",
+        step_time_s=made.step_time_s,
+        parts=dict(made.parts),
+        global_batch=made.run.global_batch,
+        seq_len=made.run.seq_len,
+        num_devices=made.run.num_devices,
+        peak_memory_gib=None if memory is None else memory.scaled(2.0**-30),
+    )

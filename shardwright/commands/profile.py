@@ -36,9 +36,19 @@ def profile(
     precision: Precision = Precision.FP32,
     output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
     from_runs: Annotated[
-        Path | None,
-        typer.Option("--from", help="calibrate to a cluster's own runs instead: a table of runs"),
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            help="calibrate to a cluster's own runs instead: a table of runs, or logs (repeat)",
+        ),
     ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("--config", help="what the run of each --from log was (repeat)"),
+    ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="device of a --config that does not name it")
+    ] = "",
     force: Annotated[
         bool, typer.Option("--force", help="with --from: write even if it does not help")
     ] = False,
@@ -47,11 +57,14 @@ def profile(
 ) -> None:
     """`shardwright profile`."""
     need_room_for(output)
-    if from_runs is not None:
+    if from_runs:
         # Here, since only a calibration fits.
-        from shardwright.commands.calibrate import calibrate
+        from shardwright.commands.calibrate import calibrate, calibrate_from_logs
 
-        calibrate(from_runs, output, force=force)
+        if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
+            calibrate_from_logs(from_runs, config or (), output, force=force, device=on)
+        else:
+            calibrate(from_runs[0], output, force=force)
         return
     path = output or local or local_profile()
     sizes = parse_axis(micro_batch, "--micro-batch")

@@ -71,6 +71,7 @@ ORDER = {
         "interop/reading",
         "interop/changes",
         "interop/logs",
+        "interop/traces",
         "interop/exports/values",
         "interop/exports/launchers",
         "interop/exports/targets",

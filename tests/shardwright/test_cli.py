@@ -49,6 +49,7 @@ def test_the_surface_is_frozen() -> None:
         "run",
         "shard",
         "validate",
+        "watch",
     ]
     for name, command in commands.items():
         examples = re.findall(rf"shardwright {name}", command.epilog or "")

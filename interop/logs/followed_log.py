@@ -1,0 +1,68 @@
+"""`FollowedLog`: a log that grows, and that may be replaced by a new file of its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from interop.logs.log_reading import LogReading
+from interop.logs.read_log import told_by
+from interop.logs.training_log import TrainingLog
+from profiles.errors import DocumentError
+
+_CHUNK = 1 << 20
+
+
+class FollowedLog:
+    """Reads what was added since the last look.
+
+    A file that was replaced (rotated) or made shorter is read from its beginning, and what was read
+    before stays. A log that is not there yet is one without lines.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.reading = LogReading()
+        self._identity: tuple[int, int] | None = None
+        self._position = 0
+        self._rest = b""
+
+    def look(self) -> bool:
+        """Reads on; whether whole lines were added. Raises DocumentError for a folder or a file
+        that may not be read."""
+        try:
+            with self.path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                identity = (status.st_dev, status.st_ino)
+                if identity != self._identity or status.st_size < self._position:
+                    self._flush()
+                    self._identity, self._position = identity, 0
+                stream.seek(self._position)
+                added = False
+                while chunk := stream.read(_CHUNK):
+                    self._position += len(chunk)
+                    added = self._feed(chunk) or added
+                return added
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise DocumentError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _feed(self, chunk: bytes) -> bool:
+        text = (self._rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, self._rest = text.split(b"\n")
+        if len(self._rest) > _CHUNK:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self.reading.feed(line.decode("utf-8", errors="replace"))
+        return bool(lines)
+
+    def _flush(self) -> None:
+        """The end of a file that was replaced: its last line has no end."""
+        if self._rest.strip():
+            self.reading.feed_last(self._rest.decode("utf-8", errors="replace"))
+        self._rest = b""
+
+    def told(self) -> TrainingLog:
+        """What all of it tells so far."""
+        return told_by(self.reading, str(self.path))

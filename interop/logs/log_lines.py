@@ -1,0 +1,121 @@
+"""The lines of a log of any size, plain or compressed, one at a time."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import importlib
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from profiles.errors import DocumentError
+
+MOST_CHARACTERS = 1 << 16
+"""A longer line is cut into pieces: progress bars without an end, dumped tensors."""
+
+_CHUNK = 1 << 18
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_UNPACKED: dict[str, Callable[[IO[bytes]], Any]] = {
+    "gzip": lambda raw: gzip.GzipFile(fileobj=raw),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class LogLines:
+    """Iterates over the lines of a file. Carriage returns end a line too, as progress bars have it.
+
+    Bytes that are no UTF-8 are replaced (UTF-16 is known by its mark), colours taken out. `cut`
+    says afterwards whether the last line has no end: the log was cut there, or is still written;
+    `damaged` what ended a compressed file before its end.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.cut = False
+        self.damaged = ""
+        self._stream, self._encoding = _opened(self.path)
+
+    def __iter__(self) -> Iterator[str]:
+        decode = codecs.getincrementaldecoder(self._encoding)(errors="replace").decode
+        # read1 gives what there is before the end of a compressed file that was cut.
+        read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
+        with self._stream:
+            rest = ""
+            while True:
+                try:
+                    chunk = read(_CHUNK)
+                except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+                    self.damaged = str(error) or type(error).__name__
+                    break
+                if not chunk:
+                    break
+                *whole, rest = _split(rest + decode(chunk))
+                yield from map(_plain, whole)
+                while len(rest) > MOST_CHARACTERS:
+                    yield _plain(rest[:MOST_CHARACTERS])
+                    rest = rest[MOST_CHARACTERS:]
+            self.cut = bool(rest.strip()) or bool(self.damaged)
+            if rest.strip():
+                yield _plain(rest)
+
+
+def _split(text: str) -> list[str]:
+    if "\r" in text:
+        if text.endswith("\r"):  # its line feed may be the next chunk's
+            lines = _split(text[:-1])
+            return [*lines[:-1], lines[-1] + "\r"]
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.split("\n")
+
+
+def _plain(line: str) -> str:
+    return _COLOURS.sub("", line) if "\x1b" in line else line
+
+
+def _opened(path: Path) -> tuple[IO[bytes], str]:
+    """The bytes of a file, decompressed as its first ones ask for, and their encoding."""
+    try:
+        raw = path.open("rb")
+        head = raw.read(8)
+        raw.seek(0) if raw.seekable() else None
+    except FileNotFoundError:
+        raise DocumentError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DocumentError(f"{path}: is a folder; name the log files in it") from None
+    except (OSError, ValueError) as error:
+        raise DocumentError(f"{path}: cannot be read: {error}") from error
+    kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+    stream: IO[bytes] = raw
+    if kind == "zstd":
+        stream = _zstd(path, raw)
+    elif kind:
+        stream = _UNPACKED[kind](raw)
+    encoding = "utf-8-sig"
+    if not kind and head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "utf-16"
+    return stream, encoding
+
+
+def _zstd(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    """From Python 3.14 on, or with the `zstandard` package where that is installed."""
+    try:
+        found: IO[bytes] = importlib.import_module("compression.zstd").ZstdFile(raw)
+        return found
+    except ImportError:
+        pass
+    try:
+        found = importlib.import_module("zstandard").ZstdDecompressor().stream_reader(raw)
+    except ImportError:
+        raw.close()
+        raise DocumentError(
+            f"{path}: is compressed with zstd, which this Python cannot read; decompress it "
+            f"(zstd -d {path.name}) and name the result"
+        ) from None
+    return found

@@ -1,0 +1,181 @@
+"""`LogReading`: a training log read line by line, as it lies or as it grows."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from interop.logs.deepspeed_log import DeepSpeedReader
+from interop.logs.lightning_log import LightningReader
+from interop.logs.line_origin import moment_of, origin_of
+from interop.logs.log_lines import LogLines
+from interop.logs.log_series import LogSeries
+from interop.logs.marks import mark_of
+from interop.logs.maxtext_log import MaxTextReader
+from interop.logs.megatron_log import MegatronReader
+from interop.logs.metric_block_log import MetricBlockReader
+from interop.logs.nanotron_log import NanotronReader
+from interop.logs.plain_log import PlainReader
+from interop.logs.told import Between, Fact, Mark, PartTimes, Reader, StepLine, Told
+from interop.logs.torchtitan_log import TorchtitanReader
+from interop.logs.trainer_log import TrainerReader
+
+TELLING = (
+    "{'",
+    "train_step_timing",
+    "reduced_train_loss",
+    "approx flops per GPU",
+    "samples per second",
+    "samples_per_second",
+    "tgs (tokens/gpu/second)",
+    '"current_steps"',
+)
+"""Words in lines of steps by which frameworks of one form are told apart."""
+
+_DIGITS = re.compile(r"[\d.,]+(?:[eE][-+]?\d+)?")
+_SPACES = re.compile(r"\s+")
+# Samples of a part of the step that are kept for its median.
+_MOST_PARTS = 20_000
+_MOST_SHAPES = 50
+# A beginning of a line that is shorter is no sign of one that was cut.
+_SHORTEST_CUT = 6
+
+
+class LogReading:
+    """Takes lines; `series` by reader and progress bar hold the steps, `facts` the printed figures.
+
+    words      of `TELLING` were seen
+    truncated  the last line of a file was cut within a step's line
+    """
+
+    def __init__(self) -> None:
+        self.readers: tuple[Reader, ...] = (
+            LightningReader(),  # before Megatron's: NeMo's lines look like it
+            NanotronReader(),
+            MegatronReader(),
+            TorchtitanReader(),
+            MaxTextReader(),
+            DeepSpeedReader(),
+            TrainerReader(),
+            MetricBlockReader(),
+        )
+        self.plain: Reader = PlainReader()
+        self.series: dict[tuple[str, str], LogSeries] = {}
+        self.facts: dict[str, float] = {}
+        self.peak_gib: dict[str, float] = {}
+        self.parts: dict[str, list[float]] = {}
+        self.lines = 0
+        self.truncated = False
+        self.damaged = ""
+        self.words: set[str] = set()
+        self.marks = Between(0)
+        self._resumed_at = 0
+        self._shapes: dict[str, None] = {}
+
+    def read_file(self, path: str | Path) -> None:
+        """All lines of a file; raises DocumentError for one that cannot be read."""
+        lines = LogLines(path)
+        held: str | None = None
+        for line in lines:
+            if held is not None:
+                self.feed(held)
+            held = line
+        self.damaged = lines.damaged
+        if held is not None and lines.cut:
+            self.feed_last(held)
+        elif held is not None:
+            self.feed(held)
+
+    def feed(self, line: str) -> None:
+        """One line."""
+        self.lines += 1
+        if len(line) < 4 or line.isspace():
+            return
+        origin = origin_of(line)
+        told, name = self._told(origin.text)
+        if isinstance(told, StepLine):
+            self._step(told, name, origin.rank, line)
+            if "eval" not in line:
+                return
+        elif isinstance(told, Fact):
+            self._fact(told)
+        elif isinstance(told, PartTimes):
+            for part, seconds in told.seconds.items():
+                samples = self.parts.setdefault(part, [])
+                if len(samples) < _MOST_PARTS:
+                    samples.append(seconds)
+        if "GPU utilization:" in line:
+            self.words.add("GPU utilization:")
+        mark = mark_of(origin.text)
+        if mark is not None:
+            self._mark(mark)
+
+    def feed_last(self, line: str) -> None:
+        """The last line of a file that ends without an end of line: left out where it has only the
+        beginning of what a step's line has."""
+        shape = shape_of(origin_of(line).text)
+        whole = self._shapes
+        if shape not in whole and any(_begins(each, shape) for each in whole):
+            self.truncated = True
+            return
+        self.feed(line)
+
+    def _told(self, text: str) -> tuple[Told | None, str]:
+        for reader in self.readers:
+            told = reader.read(text)
+            if told is not None:
+                return told, reader.name
+        if not self.series or "" in {name for name, _ in self.series}:
+            return self.plain.read(text), self.plain.name
+        return None, ""
+
+    def _step(self, told: StepLine, name: str, rank: str, line: str) -> None:
+        key = (name, told.bar)
+        series = self.series.get(key)
+        if series is None:
+            if name:  # what looked like steps before was something else
+                self.series.pop(("", ""), None)
+            series = self.series[key] = LogSeries()
+            series.mark(self.marks, self._resumed_at)
+        self.words.update(word for word in TELLING if word in line)
+        if len(self._shapes) < _MOST_SHAPES or self.lines % 1000 == 0:
+            self._shapes[shape_of(origin_of(line).text)] = None
+        series.add(told, rank, moment_of(line))
+
+    def _fact(self, told: Fact) -> None:
+        for name, value in told.values.items():
+            if name == "memory_gib":
+                kind = told.memory_kind
+                self.peak_gib[kind] = max(self.peak_gib.get(kind, 0.0), value)
+            elif name == "evaluation_s":
+                self.facts[name] = self.facts.get(name, 0.0) + value
+            else:
+                self.facts[name] = value
+        if "runtime_s" in told.values or "steps" in told.values:
+            self.words.add("{'")
+
+    def _mark(self, told: Mark) -> None:
+        if Between.START in told.what and Between.FAILURE in self.marks:
+            self.marks &= ~Between.FAILURE
+        self.marks |= told.what
+        if Between.RESUME in told.what and told.step:
+            self._resumed_at = told.step
+        for series in self.series.values():
+            series.mark(told.what, told.step)
+
+
+def shape_of(text: str) -> str:
+    """A line with every number as `#`, to see whether another has the same parts."""
+    return _SPACES.sub(" ", _DIGITS.sub("#", text)).strip()
+
+
+def _begins(whole: str, shape: str) -> bool:
+    """Whether a shape is the beginning of a whole one."""
+    cut = shape.rstrip("#").rstrip()
+    return len(cut) >= _SHORTEST_CUT and len(shape) < len(whole) and whole.startswith(cut)
+
+
+def finite(value: float) -> float | None:
+    """None for what is no number."""
+    return value if math.isfinite(value) else None

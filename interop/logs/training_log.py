@@ -1,0 +1,156 @@
+"""`TrainingLog`: what a training log tells of a run, `null` where it does not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpread:
+    """Of the steady steps, seconds: a tenth is faster than `p10_s`, a tenth slower than `p90_s`;
+    drift  the last third over the first, less 1."""
+
+    p10_s: float | None = None
+    median_s: float | None = None
+    p90_s: float | None = None
+    drift: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMemory:
+    """The highest memory of a device that the log prints; kind  `allocated` (by tensors),
+    `reserved` (by the allocator) or `device` (what the device shows)."""
+
+    peak_gib: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAttempt:
+    """Steps from a start to an end."""
+
+    first_step: int
+    last_step: int
+    resumed: bool
+    steady_step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """A rank whose own steps take longer than the ranks' median, by this share."""
+
+    rank: str
+    over_median: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLog:
+    """What a log tells; None for what it does not.
+
+    framework           megatron-lm, megatron-deepspeed, megatron-bridge, gpt-neox, torchtitan,
+                        deepspeed, transformers, nanotron, maxtext, nemo, lightning, composer, olmo
+    steady_step_time_s  seconds per optimizer step without warm-up, saves, evaluations, stalls
+    recent_step_time_s  the same of the last lines, slow ones with them
+    steady_lines        lines that the steady step is made of
+    steady_share        of the lines behind the warm-up
+    from_               what it was read off: `printed` times, the `clock` of times of day or of a
+                        bar, a bar's running `rate`, or the mean of the `whole run`
+    steps               optimizer steps that its lines cover, each number once
+    restarts            how often steps begin again in the file;  attempts  each of them
+    resumed             whether it begins behind step 1, or from a checkpoint
+    stalls              steps or gaps that take several times a step, for no reason that it names
+    pauses              checkpoints and evaluations that do
+    tokens_per_s        of all devices, or of one: `tokens_per_s_of` is `job` or `device`
+    loss                the last;  first_loss  the first
+    ended               `finished`, `failed` or `open`;  truncated  its last line has no end
+    parts               seconds of parts of a step, by the log's names
+    not_steady_s        seconds beyond the steady in warm_up, stalls and pauses
+    notes               what a reader should know: partial answers say why
+    """
+
+    path: str
+    framework: str | None
+    steady_step_time_s: float | None
+    recent_step_time_s: float | None = None
+    steady_lines: int = 0
+    steady_share: float = 0.0
+    from_: str = ""
+    steps: int | None = None
+    restarts: int | None = None
+    stalls: int | None = None
+    pauses: int | None = None
+    resumed: bool | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_of: str | None = None
+    memory: LogMemory | None = None
+    loss: float | None = None
+    first_loss: float | None = None
+    tflop_per_s: float | None = None
+    spread: LogSpread = LogSpread()
+    warm_up_steps: int | None = None
+    global_batch: int | None = None
+    seq_len: int | None = None
+    devices: int | None = None
+    truncated: bool = False
+    ended: str = "open"
+    attempts: tuple[LogAttempt, ...] = ()
+    slow_ranks: tuple[SlowRank, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    not_steady_s: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def log_data(log: TrainingLog) -> dict[str, Any]:
+    """The log as plain values for JSON: every key always there, `null` where it does not tell."""
+    spread = log.spread
+    return {
+        "file": log.path,
+        "framework": log.framework,
+        "steady_step_time_s": log.steady_step_time_s,
+        "recent_step_time_s": log.recent_step_time_s,
+        "steady_lines": log.steady_lines,
+        "steady_share": log.steady_share,
+        "read_from": log.from_ or None,
+        "steps": log.steps,
+        "restarts": log.restarts,
+        "stalls": log.stalls,
+        "pauses": log.pauses,
+        "resumed": log.resumed,
+        "tokens_per_s": log.tokens_per_s,
+        "tokens_per_s_of": log.tokens_per_s_of,
+        "memory": None
+        if log.memory is None
+        else {"peak_gib": log.memory.peak_gib, "kind": log.memory.kind},
+        "loss": log.loss,
+        "first_loss": log.first_loss,
+        "tflop_per_s_per_device": log.tflop_per_s,
+        "spread": {
+            "p10_s": spread.p10_s,
+            "median_s": spread.median_s,
+            "p90_s": spread.p90_s,
+            "drift": spread.drift,
+        },
+        "warm_up_steps": log.warm_up_steps,
+        "global_batch": log.global_batch,
+        "seq_len": log.seq_len,
+        "devices": log.devices,
+        "truncated": log.truncated,
+        "ended": log.ended,
+        "attempts": [
+            {
+                "first_step": each.first_step,
+                "last_step": each.last_step,
+                "resumed": each.resumed,
+                "steady_step_time_s": each.steady_step_time_s,
+            }
+            for each in log.attempts
+        ],
+        "slow_ranks": [
+            {"rank": each.rank, "over_median": each.over_median} for each in log.slow_ranks
+        ],
+        "parts_s": dict(log.parts),
+        "not_steady_s": dict(log.not_steady_s),
+        "notes": list(log.notes),
+    }

@@ -1,0 +1,117 @@
+"""`shardwright watch`: a run beside its prediction while it runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from interop.logs.followed_log import FollowedLog
+from interop.logs.training_log import TrainingLog
+from profiles.errors import DocumentError, ToleranceError, UnitError
+from profiles.units import format_time, parse_quantity
+from shardwright.asking.planned_step import PlannedStep
+from shardwright.commands.flags import Json
+from shardwright.commands.imported import planned_or_imported
+from shardwright.commands.output import note, print_json, show
+from shardwright.findings.log_comparison import (
+    FEWEST_STEPS,
+    LogComparison,
+    compare_log,
+    likely_part,
+    log_comparison_data,
+)
+from shardwright.reports.log_report import log_comparison_report
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright watch train.log --plan plan.json\n\n  shardwright watch train.log "
+    "--plan plan.json --once"
+)
+
+
+def watch(
+    log: Annotated[Path, typer.Argument(help="the log that the training prints to")],
+    plan: Annotated[Path, typer.Option("--plan", help="the plan, or imported run, that it is")],
+    once: Annotated[
+        bool, typer.Option("--once", help="look once; exit 4 where the run is off its interval")
+    ] = False,
+    interval: Annotated[str, typer.Option("--interval", help="between two looks: 5s, 1min")] = "5s",
+    on: Annotated[str, typer.Option("--on", help="where an imported run that says none is")] = "",
+    json_output: Json = False,
+) -> None:
+    """`shardwright watch`."""
+    planned = planned_or_imported(plan, on)
+    wait_s = _wait_s(interval)
+    followed = FollowedLog(log)
+    if once:
+        _look_once(followed, planned, json_output=json_output)
+        return
+    note(f"predicted {format_time(planned.step_time_s.value)}; watching {log}, end with Ctrl-C")
+    alarmed: bool | None = None
+    seen = 0
+    while True:
+        if followed.look():
+            found = followed.told()
+            if (found.steps or 0) > seen:
+                seen = found.steps or 0
+                alarmed = _say(found, planned, alarmed)
+        time.sleep(wait_s)
+
+
+def _wait_s(text: str) -> float:
+    found = parse_quantity(text, "time", where="--interval")
+    if found <= 0:
+        raise UnitError(f"--interval {text!r} must be above 0; write for example 5s")
+    return found
+
+
+def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool) -> None:
+    if not followed.path.exists():
+        raise DocumentError(f"{followed.path}: no such file; name the log of the run")
+    followed.look()
+    found = followed.told()
+    if found.steady_lines < FEWEST_STEPS:
+        raise DocumentError(
+            f"{followed.path}: no steady steps yet: {found.steps or 0} steps, warm-up with them; "
+            "look again when some more are done"
+        )
+    compared = compare_log(planned, found, recent=True)
+    if json_output:
+        print_json(log_comparison_data(compared))
+    else:
+        show(log_comparison_report(compared))
+    if not compared.inside:
+        raise ToleranceError(_alarm(compared))
+
+
+def _say(found: TrainingLog, planned: PlannedStep, alarmed: bool | None) -> bool | None:
+    """One line for what is new, and an alarm where the run has left its interval or come back."""
+    if found.steady_lines < FEWEST_STEPS:
+        return alarmed
+    compared = compare_log(planned, found, recent=True)
+    place = "inside" if compared.inside else "outside"
+    show(
+        Text(
+            f"step {found.attempts[-1].last_step}: {format_time(compared.measured_s)} per step "
+            f"({place} {format_time(planned.step_time_s.low)} to "
+            f"{format_time(planned.step_time_s.high)}), predicted over measured "
+            f"{compared.error:+.1%}"
+        )
+    )
+    if not compared.inside and alarmed is not True:
+        show(Text(f"ALARM: {_alarm(compared)}", "bold red"))
+    elif compared.inside and alarmed:
+        show(Text("back inside the interval", "bold"))
+    return not compared.inside
+
+
+def _alarm(compared: LogComparison) -> str:
+    word = "slower" if compared.measured_s > compared.step_time_s.high else "faster"
+    return (
+        f"the step of {format_time(compared.measured_s)} is {word} than predicted "
+        f"({format_time(compared.step_time_s.low)} to {format_time(compared.step_time_s.high)}). "
+        f"Likely: {likely_part(compared)}"
+    )
