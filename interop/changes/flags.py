@@ -113,6 +113,42 @@ FLAGS: dict[str, dict[str, str]] = {
 }
 
 
+_SWITCH: dict[object, str] = {True: "given", False: "left out"}  # and of 1 and 0
+_WHOLE_LAYERS: dict[object, str] = {"full": "true", "none": "false"}
+# What a framework writes for a value, where that is not the value itself.
+_WORDS: dict[tuple[str, str], dict[object, str]] = {
+    ("megatron-lm", "recompute"): {"none": "left out"},
+    ("megatron-lm", "sequence_parallel"): _SWITCH,
+    ("megatron-lm", "zero_stage"): _SWITCH,
+    ("megatron-lm", "optimizer_offload"): _SWITCH,
+    ("megatron-deepspeed", "recompute"): {"full": "given", "none": "left out"},
+    ("megatron-deepspeed", "sequence_parallel"): _SWITCH,
+    ("megatron-bridge", "recompute"): {"none": "null"},
+    ("nemo", "recompute"): {"none": "null"},
+    ("nanotron", "recompute"): _WHOLE_LAYERS,
+    ("nanotron", "sequence_parallel"): {True: "REDUCE_SCATTER", False: "ALL_REDUCE"},
+    ("nanotron", "schedule"): {"gpipe": "afab"},
+    ("torchtitan", "zero_stage"): {3: "always", 2: "never"},
+    ("torchtitan", "recompute"): {"alternate": "selective"},
+    ("transformers", "recompute"): _WHOLE_LAYERS,
+    ("accelerate", "recompute"): _WHOLE_LAYERS,
+    ("llama-factory", "recompute"): _WHOLE_LAYERS,
+    ("axolotl", "recompute"): _WHOLE_LAYERS,
+    ("gpt-neox", "recompute"): _WHOLE_LAYERS,
+    ("llm-foundry", "recompute"): _WHOLE_LAYERS,
+    ("internevo", "recompute"): _WHOLE_LAYERS,
+}
+
+
+def values_of(framework: str | None, change: SingleChange) -> tuple[str, str]:
+    """The old and the new value as the framework writes them; `left out` for a flag not given."""
+    words = _WORDS.get((framework or "", change.setting), {})
+    old, new = (words.get(value, str(value)) for value in (change.old, change.new))
+    return old.lower() if old in ("True", "False") else old, (
+        new.lower() if new in ("True", "False") else new
+    )
+
+
 def flag_of(framework: str | None, change: SingleChange) -> str:
     """The framework's option, or the setting's own name where it has none that is known.
 

@@ -1,4 +1,4 @@
-"""`ranked_changes`: the single changes of a run that are predicted to make it faster, best first."""
+"""`ranked_changes`: the single changes of a run that are predicted to speed it up, best first."""
 
 from __future__ import annotations
 

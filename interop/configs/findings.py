@@ -23,8 +23,8 @@ from interop.shell.text_places import Place
 
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
-    "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown", "unresolved", "runs",
-    "files",
+    "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",
+    "unresolved", "runs", "files",
 }  # fmt: skip
 
 
@@ -79,6 +79,11 @@ class Findings:
                 self.contradict(key, text, old.place, place)
         if old is None or over:
             self.said[key] = new
+
+    def say_first(self, key: str, value: Value, place: Place, option: str) -> None:
+        """The same where nothing is said of it yet."""
+        if key not in self.said:
+            self.say(key, value, place, option)
 
     def take(self, other: Findings) -> None:
         """What another file says, where nothing is said yet; what differs is a contradiction."""

@@ -8,7 +8,9 @@ from typing import Any
 from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
 from interop.configs.keyed_file import Key, KeyedFile
+from interop.configs.known_options import is_known
 from interop.configs.option_words import truth, whole
+from interop.shell.text_places import Place
 
 Reader = Callable[[Any], Value]
 
@@ -75,6 +77,17 @@ def say_keys(
                 keys[".".join(path[len(under) :])][0],
                 f"{name} stands twice, in line {first} and {second} of {file.name}; the later one "
                 "is taken",
-                file.place(path).__class__(file.name, first),
+                Place(file.name, first),
                 file.place(path),
             )
+
+
+def say_unknown(
+    file: KeyedFile, findings: Findings, framework: str, sections: tuple[str, ...]
+) -> None:
+    """Names the keys of sections (`""`: the top of the file) that no version has."""
+    for section in sections:
+        path: Key = (section,) if section else ()
+        for key in sorted(file.sections(*path)):
+            if not key.isdigit() and not is_known(framework, key):
+                findings.not_known(".".join((*path, key)), file.place((*path, key)))

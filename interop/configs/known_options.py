@@ -26,7 +26,7 @@ class _KnownOptions:
 
 @functools.cache
 def known_options(framework: str) -> frozenset[str]:
-    """Names in lower case with underscores; `megatron`, `torchtitan`, `nanotron` or `maxtext`."""
+    """Names in lower case with underscores, of a framework of interop/data/known_options.toml."""
     found = read_document(_FILE, _KnownOptions, schema="shardwright/known-options@1")
     return frozenset(found.frameworks[framework].names.split())
 

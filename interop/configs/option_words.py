@@ -51,10 +51,8 @@ class Options:
 
     def last(self, *keys: str) -> Option | None:
         """The one that wins."""
-        found = None
-        for found in self.of(*keys):
-            pass
-        return found
+        found = list(self.of(*keys))
+        return found[-1] if found else None
 
     def text(self, *keys: str) -> str | None:
         """The first value of the one that wins, None where there is none or it is not told."""

@@ -46,7 +46,7 @@ class PythonFile:
 
     def of(self, name: str) -> PythonValues:
         """A function's values over those of the function that it begins with."""
-        chain = []
+        chain: list[PythonValues] = []
         while name in self.functions and len(chain) < _MOST_DEEP:
             chain.append(self.functions[name])
             name = self.functions[name].base
@@ -106,18 +106,14 @@ def _function(node: ast.FunctionDef, file: str, constants: dict[str, Any]) -> Py
 
 
 def _statement(node: ast.stmt, file: str, constants: dict[str, Any], found: PythonValues) -> None:
-    if isinstance(node, ast.Return) and node.value is not None:
-        _expression(node.value, (), file, constants, found)
-    elif isinstance(node, ast.Expr):
-        _expression(node.value, (), file, constants, found)
+    if isinstance(node, (ast.Return, ast.Expr)):
+        if node.value is not None:
+            _expression(node.value, (), file, constants, found)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         _assignment(node.targets[0], node.value, file, constants, found)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
         _assignment(node.target, node.value, file, constants, found)
-    elif isinstance(node, ast.ClassDef):
-        for inner in node.body:
-            _statement(inner, file, constants, found)
-    elif isinstance(node, ast.With):
+    elif isinstance(node, (ast.ClassDef, ast.With)):
         for inner in node.body:
             _statement(inner, file, constants, found)
 
@@ -261,7 +257,7 @@ def _computed(operator: ast.operator, left: int | float, right: int | float) -> 
     if isinstance(operator, ast.Sub):
         return left - right
     if isinstance(operator, ast.Pow) and 0 <= right <= 40 and abs(left) <= 64:
-        return left**right  # type: ignore[no-any-return]
+        return float(left) ** right if isinstance(left, float) else left ** int(right)
     if isinstance(operator, (ast.FloorDiv, ast.Div)) and right:
         return left // right if isinstance(operator, ast.FloorDiv) else left / right
     raise _UnknownError

@@ -163,11 +163,11 @@ def _apply(operator: str, left: int, right: int) -> int:
         return quotient if operator == "/" else left - quotient * right
     if operator in ("**", "<<") and not 0 <= right <= _MOST_BITS:
         raise ArithmeticFault("a number too large")
-    found = {
+    operations: dict[str, Callable[[], int]] = {
         "+": lambda: left + right,
         "-": lambda: left - right,
         "*": lambda: left * right,
-        "**": lambda: left**right,
+        "**": lambda: int(left**right),
         "<<": lambda: left << right,
         ">>": lambda: left >> max(0, min(right, _MOST_BITS)),
         "&": lambda: left & right,
@@ -181,7 +181,8 @@ def _apply(operator: str, left: int, right: int) -> int:
         "!=": lambda: int(left != right),
         "&&": lambda: int(bool(left) and bool(right)),
         "||": lambda: int(bool(left) or bool(right)),
-    }[operator]()
+    }
+    found = operations[operator]()
     if abs(found).bit_length() > _MOST_BITS:
         raise ArithmeticFault("a number too large")
-    return int(found)
+    return found

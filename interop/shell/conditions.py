@@ -1,7 +1,7 @@
 """What a condition of a script comes to: true, false, or None where the files do not tell.
 
-`[ ... ]`, `test` and `[[ ... ]]` (POSIX.1-2017, test; bash manual 5.2, 6.4). A variable that nothing
-sets is empty, as it is when the script is started as it stands; files are not looked for.
+`[ ... ]`, `test` and `[[ ... ]]` (POSIX.1-2017, test; bash manual 5.2, 6.4). A variable that
+nothing sets is empty, as it is when the script is started as it stands; files are not looked for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ _NUMBERS = {
     "-ge": lambda a, b: a >= b,
 }
 _TEXTS = ("=", "==", "!=", "=~", "<", ">")
-_OF_FILES = frozenset(
-    "-a -b -c -d -e -f -g -h -k -p -r -s -t -u -w -x -L -O -G -S -N -nt -ot".split()
-)
+_FILE_LETTERS = "abcdefghkprstuwxLOGSN"
+_OF_FILES = frozenset({f"-{letter}" for letter in _FILE_LETTERS} | {"-nt", "-ot"})
 
 
 def condition(
@@ -123,6 +122,8 @@ class _Reader:
         if left is None or right is None:
             return None
         if operator in _NUMBERS:
+            if self._patterns:
+                left, right = left or "0", right or "0"
             try:
                 return bool(_NUMBERS[operator](_number(left), _number(right)))
             except ArithmeticFault:

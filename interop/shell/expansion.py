@@ -260,22 +260,24 @@ def _variable(name: str, place: Place, scope: Scope, *, quoted: bool) -> _Part:
         text = " ".join(word.text for word in scope.arguments)
         return _Part(text, place, splits=not quoted)
     if name == "#":
-        return _Part(str(len(scope.arguments)), place)
+        # Who starts the first script gives it what arguments they like.
+        count = str(len(scope.arguments)) if scope.called else scope.hole("argument", "$#", place)
+        return _Part(count, place)
     if name == "0":
         return _Part(scope.script, place)
     if name.isdigit():
         number = int(name)
         if number <= len(scope.arguments):
             return _Part(scope.arguments[number - 1].text, place, splits=not quoted)
-        return _Part(scope.unset(f"${number}", place), place)
+        return _Part("" if scope.called else scope.unset(f"${number}", place), place, splits=True)
     if name in "?!$-":
         return _Part("0" if name == "?" else scope.hole("runtime", f"${name}", place), place)
-    text = scope.text_of(name)
-    if text is None:
+    found = scope.text_of(name)
+    if found is None:
         return _Part(scope.unset(name, place), place)
     variable = scope.variables[name]
-    several = not quoted and bool(re.search(r"\s", text.strip()))
-    return _Part(text, variable.place if several else place, splits=not quoted)
+    several = not quoted and bool(re.search(r"\s", found.strip()))
+    return _Part(found, variable.place if several else place, splits=not quoted)
 
 
 def _braced(body: str, place: Place, scope: Scope, run: Substitute, *, quoted: bool) -> _Part:

@@ -21,11 +21,16 @@ _KEYED = re.compile(r"\[([^\]]+)\]=(.*)", re.S)
 _DECLARES = ("export", "declare", "typeset", "local", "readonly")
 _SHELLS = ("bash", "sh", "zsh", "ksh")
 _QUIET = frozenset(
-    "set shopt ulimit module cd mkdir rm cp mv ln echo printf cat sleep wait trap umask chmod touch "
-    "pwd hostname date which whoami env nvidia-smi ls true false : pushd popd type command alias "
-    "kill pkill ps df free tee sed awk grep find conda pip git wget curl tar unzip scp rsync "
-    "ray cut tr head tail sort uniq basename dirname realpath hash builtin disown unalias".split()
-)
+    {
+        "set", "shopt", "ulimit", "module", "cd", "mkdir", "rm", "cp", "mv", "ln", "echo", "printf",
+        "cat", "sleep", "wait", "trap", "umask", "chmod", "touch", "pwd", "hostname", "date",
+        "which", "whoami", "env", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
+        "command", "alias", "kill", "pkill", "ps", "df", "free", "tee", "sed", "awk", "grep",
+        "find", "conda", "pip", "git", "wget", "curl", "tar", "unzip", "scp", "rsync", "ray", "cut",
+        "tr", "head", "tail", "sort", "uniq", "basename", "dirname", "realpath", "hash", "builtin",
+        "disown", "unalias",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +108,9 @@ def sourced(words: Sequence[Word], environment: dict[str, Variable]) -> Sourced 
             return _started(words, number + 1, environment)
         if text.endswith((".sh", ".slurm", ".sbatch", ".bash")) and number == 0:
             return Sourced(words[0].text, tuple(words[1:]), True, environment)
-        if base not in ("nohup", "exec", "srun", "time", "sudo", "env", "stdbuf") and number:
-            if not text.startswith("-") and "=" not in text and base not in ("tee",):
-                script = text.endswith((".sh", ".bash"))
-                if script and texts[0].rsplit("/", 1)[-1] in ("srun", "exec", "nohup", "mpirun"):
-                    return Sourced(
-                        words[number].text, tuple(words[number + 1 :]), True, environment
-                    )
+        starts = texts[0].rsplit("/", 1)[-1] in ("srun", "exec", "nohup", "mpirun")
+        if number and starts and text.endswith((".sh", ".bash")) and not text.startswith("-"):
+            return Sourced(words[number].text, tuple(words[number + 1 :]), True, environment)
     return None
 
 
@@ -143,8 +144,9 @@ _SBATCH = {
     "--gpus-per-node": "SLURM_GPUS_PER_NODE",
 }
 _SBATCH_VALUED = frozenset(
-    "-p -A -J -t -o -e -w -d --partition --account --job-name --time".split()
-)
+    {"-p", "-A", "-J", "-t", "-o", "-e", "-w", "-d", "--partition", "--account", "--job-name",
+     "--time"}
+)  # fmt: skip
 
 
 def run(

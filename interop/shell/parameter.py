@@ -32,7 +32,7 @@ def operated(
     holes = [scope.holes[n] for n in hole_numbers(text)]
     # What a scheduler may set has its default here: that is what the files say.
     whole = _ONE_HOLE.fullmatch(without_lines(text))
-    is_set = not (whole and holes[0].kind in ("unset", "runtime"))
+    is_set = not (whole and holes[0].kind in ("unset", "runtime", "argument"))
     full = is_set and (bool(text) or not operator.startswith(":"))
     if operator in (":-", "-", ":=", "="):
         if full:

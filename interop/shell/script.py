@@ -7,17 +7,25 @@ both branches are read, and what they disagree on has no value.
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from interop.shell import own_commands
-from interop.shell.own_commands import Sourced
-from interop.shell.conditions import any_of, both, condition, negated
-from interop.shell.expansion import compute, expand_text, expand_words
+from interop.shell.conditions import condition, negated
+from interop.shell.control_flow import (
+    LeaveError,
+    read_case,
+    read_chain,
+    read_for,
+    read_if,
+    read_while,
+)
+from interop.shell.expansion import Substitute, compute, expand_text, expand_words
 from interop.shell.folder import ConfigFolder
 from interop.shell.here_document import document, write_file
 from interop.shell.lexer import Token
+from interop.shell.own_commands import Sourced
 from interop.shell.script_reading import HERE, Command, ScriptReading
 from interop.shell.substitution import substitute
 from interop.shell.syntax import (
@@ -25,7 +33,6 @@ from interop.shell.syntax import (
     Case,
     Chain,
     For,
-    Function,
     If,
     Node,
     Piped,
@@ -36,20 +43,11 @@ from interop.shell.syntax import (
     parse,
 )
 from interop.shell.text_places import Place, Word, hole_numbers, without_holes
-from interop.shell.variables import Scope, Variable, merged
+from interop.shell.variables import Scope, Variable
 
 _MOST_STEPS = 60_000
 _MOST_DEEP = 40
-_MOST_ROUNDS = 64
 _SHELLS = ("bash", "sh", "zsh", "ksh", "dash")
-
-
-class _LeaveError(Exception):
-    """`exit`, `return`, `break` or `continue`."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__(how)
-        self.how = how
 
 
 def read_script(
@@ -58,15 +56,17 @@ def read_script(
     *,
     header: Callable[[str, str], dict[str, str]],
     arguments: Sequence[Word] = (),
+    shown: str = "",
 ) -> ScriptReading:
     """Read a script of the folder.
 
+    shown   the file that holds it, where it is a text in another one
     header  what a scheduler sets for a script (its name, its text), from its first lines
     """
     reading = ScriptReading()
     runner = _Runner(folder, reading, header)
     scope = Scope(arguments=tuple(arguments), holes=reading.holes, script=name)
-    runner.file(name, scope)
+    runner.file(name, scope, shown)
     return reading
 
 
@@ -81,8 +81,9 @@ class _Runner:
         self._functions: dict[str, tuple[Node, str]] = {}
         self._open: list[str] = []
         self._steps = 0
-        self._decided = True
+        self.decided = True
         self._deep = 0
+        self.asked_unknown = False
 
     # -- files
 
@@ -103,7 +104,7 @@ class _Runner:
         self._reading.faults += [Place(name, line) for line in faults]
         try:
             self._block(block, scope)
-        except _LeaveError as leave:
+        except LeaveError as leave:
             if leave.how == "exit" and len(self._open) > 1 and scope.script != self._open[0]:
                 scope.script = outer
                 self._open.pop()
@@ -123,14 +124,12 @@ class _Runner:
             self._reading.cycles.append((place, " -> ".join((*self._open, name))))
             return
         if sourced.own:
-            inner = Scope(dict(scope.inherited()), sourced.arguments, scope.holes, name)
+            inner = Scope(dict(scope.inherited()), sourced.arguments, scope.holes, name, True)
             for key, value in sourced.environment.items():
                 inner.variables[key] = Variable(value.text, value.place, exported=True)
             functions = dict(self._functions)
-            try:
+            with contextlib.suppress(LeaveError):
                 self.file(name, inner)
-            except _LeaveError:
-                pass
             self._functions = functions
             return
         outer = scope.arguments
@@ -138,21 +137,26 @@ class _Runner:
             scope.arguments = sourced.arguments
         try:
             self.file(name, scope)
-        except _LeaveError as leave:
+        except LeaveError as leave:
             if leave.how != "return":
                 raise
         finally:
             scope.arguments = outer
+
+    @property
+    def is_worn_out(self) -> bool:
+        """Whether too much was read already."""
+        return self._steps > _MOST_STEPS
 
     # -- commands
 
     def _block(self, block: Block, scope: Scope) -> bool | None:
         status: bool | None = True
         for command in block.commands:
-            status = self._node(command, scope)
+            status = self.node(command, scope)
         return status
 
-    def _node(self, node: Node, scope: Scope) -> bool | None:
+    def node(self, node: Node, scope: Scope) -> bool | None:
         """Reads a command; whether it succeeds, None where the files do not tell."""
         self._steps += 1
         if self._steps > _MOST_STEPS or self._deep > _MOST_DEEP:
@@ -173,164 +177,48 @@ class _Runner:
                 return self._block(node, scope)
             try:
                 return self._block(node, scope.copy())
-            except _LeaveError:
+            except LeaveError:
                 return None
         if isinstance(node, Piped):
             status: bool | None = None
             for part in node.parts:
-                status = self._node(part, scope)
+                status = self.node(part, scope)
             return negated(status) if node.negated else status
         if isinstance(node, Chain):
-            return self._chain(node, scope)
+            return read_chain(self, node, scope)
         if isinstance(node, If):
-            self._if(node.branches, scope, Place(scope.script, node.line))
+            read_if(self, node.branches, scope, Place(scope.script, node.line))
             return None
         if isinstance(node, Case):
-            self._case(node, scope)
+            read_case(self, node, scope)
             return None
         if isinstance(node, For):
-            self._for(node, scope)
+            read_for(self, node, scope)
             return None
         if isinstance(node, While):
-            self._while(node, scope)
+            read_while(self, node, scope)
             return None
         self._functions[node.name] = (node.body, scope.script)
-        return True
-
-    def _chain(self, node: Chain, scope: Scope) -> bool | None:
-        status = self._node(node.first, scope)
-        for operator, part in node.rest:
-            if operator == "&&":
-                if status is False:
-                    continue
-                status = both(status, self._maybe(part, scope, status))
-            else:
-                if status is True:
-                    continue
-                status = any_of(status, self._maybe(part, scope, status))
-        return status
-
-    def _maybe(self, part: Node, scope: Scope, status: bool | None) -> bool | None:
-        """A command behind `&&` or `||`; where nobody knows whether it runs, an exit does not."""
-        try:
-            return self._node(part, scope)
-        except _LeaveError:
-            if status is not None:
-                raise
-            return None
-
-    def _if(
-        self, branches: Sequence[tuple[Block | None, Block]], scope: Scope, place: Place
-    ) -> None:
-        if not branches:
-            return
-        (asked, body), rest = branches[0], branches[1:]
-        truth = True if asked is None else self._block(asked, scope)
-        if truth is True:
-            self._block(body, scope)
-        elif truth is False:
-            self._if(rest, scope, place)
-        else:
-            self._fork(
-                (lambda own: self._block(body, own), lambda own: self._if(rest, own, place)),
-                scope,
-                place,
-            )
-
-    def _fork(self, ways: Sequence[Callable[[Scope], object]], scope: Scope, place: Place) -> None:
-        """Several ways of which the files do not say which is taken; those that end the script are
-        left out where another goes on."""
-        decided, self._decided = self._decided, False
-        ended: _LeaveError | None = None
-        found: list[Scope] = []
-        for way in ways:
-            own = scope.copy()
-            try:
-                way(own)
-                found.append(own)
-            except _LeaveError as leave:
-                ended = leave
-        self._decided = decided
-        if not found:
-            assert ended is not None
-            raise ended
-        after = found[0]
-        for other in found[1:]:
-            after = merged(after, other, place)
-        scope.variables = after.variables
-
-    def _case(self, node: Case, scope: Scope) -> None:
-        place = Place(scope.script, node.line)
-        text = expand_text(node.word.text, place, scope, self._substitute)
-        if any(scope.holes[n].kind != "unset" for n in hole_numbers(text)):
-            ways = [(lambda own, body=body: self._block(body, own)) for _, body in node.branches]
-            self._fork([*ways, lambda own: None], scope, place)
-            return
-        asked = without_holes(text)
-        for patterns, body in node.branches:
-            for pattern in patterns:
-                known = without_holes(expand_text(pattern.text, place, scope, self._substitute))
-                if fnmatch.fnmatchcase(asked, known):
-                    self._block(body, scope)
-                    return
-
-    def _for(self, node: For, scope: Scope) -> None:
-        place = Place(scope.script, node.line)
-        if node.expression:
-            self._counted(node, scope, place)
-            return
-        words = expand_words(node.words, scope, self._substitute)
-        for word in words[:_MOST_ROUNDS]:
-            scope.assign(node.name, word.text, word.place)
-            if not self._round(node.body, scope):
-                return
-
-    def _counted(self, node: For, scope: Scope, place: Place) -> None:
-        begin, _, rest = node.expression.partition(";")
-        test, _, step = rest.partition(";")
-        compute(begin, place, scope, self._substitute)
-        for _ in range(_MOST_ROUNDS):
-            truth = compute(test, place, scope, self._substitute)
-            if truth == "0" or not self._round(node.body, scope) or hole_numbers(truth):
-                return
-            compute(step, place, scope, self._substitute)
-
-    def _while(self, node: While, scope: Scope) -> None:
-        for _ in range(_MOST_ROUNDS):
-            truth = self._block(node.condition, scope)
-            truth = negated(truth) if node.until else truth
-            if truth is False or not self._round(node.body, scope) or truth is None:
-                return
-
-    def _round(self, body: Block, scope: Scope) -> bool:
-        """One round of a loop; whether there is another."""
-        if self._steps > _MOST_STEPS:
-            return False
-        try:
-            self._block(body, scope)
-        except _LeaveError as leave:
-            if leave.how == "continue":
-                return True
-            if leave.how == "break":
-                return False
-            raise
         return True
 
     def _test(self, node: Test, scope: Scope) -> bool | None:
         place = Place(scope.script, node.line)
         if not node.words:
-            value = compute(node.expression, place, scope, self._substitute)
+            value = compute(node.expression, place, scope, self.substitute)
             return None if hole_numbers(value) else value != "0"
         words = []
         for token in node.words:
             if token.kind == "word":
-                words.append(expand_text(token.text, place, scope, self._substitute))
+                words.append(expand_text(token.text, place, scope, self.substitute))
             else:
                 words.append(token.text)
+        self.asked_unknown |= any(hole_numbers(word) for word in words)
         return condition(words, scope.holes, patterns=True)
 
-    def _substitute(self, text: str, scope: Scope, place: Place) -> str:
-        return substitute(text, scope, place)
+    @property
+    def substitute(self) -> Substitute:
+        """The output of a command in a word."""
+        return substitute
 
     def _simple(self, node: Simple, scope: Scope) -> bool | None:
         place = Place(scope.script, node.line)
@@ -339,7 +227,7 @@ class _Runner:
         while begin < len(node.words):
             token = node.words[begin]
             own = scope.copy() if self._is_prefix(node.words, begin) else scope
-            if not own_commands.assign(token, own, place, self._substitute):
+            if not own_commands.assign(token, own, place, self.substitute):
                 break
             if own is not scope:
                 changed = own.variables.keys()
@@ -352,10 +240,10 @@ class _Runner:
         raw = node.words[begin:]
         if not raw:
             return True
-        words = expand_words(_without_arrays(raw), scope, self._substitute)
+        words = expand_words(_without_arrays(raw), scope, self.substitute)
         if not words:
             return True
-        write_file(words, node.redirections, scope, place, self._folder, self._substitute)
+        write_file(words, node.redirections, scope, place, self._folder, self.substitute)
         return self._started(words, raw, node.redirections, set_here, scope, place)
 
     def _is_prefix(self, words: Sequence[Token], begin: int) -> bool:
@@ -376,9 +264,10 @@ class _Runner:
         name = words[0].plain
         texts = [word.plain for word in words]
         if name in ("exit", "return", "break", "continue"):
-            raise _LeaveError(name)
+            raise LeaveError(name)
         if name in ("[", "test"):
             end = -1 if name == "[" and texts[-1] == "]" else len(texts)
+            self.asked_unknown |= any(hole_numbers(text) for text in texts)
             return condition(texts[1:end], scope.holes)
         if name in self._functions:
             return self._call(words, scope)
@@ -389,18 +278,18 @@ class _Runner:
             self._source(sourced, scope, place)
             if not sourced.own:
                 return None
-        handled = own_commands.run(words, raw, redirections, scope, place, self._substitute)
+        handled = own_commands.run(words, raw, redirections, scope, place, self.substitute)
         if handled is not None:
             return handled
         if self._runs_here_document(words, redirections, scope, place):
             return None
         quoted = _quoted_command(texts)
         if quoted:
-            shell, begin = quoted
-            return self._text(words[begin].text, scope, words[begin].place, words[:shell])
+            cut, begin = quoted
+            return self._text(words[begin].text, scope, words[begin].place, words[:cut])
         environment = {**scope.inherited(), **set_here}
         self._reading.commands.append(
-            Command(tuple(words), place, scope.script, environment, self._decided)
+            Command(tuple(words), place, scope.script, environment, self.decided)
         )
         return None
 
@@ -408,14 +297,15 @@ class _Runner:
         body, script = self._functions[words[0].plain]
         outer, scope.arguments = scope.arguments, tuple(words[1:])
         own, scope.script = scope.script, script
+        called, scope.called = scope.called, True
         try:
-            return self._node(body, scope)
-        except _LeaveError as leave:
+            return self.node(body, scope)
+        except LeaveError as leave:
             if leave.how == "exit":
                 raise
             return None
         finally:
-            scope.arguments, scope.script = outer, own
+            scope.arguments, scope.script, scope.called = outer, own, called
 
     def _text(
         self, text: str, scope: Scope, place: Place, launcher: Sequence[Word] = ()
@@ -428,7 +318,7 @@ class _Runner:
         inner = scope.copy() if launcher else scope
         try:
             status = self._block(block, inner)
-        except _LeaveError:
+        except LeaveError:
             status = None
         found = self._reading.commands
         found[before:] = [replace(c, words=(*launcher, *c.words)) for c in found[before:]]
@@ -447,15 +337,13 @@ class _Runner:
             return False
         for redirection in redirections:
             if redirection.operator == "<<" and redirection.target is not None:
-                text, line = document(redirection.target, scope, self._substitute)
+                text, line = document(redirection.target, scope, self.substitute)
                 script = f"{scope.script}{HERE}"
                 self._folder.texts[script] = "\n" * (line - 1) + text
                 self._folder.written[script] = (scope.script, line)
                 inner = Scope(dict(scope.inherited()), (), scope.holes, script)
-                try:
+                with contextlib.suppress(LeaveError):
                     self.file(script, inner, shown=scope.script)
-                except _LeaveError:
-                    pass
                 return True
         return False
 
@@ -466,13 +354,17 @@ def _without_arrays(raw: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def _quoted_command(texts: Sequence[str]) -> tuple[int, int] | None:
-    """Where in `srun bash -x -c TEXT` the shell and the text stand."""
+    """In `srun bash -x -c TEXT` where the launcher's words end, and where the text stands."""
     for number, text in enumerate(texts):
-        if text.rsplit("/", 1)[-1] not in _SHELLS:
+        name = text.rsplit("/", 1)[-1]
+        if name not in (*_SHELLS, "bcprun"):
             continue
         for place in range(number + 1, len(texts) - 1):
-            if not texts[place].startswith("-"):
+            word = texts[place]
+            if name == "bcprun" and word in ("-c", "--cmd"):
+                return place, place + 1
+            if name != "bcprun" and not word.startswith("-"):
                 break
-            if not texts[place].startswith("--") and "c" in texts[place]:
+            if name != "bcprun" and not word.startswith("--") and "c" in word:
                 return number, place + 1
     return None

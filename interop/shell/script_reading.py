@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from interop.shell.text_places import Hole, Place, Word
 from interop.shell.variables import Scope, Variable
 
-
 # Behind the name of a script that is a here-document of another.
 HERE = " (here-document)"
 

@@ -88,7 +88,7 @@ def _printf(arguments: list[str], _: str) -> str | None:
     if form.count("%") != len(values) or re.search(r"%[^sd]", form):
         return None
     for value in values:
-        form = re.sub(r"%[sd]", lambda _, value=value: value, form, count=1)
+        form = re.sub(r"%[sd]", value.replace("\\", "\\\\"), form, count=1)
     return form.replace("\\n", "\n")
 
 
@@ -103,7 +103,7 @@ def _bc(arguments: list[str], given: str) -> str | None:
 def _computed(text: str) -> str | None:
     if hole_numbers(text):
         # The number is as unknown as what it is made of.
-        return next(iter(re.findall("\ue000\\d+\ue001", text)))
+        return str(re.findall("\ue000\\d+\ue001", text)[0])
 
     def unknown(name: str) -> int:
         raise ArithmeticFault(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from interop.shell.lexer import REDIRECTIONS, Token, tokens
@@ -117,7 +118,7 @@ class _Script:
 
 
 def parse(text: str, line: int = 1) -> tuple[Block, tuple[int, ...]]:
-    """The commands of a script that begins in `line`, and the lines that could not be read as any."""
+    """The commands of a script that begins in `line`, and the lines that are none."""
     parser = _Parser(tokens(text, line))
     script = _Script()
     while not parser.at_end():
@@ -234,7 +235,7 @@ class _Parser:
             self._take()
             return Test((), token.text, token.line)
         if token.kind == "word":
-            kinds = {
+            kinds: dict[str, Callable[[], Node]] = {
                 "if": self._if,
                 "for": self._for,
                 "select": self._for,
@@ -345,7 +346,7 @@ class _Parser:
         line = self._take().line
         word = self._take()
         self._need("in")
-        branches = []
+        branches: list[tuple[tuple[Token, ...], Block]] = []
         while True:
             self._skip_newlines()
             if self._is("esac"):

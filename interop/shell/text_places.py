@@ -47,9 +47,10 @@ class Word:
 class Hole:
     """A value that the files do not tell.
 
-    kind  `unset`: a variable that nothing sets; `runtime`: one that a scheduler or launcher sets;
-          `output`: what a command would print; `branch`: set one way or the other by a condition
-          that the files do not decide; `arithmetic`: an expression that cannot be read
+    kind  `argument`: one that the script is started with; `unset`: a variable that nothing sets;
+          `runtime`: one that a scheduler or launcher sets; `output`: what a command would print;
+          `branch`: set one way or the other by a condition that the files do not decide;
+          `arithmetic`: an expression that cannot be computed
     name  the variable, command or expression
     """
 
@@ -61,6 +62,7 @@ class Hole:
     def words(self) -> str:
         """Why there is no value, in words."""
         said = {
+            "argument": f"{self.name} is an argument of the script, which no file gives",
             "unset": f"the variable {self.name} is not set in the files",
             "runtime": f"{self.name} is set by the scheduler or launcher, not in the files",
             "output": f"the output of `{self.name}`, which is not run",

@@ -26,18 +26,19 @@ class Variable:
 class Scope:
     """Variables, positional arguments and the holes that texts refer to.
 
-    holes  shared by all scopes of one reading
+    holes   shared by all scopes of one reading
+    called  the arguments are those of a caller in the files
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
     arguments: tuple[Word, ...] = ()
     holes: list[Hole] = field(default_factory=list)
     script: str = ""
-    folder: str = ""
+    called: bool = False
 
     def copy(self) -> Scope:
         """The same, to be changed alone."""
-        return Scope(dict(self.variables), self.arguments, self.holes, self.script, self.folder)
+        return Scope(dict(self.variables), self.arguments, self.holes, self.script, self.called)
 
     def hole(self, kind: str, name: str, place: Place) -> str:
         """The text that stands for a value nobody knows."""
@@ -49,6 +50,8 @@ class Scope:
 
     def unset(self, name: str, place: Place) -> str:
         """What a variable without a value is: empty in a shell, but not known to us."""
+        if name.startswith("$"):
+            return self.hole("argument", name, place)
         runtime = name in _OF_EVERY_RANK or name.startswith(_OF_THE_RUN)
         return self.hole("runtime" if runtime else "unset", name, place)
 

@@ -9,7 +9,7 @@ import typer
 
 from interop.configs.imported_file import write_imported
 from interop.configs.imported_run import imported_json
-from interop.configs.read_config import read_config
+from interop.reading.read_config import read_config
 from shardwright.commands.flags import Json
 from shardwright.commands.output import need_room_for, note, print_json, show
 from shardwright.reports.imported_report import imported_report

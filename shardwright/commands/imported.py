@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interop.changes.flags import flag_of
+from interop.changes.flags import flag_of, values_of
 from interop.changes.ranked_changes import PricedChange, ranked_changes
 from interop.configs.imported_file import read_imported
 from interop.configs.imported_run import ImportedRun
-from interop.configs.table_row import row_of_import
+from interop.reading.table_row import row_of_import
 from profiles.document import encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
@@ -104,6 +104,7 @@ def _change_json(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
         "flag": flag_of(run.framework, change),
         "old": change.old,
         "new": change.new,
+        "written": " -> ".join(values_of(run.framework, change)),
         "where": run.options.get(change.setting, ""),
         "step_time_s": priced.step_time_s,
         "gain": priced.gain,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from interop.changes.flags import flag_of
+from interop.changes.flags import flag_of, values_of
 from interop.changes.ranked_changes import LEAST_GAIN, PricedChange
 from interop.configs.imported_run import MODEL_FIGURES, ImportedRun
 from profiles.units import format_bytes, format_percent, format_time
@@ -66,7 +66,8 @@ def imported_report(run: ImportedRun) -> RenderableType:
 
 def prediction_report(made: RunPrediction) -> RenderableType:
     """Step time, memory and what was assumed."""
-    assert made.run is not None and made.step_time_s is not None
+    assert made.run is not None
+    assert made.step_time_s is not None
     facts = [f"step {format_interval(made.step_time_s)}"]
     if made.peak_memory_bytes is not None:
         facts.append(f"peak {format_bytes(made.peak_memory_bytes.value)}")
@@ -95,7 +96,7 @@ def changes_report(
         rows.add_row(
             str(number),
             flag_of(run.framework, change),
-            f"{_shown(change.old)} -> {_shown(change.new)}",
+            " -> ".join(values_of(run.framework, change)),
             format_time(priced.step_time_s),
             format_percent(priced.gain),
             needs,

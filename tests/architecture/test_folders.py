@@ -62,6 +62,8 @@ ORDER = {
         "interop",
         "interop/shell",
         "interop/configs",
+        "interop/frameworks",
+        "interop/reading",
         "interop/changes",
         "interop/logs",
         "interop/exports/values",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from interop.configs.imported_run import MODEL_FIGURES, ImportedRun, imported_json
-from interop.configs.read_config import read_config
+from interop.reading.read_config import read_config
 
 CASES = Path(__file__).parent / "cases"
 KEYS = (

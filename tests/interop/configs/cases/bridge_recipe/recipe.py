@@ -1,7 +1,6 @@
 # Form of https://github.com/NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/perf_recipes/llama
 from megatron.bridge.training.config import ConfigContainer
 
-
 def llama3_70b_pretrain_config_b200() -> ConfigContainer:
     cfg = base_config()
     cfg.mixed_precision = precision("fp8_cs")

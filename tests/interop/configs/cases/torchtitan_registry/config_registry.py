@@ -5,7 +5,6 @@ from . import model_registry
 
 SEQ = 8192
 
-
 def llama3_8b() -> Trainer.Config:
     model_spec = model_registry("8B")
     return Trainer.Config(
@@ -18,7 +17,6 @@ def llama3_8b() -> Trainer.Config:
         ),
         activation_checkpoint=SelectiveAC.Config(),
     )
-
 
 def llama3_8b_tp() -> Trainer.Config:
     config = llama3_8b()

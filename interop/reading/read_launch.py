@@ -3,15 +3,16 @@ files that they name say."""
 
 from __future__ import annotations
 
+import ast
 import re
 
-from interop.configs import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
-from interop.configs.consistency import Variables, complete, say_devices_of_variables
 from interop.configs.findings import Findings
-from interop.configs.launch import Launch, launch_of, say_ranks
 from interop.configs.option_words import Options, read_options
-from interop.configs.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
-from interop.configs.slurm_header import SlurmHeader, slurm_header
+from interop.frameworks import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
+from interop.reading.consistency import Variables, complete, say_devices_of_variables
+from interop.reading.launch import Launch, launch_of, say_ranks
+from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
+from interop.reading.slurm_header import SlurmHeader, slurm_header
 from interop.shell.folder import ConfigFolder
 from interop.shell.script_reading import HERE, ScriptReading
 from interop.shell.text_places import Place, Word, hole_numbers, without_lines
@@ -46,6 +47,8 @@ def read_launch(
     header = _header(launch, reading, folder)
     say_ranks(launch, header, findings)
     framework = _say_arguments(launch, reading, folder, findings, variables)
+    if framework is None:
+        framework = _say_named(_files_in_program(launch, folder), folder, findings, launch)
     if framework is not None:
         findings.say("framework", framework, launch.place, launch.program or "launcher")
     say_devices_of_variables(variables, findings)
@@ -65,7 +68,7 @@ def read_loose_options(
         variables |= scope.variables
     for variable in variables.values():
         if variable.words is not None:
-            words += [w for w in variable.words] if _is_options(variable.words[:1]) else []
+            words += list(variable.words) if _is_options(variable.words[:1]) else []
         else:
             split = [Word(one, variable.place) for one in variable.text.split()]
             words += split if _is_options(tuple(split[:1])) else []
@@ -106,9 +109,9 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
              "SLURM_GPUS_PER_NODE": "--gpus-per-node", "SLURM_NTASKS": "--ntasks"}  # fmt: skip
     for variable, option in given.items():
         value = launch.command.environment.get(variable)
-        if value is not None and option not in options and value.place.line > 1:
-            if not hole_numbers(value.text):
-                options[option] = (without_lines(value.text), value.place)
+        told = value is not None and value.place.line > 1 and not hole_numbers(value.text)
+        if value is not None and told and option not in options:
+            options[option] = (without_lines(value.text), value.place)
     return SlurmHeader(options=options)
 
 
@@ -143,8 +146,13 @@ def _say_arguments(
         deepspeed = hf_trainer.say_trainer(given, findings)
         if deepspeed and deepspeed not in named:
             say_deepspeed_file(deepspeed, folder, findings, launch.place, launch.command.script)
-        return "transformers" if hf_trainer.is_trainer(keys) else framework or "deepspeed"
-    if "accelerate" in launch.words or any("accelerate" in word for word in launch.words):
+        bare = options.last("deepspeed")
+        own = "deepspeed_config" in keys or (bare is not None and not bare.values)
+        if own or not hf_trainer.is_trainer(keys):
+            return "deepspeed" if framework in (None, "accelerate") else framework
+        return "transformers"
+    if any("accelerate" in word for word in launch.words):
+        accelerate.say_launch_options(options, findings)
         return framework if framework not in (None, "deepspeed") else "accelerate"
     if framework is None and "deepspeed" in launch.words:
         return "deepspeed"
@@ -271,6 +279,25 @@ def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list
             name = folder.find(text, beside=launch.command.script)
             if name is not None and name not in found and name != launch.program:
                 found.append(name)
+    return found
+
+
+def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
+    """The configurations of the folder whose names the program has in its own text."""
+    name = folder.find(launch.program, beside=launch.command.script)
+    if name is None or not name.endswith(".py"):
+        return []
+    try:
+        tree = ast.parse(folder.text(name) or "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            plain = node.value if _FILE.fullmatch(node.value) else ""
+            one = folder.find(plain, beside=name) if plain and len(plain) < 200 else None
+            if one is not None and one not in found and not one.endswith(".py"):
+                found.append(one)
     return found
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from interop.configs.findings import Findings
 from interop.configs.imported_run import ImportedRun
-from interop.configs.read_file import read_keyed_config, read_python_config
-from interop.configs.read_launch import launches_in, read_launch, read_loose_options
-from interop.configs.slurm_header import slurm_header
+from interop.configs.keyed_file import read_keyed
+from interop.reading.job_file import script_of_job
+from interop.reading.read_file import read_keyed_config, read_python_config
+from interop.reading.read_launch import launches_in, read_launch, read_loose_options
+from interop.reading.slurm_header import slurm_header
 from interop.shell.folder import ConfigFolder
 from interop.shell.script import read_script
-from interop.shell.script_reading import ScriptReading
+from interop.shell.script_reading import HERE, ScriptReading
 from profiles.errors import DocumentError
 
 _SCRIPTS = (
@@ -70,10 +72,31 @@ def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
         return None
     ending = Path(name).suffix.lower()
     if ending in _KEYED:
-        return read_keyed_config(name, folder)
+        return read_keyed_config(name, folder) or _of_job(name, folder)
     if ending == ".py":
         return read_python_config(name, folder)
     return _of_script(name, folder)
+
+
+def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
+    """The run that a job file of a cluster starts; places are those in it."""
+    file = read_keyed(name, folder.text(name) or "")
+    job = script_of_job(file)
+    if job is None:
+        return None
+    script, line = job
+    inner = f"{name}{HERE}"
+    folder.texts[inner] = "\n" * (line - 1) + script
+    folder.written[inner] = (name, line)
+    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name)
+    launches = launches_in(reading)
+    if not launches:
+        return None
+    findings = read_launch(launches, reading, folder, name)
+    kind = str(file.get("resources", "accelerators") or "").partition(":")[0]
+    if kind and findings.get("device") is None:
+        findings.say("device", kind, file.place(("resources", "accelerators")), "accelerators")
+    return findings
 
 
 def _of_script(name: str, folder: ConfigFolder) -> Findings | None:

@@ -48,23 +48,24 @@ def say_devices_of_variables(variables: Variables, findings: Findings) -> None:
     devices = findings.count("devices")
     if devices is None:
         findings.say("devices", world[0], world[2], world[1])
-    elif devices != world[0] and world[0] not in (findings.get("nodes"), 1):
-        if findings.get("devices_per_node") != world[0]:
-            findings.contradict(
-                "devices",
-                f"{world[1]}={world[0]} ({world[2]}), but the launcher starts {devices}",
-                world[2],
-                findings.place("devices") or findings.place("devices_per_node"),
-            )
+    elif world[0] not in (devices, 1, findings.get("nodes"), findings.get("devices_per_node")):
+        findings.contradict(
+            "devices",
+            f"{world[1]}={world[0]} ({world[2]}), but the launcher starts {devices}",
+            world[2],
+            findings.place("devices") or findings.place("devices_per_node"),
+        )
 
 
 def complete(findings: Findings, variables: Variables) -> None:
     """Derives dp, the batch and the accumulation, and names what contradicts."""
+    nodes, each = findings.count_or_default("nodes"), findings.count("devices_per_node")
+    if nodes and each:
+        findings.derive("devices", nodes * each, f"{nodes} nodes x {each} devices")
     _data_parallel(findings, variables)
     _batch(findings)
     _shares(findings)
-    nodes, each = findings.count("nodes"), findings.count("devices_per_node")
-    devices = findings.count("devices")
+    nodes, devices = findings.count("nodes"), findings.count("devices")
     if devices and nodes and each and nodes * each != devices and "devices" in findings.said:
         findings.contradict(
             "devices",
@@ -83,7 +84,7 @@ def _model_ranks(findings: Findings) -> tuple[int | None, str]:
     for axis in ("tp", "pp", "cp"):
         degree = findings.count(axis)
         if degree is None:
-            if any(about[axis] in name and "size" in name or name == axis for name in named):
+            if any((about[axis] in name and "size" in name) or name == axis for name in named):
                 return None, ""
             degree = findings.count_or_default(axis)
         if degree is None:
@@ -200,7 +201,8 @@ def _shares(findings: Findings) -> None:
                 findings.place(figure),
             )
     ep, experts = findings.count("ep"), findings.count("model.num_experts")
-    if ep and ep > 1 and not experts and findings.count("model.num_layers"):
+    open_ = any("experts" in each.option for each in findings.unresolved)
+    if ep and ep > 1 and not experts and not open_ and findings.count("model.num_layers"):
         findings.contradict(
             "ep", f"ep {ep} ({findings.place('ep')}), but the model has no experts",
             findings.place("ep"),

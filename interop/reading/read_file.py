@@ -1,8 +1,11 @@
-"""A configuration that is one file of keys, or a Python file: which framework's, and what it says."""
+"""A configuration of keys, or in Python: which framework's it is, and what it says."""
 
 from __future__ import annotations
 
-from interop.configs import (
+from interop.configs.findings import Findings
+from interop.configs.keyed_file import KeyedFile, read_keyed
+from interop.configs.python_values import read_python
+from interop.frameworks import (
     accelerate,
     deepspeed_config,
     hf_trainer,
@@ -14,10 +17,7 @@ from interop.configs import (
     python_config,
     torchtitan,
 )
-from interop.configs.consistency import complete
-from interop.configs.findings import Findings
-from interop.configs.keyed_file import KeyedFile, read_keyed
-from interop.configs.python_values import read_python
+from interop.reading.consistency import complete
 from interop.shell.folder import ConfigFolder
 from interop.shell.text_places import Place
 
@@ -32,8 +32,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
         ("accelerate", accelerate.is_accelerate(file)),
         ("gpt-neox", other_yaml.is_neox(file)),
         ("composer", other_yaml.is_composer(file)),
-        ("nemo", nemo.is_nemo([path for path in file.values if path])),
         ("llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)),
+        ("nemo", nemo.is_nemo([path for path in file.values if path])),
         (
             "axolotl",
             {"base_model", "micro_batch_size"} <= keys or {"base_model", "datasets"} <= keys,
@@ -55,6 +55,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     if text is None:
         return None
     file = read_keyed(name, text)
+    if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
+        # MosaicML's launcher has the run's own configuration in its job's.
+        file = _section(file, "parameters")
     framework = keyed_framework(file)
     if framework is None:
         return None
@@ -73,7 +76,7 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         other_yaml.say_neox(file, findings)
     elif framework == "composer":
         other_yaml.say_composer(file, findings)
-        framework = "olmo" if file.has("model", "d_model") and file.has("fsdp") else "llm-foundry"
+        framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
     elif framework == "maxtext":
         maxtext.say_maxtext(maxtext.given_by_file(file), findings)
     elif framework in ("nemo", "megatron-bridge"):
@@ -82,6 +85,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
     else:
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
+        if nemo.is_nemo([path for path in file.values if path]):
+            # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
+            nemo.say_nemo([nemo.values_of_file(file)], findings)
         if named:
             say_deepspeed_file(named, folder, findings, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):
@@ -141,6 +147,13 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
     """The figures of the model where its name leads to a `config.json` in the folder."""
     said = findings.said.get("model.name")
     if said is None:
+        # A program that loads its model from its own folder names none.
+        text = folder.text("config.json")
+        if text is not None and "model.num_layers" not in findings.said:
+            file = read_keyed("config.json", text)
+            if model_config.is_model_config(file):
+                findings.files.append("config.json")
+                model_config.say_model_config(file, findings)
         return
     for name in (str(said.value), f"{said.value}/config.json", "config.json"):
         found = folder.find(name, beside=beside) if name.endswith(".json") else None

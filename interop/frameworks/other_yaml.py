@@ -1,16 +1,17 @@
 """Smaller families of YAML: GPT-NeoX (github.com/EleutherAI/gpt-neox, megatron/neox_arguments),
-Composer's (github.com/mosaicml/llm-foundry scripts/train/yamls, github.com/allenai/OLMo configs)."""
+Composer's (github.com/mosaicml/llm-foundry scripts/train/yamls, github.com/allenai/OLMo
+configs)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from interop.configs.accelerate import strategy_stage
-from interop.configs.deepspeed_config import say_deepspeed
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, say_keys, truth_of, word_of
+from interop.frameworks.accelerate import strategy_stage
+from interop.frameworks.deepspeed_config import say_deepspeed
 
 _NEOX_MARKS = frozenset({"pipe_parallel_size", "model_parallel_size"})
 _PRECISIONS = {
@@ -44,7 +45,6 @@ _NEOX: dict[str, tuple[str, Reader]] = {
     "sequence_parallel": ("sequence_parallel", truth_of),
     "num_layers": ("model.num_layers", degree_of),
     "hidden_size": ("model.hidden_size", degree_of),
-    "intermediate_size": ("model.ffn_size", degree_of),
     "num_attention_heads": ("model.num_heads", degree_of),
     "num_kv_heads": ("model.num_kv_heads", degree_of),
     "seq_length": ("seq_len", degree_of),
@@ -54,6 +54,7 @@ _NEOX: dict[str, tuple[str, Reader]] = {
     "precision": ("precision", _precision),
     "moe_num_experts": ("model.num_experts", degree_of),
     "num_gpus": ("devices_per_node", degree_of),
+    "gas": ("gradient_accumulation", degree_of),
 }
 _COMPOSER: dict[str, tuple[str, Reader]] = {
     "max_seq_len": ("seq_len", degree_of),
@@ -71,7 +72,6 @@ _COMPOSER: dict[str, tuple[str, Reader]] = {
     "model.n_heads": ("model.num_heads", degree_of),
     "model.n_kv_heads": ("model.num_kv_heads", degree_of),
     "model.attn_config.kv_n_heads": ("model.num_kv_heads", degree_of),
-    "model.mlp_hidden_size": ("model.ffn_size", degree_of),
     "model.vocab_size": ("model.vocab_size", degree_of),
     "model.weight_tying": ("model.tied_embeddings", truth_of),
     "model.flash_attention": ("flash_attention", truth_of),
@@ -106,8 +106,39 @@ def say_neox(file: KeyedFile, findings: Findings) -> None:
     """What a configuration of GPT-NeoX says, DeepSpeed's keys in it."""
     plain = hyphens_replaced(file)
     say_keys(plain, findings, _NEOX)
-    say_deepspeed(plain, findings)
+    say_deepspeed(plain, findings, check=False)
+    gated = str(plain.get("activation")).lower() in ("swiglu", "geglu")
+    width = plain.get("intermediate_size")
+    if plain.has("activation"):
+        findings.say("model.gated_mlp", gated, plain.place(("activation",)), "activation")
+    if isinstance(width, int) and (not gated or width % 3 == 0):
+        # Two thirds of it are computed, half of which are the gate (model/transformer.py).
+        ffn = width // 3 if gated else width
+        findings.say(
+            "model.ffn_size", ffn, plain.place(("intermediate_size",)), "intermediate_size"
+        )
     findings.default("GPT-NeoX 2.0, megatron/neox_arguments", recompute="none", cp=1)
+
+
+def _say_gated(file: KeyedFile, findings: Findings) -> None:
+    """OLMo's widths count both halves of a gated feed-forward (olmo/model.py, SwiGLU)."""
+    gated = file.get("model", "activation_type") in ("swiglu", "geglu")
+    place = file.place(("model", "activation_type"))
+    if file.has("model", "activation_type"):
+        findings.say("model.gated_mlp", gated, place, "model.activation_type")
+    width, ratio = file.get("model", "mlp_hidden_size"), file.get("model", "mlp_ratio")
+    hidden = findings.count("model.hidden_size")
+    if not isinstance(width, int) and hidden and isinstance(ratio, int):
+        width = hidden * ratio
+    option = "model.mlp_hidden_size" if file.has("model", "mlp_hidden_size") else "model.mlp_ratio"
+    if isinstance(width, int) and file.has("model", "activation_type"):
+        half = width // 2 if gated else width
+        findings.say("model.ffn_size", half, file.place(tuple(option.split("."))), option)
+
+
+def is_olmo(file: KeyedFile) -> bool:
+    """Whether a file of Composer's form is OLMo's."""
+    return file.has("model", "max_sequence_length") or file.has("model", "activation_type")
 
 
 def is_composer(file: KeyedFile) -> bool:
@@ -118,6 +149,10 @@ def is_composer(file: KeyedFile) -> bool:
 def say_composer(file: KeyedFile, findings: Findings) -> None:
     """What a configuration of Composer's form says."""
     say_keys(file, findings, _COMPOSER)
+    _say_gated(file, findings)
+    if file.get("distributed_strategy") in ("ddp", "single"):
+        place = file.place(("distributed_strategy",))
+        findings.say("zero_stage", 0, place, "distributed_strategy")
     kind = file.get("activation_checkpointing")
     if isinstance(kind, str):
         word = "full" if kind == "whole_layer" else None

@@ -68,13 +68,22 @@ _MARKS = frozenset(
      "max_position_embeddings", "model_parallel_size", "lr_decay_style", "data_impl",
      "use_distributed_optimizer", "transformer_impl", "train_iters", "use_mcore_models"}
 )  # fmt: skip
+# Of which other programs that take the figures of a model have none.
+_OWN = _MARKS - {
+    "micro_batch_size",
+    "num_attention_heads",
+    "hidden_size",
+    "num_layers",
+    "seq_length",
+}
 # Parsers of programs around Megatron-LM have options of their own behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
 
 
 def is_megatron(options: Options) -> bool:
     """Whether options are Megatron-LM's: three of those that every run of it has."""
-    return len({option.key for option in options.given} & _MARKS) >= 3
+    keys = {option.key for option in options.given}
+    return len(keys & _MARKS) >= 3 and bool(keys & _OWN)
 
 
 def say_megatron(options: Options, findings: Findings, *, check: bool = True) -> None:
@@ -83,7 +92,18 @@ def say_megatron(options: Options, findings: Findings, *, check: bool = True) ->
     check  options that no version has are named
     """
     options.say_counts(findings, _COUNTS)
+    experts = options.last("num_experts")
+    if experts is not None and len({word.plain for word in experts.values}) > 1:
+        # Megatron-DeepSpeed's pyramid: layers with different numbers of experts.
+        findings.said.pop("model.num_experts", None)
+        why = "layers have different numbers of experts"
+        findings.cannot_tell(experts.name, why, experts.place)
     options.say_flags(findings, _FLAGS)
+    decoder = options.last("decoder_seq_length")
+    if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:
+        # Of a model of images and texts: the other is the length of an image.
+        findings.said.pop("seq_len", None)
+        options.say_counts(findings, {"decoder_seq_length": "seq_len"})
     _precision(options, findings)
     _recompute(options, findings)
     _sharding(options, findings)
@@ -95,9 +115,9 @@ def say_megatron(options: Options, findings: Findings, *, check: bool = True) ->
         findings.say("optimizer", told and told.lower(), optimizer.place, optimizer.name)
     if check:
         for option in options.given:
-            if option.name.startswith("--") and not is_known("megatron", option.key):
-                if not hole_numbers(option.name) and option.key not in _OF_LAUNCHERS:
-                    findings.not_known(option.name, option.place)
+            named = option.name.startswith("--") and not hole_numbers(option.name)
+            if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
+                findings.not_known(option.name, option.place)
     _pairs(options, findings)
     findings.default(
         _DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="fp32", recompute="none",
@@ -184,8 +204,7 @@ def _sharding(options: Options, findings: Findings) -> None:
     if torch is not None and options.switched(torch):
         findings.say("zero_stage", 3, torch.place, torch.name)
     elif distributed is not None and options.switched(distributed) and fully is None:
-        if "zero_stage" not in findings.said:
-            findings.say("zero_stage", 1, distributed.place, distributed.name)
+        findings.say_first("zero_stage", 1, distributed.place, distributed.name)
 
 
 def _model(options: Options, findings: Findings) -> None:

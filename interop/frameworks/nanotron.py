@@ -6,9 +6,16 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, count_of, degree_of, say_keys, truth_of, word_of
-from interop.configs.known_options import is_known
-from interop.configs.model_config import KEYS as MODEL_KEYS
+from interop.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    say_keys,
+    say_unknown,
+    truth_of,
+    word_of,
+)
+from interop.frameworks.model_config import KEYS as MODEL_KEYS
 
 _DEFAULTS = "nanotron v0.5, src/nanotron/config/parallelism_config.py"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16"}
@@ -64,12 +71,7 @@ def is_nanotron(file: KeyedFile) -> bool:
 def say_nanotron(file: KeyedFile, findings: Findings) -> None:
     """What a configuration says."""
     say_keys(file, findings, _KEYS)
-    # Schedulers of Slurm stand in files that launch through nanotron's own script.
-    for section in file.sections("parallelism") | file.sections("tokens"):
-        known = any((root, section) in file.lines for root in ("parallelism", "tokens"))
-        if known and not is_known("nanotron", section):
-            root = "parallelism" if ("parallelism", section) in file.lines else "tokens"
-            findings.not_known(f"{root}.{section}", file.place((root, section)))
+    say_unknown(file, findings, "nanotron", ("parallelism", "tokens"))
     factors = [findings.count(axis) for axis in ("dp", "tp", "pp")]
     if all(factors):
         ranks = findings.count("cp") or 1

@@ -1,8 +1,9 @@
 """NeMo's and Megatron-Bridge's keys as a run: YAML files, Hydra overrides, and the values of Python
 recipes by the same names.
 
-Names: github.com/NVIDIA/NeMo examples/nlp/language_modeling/conf (1.x), nemo/collections/llm/recipes
-(2.x), github.com/NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/training/config.py and scripts.
+Names: github.com/NVIDIA/NeMo examples/nlp/language_modeling/conf (1.x) and
+nemo/collections/llm/recipes (2.x); github.com/NVIDIA-NeMo/Megatron-Bridge scripts and
+src/megatron/bridge/training/config.py.
 """
 
 from __future__ import annotations
@@ -142,11 +143,9 @@ def say_nemo(given: Sequence[Values], findings: Findings) -> None:
     for path, (value, place) in merged.items():
         if path and not _elsewhere(path):
             _say_one(path, value, place, findings)
-    if findings.get("distributed_optimizer"):
-        place = findings.place("distributed_optimizer")
-        if place is not None and "zero_stage" not in findings.said:
-            option = findings.said["distributed_optimizer"].option
-            findings.say("zero_stage", 1, place, option)
+    distributed = findings.said.get("distributed_optimizer")
+    if distributed is not None and distributed.value:
+        findings.say_first("zero_stage", 1, distributed.place, distributed.option)
     if findings.get("recompute") != "full":
         findings.said.pop("recompute_layers", None)
     findings.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
@@ -170,13 +169,19 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
         findings.say(about, said, place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         findings.say("devices_per_node", degree_of(value), place, name)
-    elif (
-        key in ("precision", "mixed_precision")
-        and path[0] in ("trainer", "cfg", "model")
-        or (key in ("mixed_precision", "compute_dtype", "plugins") and isinstance(value, str))
+    elif path[-2:] == ("trainer", "precision") or (
+        key in ("precision", "mixed_precision", "compute_dtype", "plugins")
+        and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
+        and isinstance(value, str)
     ):
         findings.say("precision", precision_of(value), place, name)
-    elif key == "fp8" and truth_of(value):
+    elif path[-2:] == ("model", "fsdp") and truth_of(value):
+        findings.say_first("zero_stage", 3, place, name)
+    elif path[-2:] == ("train_ds", "max_seq_length"):
+        findings.say("seq_len", degree_of(value), place, name)
+    elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
+        # Of the matmuls; the trainer's precision is that of all else.
+        findings.said.pop("precision", None)
         findings.say("precision", "fp8", place, name)
     elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
         word = word_of(value)
@@ -207,6 +212,6 @@ def say_performance_script(options: Options, findings: Findings) -> None:
         findings.say("device", options.told(option, findings), option.place, option.name)
     family = options.text("m", "model_family_name", "model_name", "model_family")
     size = options.text("mr", "model_recipe_name", "model_size", "s")
-    option = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
-    if option is not None and (size or family):
-        findings.say("model.name", size or family, option.place, option.name)
+    named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
+    if named is not None and (size or family):
+        findings.say("model.name", size or family, named.place, named.name)

@@ -7,7 +7,15 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, count_of, degree_of, say_keys, truth_of, word_of
+from interop.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    say_keys,
+    say_unknown,
+    truth_of,
+    word_of,
+)
 from interop.configs.option_words import Options, truth
 
 _DEFAULTS = "accelerate 1.10, utils/dataclasses.py"
@@ -71,14 +79,17 @@ _KINDS = frozenset(
 
 def is_accelerate(file: KeyedFile) -> bool:
     """Whether a file is a configuration of accelerate."""
-    return bool({"distributed_type", "compute_environment"} & file.sections()) and bool(
-        {"num_processes", "mixed_precision", "num_machines"} & file.sections()
+    sections = file.sections()
+    return bool({"distributed_type", "compute_environment"} & sections) and bool(
+        {"num_processes", "mixed_precision", "num_machines", "fsdp_config", "deepspeed_config"}
+        & sections
     )
 
 
 def say_accelerate(file: KeyedFile, findings: Findings) -> str | None:
     """What a configuration says; the name of the DeepSpeed file that it names, if it does."""
     say_keys(file, findings, _KEYS)
+    say_unknown(file, findings, "accelerate", ("", "fsdp_config", "megatron_lm_config"))
     kind = word_of(file.get("distributed_type"))
     place = file.place(("distributed_type",))
     if kind == "fsdp" or (kind is None and file.has("fsdp_config")):

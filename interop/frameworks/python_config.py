@@ -7,10 +7,10 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_values import count_of, degree_of, truth_of
-from interop.configs.nemo import KEYS as NEMO_KEYS
-from interop.configs.nemo import is_nemo, say_nemo
 from interop.configs.python_values import PythonFile, PythonValues
-from interop.configs.torchtitan import Values, say_torchtitan
+from interop.frameworks.nemo import KEYS as NEMO_KEYS
+from interop.frameworks.nemo import is_nemo, say_nemo
+from interop.frameworks.torchtitan import Values, say_torchtitan
 from interop.shell.text_places import Place
 
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
@@ -89,7 +89,11 @@ def say_python_nemo(found: PythonValues, findings: Findings) -> None:
 def say_internevo(top: PythonValues, findings: Findings) -> None:
     """InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
     doc/en/usage.md)."""
-    sizes = (("pipeline", "pp"), ("tensor", "tp"))
+    mode, place = top.values.get(("parallel", "tensor", "mode"), (None, Place("", 0)))
+    if mode in ("mtp", "msp", "fsp"):
+        findings.say("sequence_parallel", mode != "mtp", place, "parallel.tensor.mode")
+    # In mode isp the group splits sequences, and weights have one of their own.
+    sizes = (("pipeline", "pp"),) if mode == "isp" else (("pipeline", "pp"), ("tensor", "tp"))
     for section, key in sizes:
         for path in (("parallel", section), ("parallel", section, "size")):
             if path in top.values:
@@ -106,6 +110,7 @@ def say_internevo(top: PythonValues, findings: Findings) -> None:
         ("model", "vocab_size"): ("model.vocab_size", degree_of),
         ("model", "num_experts"): ("model.num_experts", degree_of),
         ("model", "num_chunks"): ("vpp", degree_of),
+        ("moe", "top_k"): ("model.top_k", degree_of),
         ("model", "use_flash_attn"): ("flash_attention", truth_of),
     }
     for path, (key, reader) in plain.items():
@@ -123,7 +128,8 @@ def say_internevo(top: PythonValues, findings: Findings) -> None:
         word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
         findings.say("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
                      "model.dtype")  # fmt: skip
-    for path in (("parallel", "zero1", "size"), ("parallel", "zero1")):
+    weight = degree_of(top.values.get(("parallel", "weight", "size"), (1, None))[0]) or 1
+    for path in (("parallel", "zero1", "size"), ("parallel", "zero1")) if weight == 1 else ():
         if path in top.values:
             value, place = top.values[path]
             size = count_of(value)

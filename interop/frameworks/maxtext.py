@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from interop.configs.findings import Findings
-from interop.configs.flavors import say_figures_of
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
+from interop.frameworks.flavors import say_figures_of
 from interop.shell.text_places import Hole, Place, Word, hole_numbers
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"

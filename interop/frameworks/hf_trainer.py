@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from interop.configs.accelerate import strategy_stage
 from interop.configs.findings import Findings
-from interop.configs.flavors import say_figures_of
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import degree_of, text_of, truth_of, word_of
+from interop.configs.keyed_values import count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.option_words import Options
+from interop.frameworks.accelerate import strategy_stage
+from interop.frameworks.flavors import say_figures_of
 from interop.shell.text_places import Place
 
 _DEFAULTS = "transformers 4.5x, training_args.py"
@@ -34,6 +34,7 @@ _COUNTS = {
     "seq_length": "seq_len",
     "lora_rank": "model.lora_rank",
     "lora_r": "model.lora_rank",
+    "lora_dim": "model.lora_rank",
     "tensor_parallel_size": "tp",
     "context_parallel_size": "cp",
     "train_batch_size": "global_batch",
@@ -98,6 +99,8 @@ def say_trainer(given: Given, findings: Findings) -> str | None:
             if on is not None:
                 full = on if key == "gradient_checkpointing" else not on
                 findings.say("recompute", "full" if full else "none", place, option)
+        elif key == "zero_stage":
+            findings.say("zero_stage", count_of(value), place, option)
         elif key in ("optim", "optimizer"):
             findings.say("optimizer", word_of(value), place, option)
         elif key == "fsdp" and isinstance(value, str):

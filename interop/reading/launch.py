@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from interop.configs.findings import Findings
 from interop.configs.option_words import Option, Options, read_options, whole
-from interop.configs.slurm_header import SlurmHeader
+from interop.reading.slurm_header import SlurmHeader
 from interop.shell.own_commands import is_quiet
 from interop.shell.script_reading import Command
 from interop.shell.text_places import Hole, Place, Word, hole_numbers
@@ -36,6 +36,8 @@ _PROGRAMS = {
     "nemo": "nemo",
     "trl": "transformers",
 }
+_NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
+_EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
 _TRAINS = re.compile(r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main", re.I)
 _NOT = re.compile(
     r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
@@ -130,15 +132,19 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
 def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     """Nodes and devices by the launcher, and by the header where the launcher is silent; what
     they do not agree on is a contradiction."""
-    nodes = _said(launch.launcher, findings, "nnodes", "num_nodes", "num_machines", "nodes", "N")
-    each = _said(
-        launch.launcher, findings, "nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"
-    )
+    nodes = _said(launch.launcher, findings, *_NODES)
+    each = _said(launch.launcher, findings, *_EACH)
     total = _said(launch.launcher, findings, "np", "n", "ntasks", "num_processes")
     distributed = {"torchrun", *_LAUNCHING_MODULES} & set(launch.words)
     elastic = any(name.startswith("torch") for name in launch.words)
     if distributed and nodes is None and "nnodes" not in launch.launcher:
         findings.default("torchrun (PyTorch 2.x)", nodes=1)
+    if "bcprun" in launch.words:
+        # NVIDIA Base Command: -n nodes, -p ranks of each.
+        launch.launcher.say_counts(findings, {"n": "nodes", "p": "devices_per_node"})
+        total = None
+    if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
+        findings.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
     _gres(launch.launcher, findings)
     header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")
@@ -189,11 +195,9 @@ def _said(options: Options, findings: Findings, *keys: str) -> int | None:
     if number is None:
         findings.cannot_tell(option.name, f"{text!r} is not one number", option.place)
         return None
-    about = {"nnodes": "nodes", "num_nodes": "nodes", "num_machines": "nodes", "nodes": "nodes",
-             "N": "nodes", "nproc_per_node": "devices_per_node", "num_gpus": "devices_per_node",
-             "gpus_per_node": "devices_per_node", "ntasks_per_node": "devices_per_node"}  # fmt: skip
-    if option.key in about and number > 0:
-        findings.say(about[option.key], number, option.place, option.name)
+    if number > 0 and option.key in (*_NODES, *_EACH):
+        about = "nodes" if option.key in _NODES else "devices_per_node"
+        findings.say(about, number, option.place, option.name)
     return number
 
 

@@ -1,4 +1,4 @@
-"""`row_of_import`: an imported run as a row of a table of runs, which everything is predicted from."""
+"""`row_of_import`: an imported run as a row of a table of runs, which predictions are made from."""
 
 from __future__ import annotations
 
@@ -62,7 +62,11 @@ def row_of_import(
         devices_per_node=run.devices_per_node,
         inter_node_link=inter_node_link,
         dp=dp,
-        **axes,
+        tp=axes["tp"],
+        pp=axes["pp"],
+        vpp=axes["vpp"],
+        cp=axes["cp"],
+        ep=axes["ep"],
         sequence_parallel=_truth(run.answer("sequence_parallel")),
         zero_stage=_whole(run.answer("zero_stage")) if run.zero_stage is None else run.zero_stage,
         recompute=str(recompute) if recompute else "",

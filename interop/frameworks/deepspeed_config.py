@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, count_of, degree_of, say_keys, truth_of, word_of
+from interop.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    say_keys,
+    say_unknown,
+    truth_of,
+    word_of,
+)
 
 _DEFAULTS = "DeepSpeed 0.17, runtime/config.py"
 _KEYS: dict[str, tuple[str, Reader]] = {
@@ -28,8 +36,13 @@ def is_deepspeed(file: KeyedFile) -> bool:
     return len(file.sections() & _MARKS) >= 2
 
 
-def say_deepspeed(file: KeyedFile, findings: Findings) -> None:
-    """What a configuration of DeepSpeed says; `auto` says nothing."""
+def say_deepspeed(file: KeyedFile, findings: Findings, *, check: bool = True) -> None:
+    """What a configuration of DeepSpeed says; `auto` says nothing.
+
+    check  keys that no version has are named
+    """
+    if check:
+        say_unknown(file, findings, "deepspeed", ("", "zero_optimization"))
     say_keys(file, findings, _KEYS)
     for section, precision in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
         enabled = file.get(section, "enabled")
@@ -42,8 +55,8 @@ def say_deepspeed(file: KeyedFile, findings: Findings) -> None:
         path = ("zero_optimization", "offload_optimizer", "device")
         findings.say("optimizer_offload", True, file.place(path), ".".join(path))
     elif truth_of(file.get("zero_optimization", "cpu_offload")):
-        path = ("zero_optimization", "cpu_offload")
-        findings.say("optimizer_offload", True, file.place(path), ".".join(path))
+        old = ("zero_optimization", "cpu_offload")
+        findings.say("optimizer_offload", True, file.place(old), ".".join(old))
     findings.default(
         _DEFAULTS, zero_stage=0, precision="fp32", tp=1, pp=1, cp=1, gradient_accumulation=1
     )

@@ -1,4 +1,5 @@
-"""What the first lines of a batch script ask of Slurm: nodes, tasks, devices (sbatch manual 24.05)."""
+"""What the first lines of a batch script ask of Slurm: nodes, tasks, devices (sbatch manual,
+24.05)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from interop.shell.text_places import Place, without_lines
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus", "-C": "--constraint"}
+_KIND = re.compile(r"(?i)(nvidia_?)?(a|h|b|v|l|gh|gb|mi|p|t)\d{1,3}[a-z]*([-_]\w+)*$")
 _GPUS = re.compile(r"gpus?(?::(?P<kind>[\w.-]*[A-Za-z][\w.-]*))?(?::(?P<count>\d+))?")
 
 
@@ -53,13 +55,15 @@ class SlurmHeader:
                 kind = re.match(r"(?:gpus?:)?([A-Za-z][\w.-]*):\d+$", text.strip())
                 if kind and kind[1].lower() not in ("gpu", "gpus"):
                     return kind[1], place
-        return None
+        text, place = self.options.get("--constraint", ("", Place("", 0)))
+        plain = re.sub(r"[\"'\[\]]", "", text)
+        return (plain, place) if _KIND.match(plain) else None
 
     @property
     def variables(self) -> dict[str, str]:
         """What Slurm sets for the job, as far as the header tells it (sbatch manual, OUTPUT
         ENVIRONMENT VARIABLES)."""
-        found = {}
+        found: dict[str, str] = {}
         nodes = self.number("--nodes")
         per_node = self.number("--ntasks-per-node")
         tasks = self.number("--ntasks")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from interop.configs.findings import Findings
-from interop.configs.flavors import say_figures_of
 from interop.configs.keyed_file import KeyedFile, read_keyed
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
 from interop.configs.option_words import Options
+from interop.frameworks.flavors import say_figures_of
 from interop.shell.text_places import Place, hole_numbers
 
 _DEFAULTS = "torchtitan v0.2, torchtitan/config/job_config.py"
@@ -24,6 +24,8 @@ _SECTIONS = frozenset(
      "parallelism", "checkpoint", "activation_checkpoint", "float8", "comm", "memory_estimation",
      "fault_tolerance", "experimental", "mx", "quantize", "compile", "validation", "debug"}
 )  # fmt: skip
+# Sections of converters and extensions, which bring keys of their own.
+_FREE = {"quantize", "experimental", "custom_config"}
 _SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
@@ -120,9 +122,9 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
             with findings.over_files():
                 _say_one(path, value, place, findings)
             last[path[-1]] = (value, place, ".".join(path))
-            if check and not is_known("torchtitan", path[-1]) and not path[-1].isdigit():
-                if not any(part in ("quantize", "experimental", "custom_config") for part in path):
-                    findings.not_known(".".join(path), place)
+            known = is_known("torchtitan", path[-1]) or path[-1].isdigit()
+            if check and not known and not _FREE & set(path):
+                findings.not_known(".".join(path), place)
     _say_model(findings)
     _say_together(last, findings)
     findings.default(
@@ -133,11 +135,11 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
 
 def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
     name = ".".join(path)
-    entry = _SECTIONED.get(path[-2:]) if len(path) > 1 else None  # type: ignore[call-overload]
+    entry = _SECTIONED.get((path[-2], path[-1])) if len(path) > 1 else None
     entry = entry or _KEYS.get(path[-1])
     if path[-2:] == ("experimental", "pipeline_parallel_schedule"):
         entry = ("schedule", _schedule)
-    if entry is None or isinstance(value, str) and hole_numbers(value):
+    if entry is None or (isinstance(value, str) and hole_numbers(value)):
         return
     key, reader = entry
     said = reader(value)
@@ -197,7 +199,7 @@ def _say_local_batch(
     """Without a pipeline the local batch is one pass; with one it is cut into micro-batches."""
     pp = findings.count("pp") or 1
     micro = last.get("pipeline_parallel_microbatch_size")
-    if pp == 1:
+    if pp == 1 or number == 1:
         findings.say("micro_batch", number, place, name)
     elif micro is not None:
         findings.say("micro_batch", degree_of(micro[0]), micro[1], micro[2])
@@ -226,9 +228,11 @@ def _say_sharding(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
         reshard = last.get("fsdp_reshard_after_forward")
         never = reshard is not None and str(reshard[0]) == "never"
         always = reshard is not None and str(reshard[0]) == "always"
-        # Beside a pipeline the usual policy keeps what was gathered.
-        kept = never or ((findings.count("pp") or 1) > 1 and not always)
-        findings.say("zero_stage", 2 if kept else 3, shard[1], shard[2])
+        if (findings.count("pp") or 1) > 1 and not never and not always:
+            # Beside a pipeline the usual policy keeps what was gathered.
+            findings.default(_DEFAULTS, zero_stage=2)
+            return
+        findings.say("zero_stage", 2 if never else 3, shard[1], shard[2])
     elif shards == 1 and replicas is not None:
         findings.say("zero_stage", 0, shard[1], shard[2])
 

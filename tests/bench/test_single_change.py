@@ -1,0 +1,32 @@
+"""The judge of first-ranked changes: which runs are neighbours, and the published sweeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.single_change import changed_setting, judge, measured_runs
+from interop.changes.single_change import single_changes
+from tests.interop.changes.test_changes import run_of
+
+TRUTH = Path(__file__).parents[3] / "shared" / "truth"
+
+
+def test_a_neighbour_differs_in_one_setting() -> None:
+    run = run_of()
+    for change in single_changes(run):
+        assert changed_setting(run, change.run) == change.setting
+    assert changed_setting(run, run) is None
+    assert changed_setting(run, replace(run, tp=2, dp=4, micro_batch=2)) is None
+
+
+@pytest.mark.skipif(not TRUTH.is_dir(), reason="../shared/truth is absent")
+def test_first_ranked_changes_were_improvements() -> None:
+    tables = [TRUTH / "runs.csv", TRUTH / "runs_more.csv"]
+    found = judge(measured_runs(tables, ("bloom", "flagperf")), 0.05)
+    for source, judged in found.items():
+        advised, right = judged.first
+        assert advised >= 5, source
+        assert right >= 0.85 * advised, source

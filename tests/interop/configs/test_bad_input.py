@@ -1,0 +1,122 @@
+"""Files that are no configuration, that lie, or that are meant to harm."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from interop.configs.imported_file import is_imported, read_imported, write_imported
+from interop.configs.imported_run import ImportedRun
+from interop.frameworks.megatron import layout_stages
+from interop.reading.read_config import read_config
+from profiles.errors import DocumentError
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 "
+    "--num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --micro-batch-size 2 "
+)
+
+
+def read(folder: Path, name: str, text: str) -> ImportedRun:
+    (folder / name).write_text(text)
+    return read_config(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "said"),
+    [
+        ("a.sh", b"\x7fELF\0\0\1", "is it binary"),
+        ("a.yaml", b"a: [1, 2\nb: {", "not valid YAML"),
+        ("a.json", b'{"train_batch_size": 4, ', "not valid JSON"),
+        ("a.toml", b"[model\nname = 1", "not valid TOML"),
+        ("a.py", b"def f(:\n", "a.py:1: not valid Python"),
+        ("a.sh", b"echo hello\n", "no configuration of a framework"),
+        ("a.yaml", b"hello: world\n", "no configuration of a framework"),
+        ("a.yaml", b"- !!python/object/apply:os.system ['touch x']\n", "no configuration"),
+        ("empty.sh", b"", "no configuration"),
+    ],
+)
+def test_clear_errors(tmp_path: Path, name: str, raw: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(DocumentError, match=re.escape(said)):
+        read_config(tmp_path / name)
+    assert not (tmp_path / "x").exists()
+
+
+def test_missing_huge_and_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="no such file or folder"):
+        read_config(tmp_path / "none.sh")
+    (tmp_path / "huge.yaml").write_bytes(b"a: 1\n" * 900_000)
+    with pytest.raises(DocumentError, match="more than 4 MiB"):
+        read_config(tmp_path / "huge.yaml")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(DocumentError, match="0 files"):
+        read_config(tmp_path / "sub")
+
+
+def test_aliases_that_grow_end(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    lines += [f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}, r: *a{n - 1}}}" for n in range(1, 30)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(DocumentError, match="nested too deeply, or too long"):
+        read_config(tmp_path / "bomb.yaml")
+
+
+def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.sh").write_text("TP=8\n")
+    inner = tmp_path / "run"
+    inner.mkdir()
+    run = read(inner, "a.sh", f"source ../secret.sh\n{MEGATRON} --tensor-model-parallel-size $TP\n")
+    assert run.tp is None
+    assert [each.option for each in run.unresolved] == ["--tensor-model-parallel-size", "source"]
+
+
+def test_a_value_that_is_no_number_is_none(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --tensor-model-parallel-size many --bf16\n")
+    assert run.tp is None
+    assert run.dp is None
+    assert [each.option for each in run.unresolved] == ["--tensor-model-parallel-size"]
+
+
+def test_options_behind_a_comment_are_never_passed(tmp_path: Path) -> None:
+    run = read(
+        tmp_path, "a.sh", f"{MEGATRON} \\\n  --bf16 \\\n  # note \\\n  --fp8-format hybrid\n"
+    )
+    assert run.precision == "bf16"
+    assert ["stands outside any command" in each.text for each in run.contradictions] == [True]
+    assert run.contradictions[0].places == ("a.sh:4",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        ("--tensor-model-parallel-size 3", "dp"),
+        ("--global-batch-size 20", "global_batch"),
+        ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 4", "tp"),
+        ("--expert-model-parallel-size 4", "ep"),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "vpp"),
+        ("--recompute-granularity full --recompute-activations", "recompute"),
+    ],
+)
+def test_contradictions_name_field_and_place(tmp_path: Path, flags: str, field: str) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --bf16 {flags}\n")
+    found = [each for each in run.contradictions if each.field == field]
+    assert found
+    assert all(place.startswith("a.sh:1") for each in found for place in each.places)
+
+
+@pytest.mark.parametrize(
+    ("layout", "stages"),
+    [("E|t|L", 3), ("Et*3|(tt|)*29,m|L", 32), ("Et|(tt|)*30mL", 32), ("nonsense!", None)],
+)
+def test_layouts_of_stages(layout: str, stages: int | None) -> None:
+    assert layout_stages(layout) == stages
+
+
+def test_imported_json_comes_back(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --bf16 --recompute-activations --oops 1\n")
+    write_imported(tmp_path / "imported.json", run)
+    assert is_imported(tmp_path / "imported.json")
+    assert read_imported(tmp_path / "imported.json") == run
