@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from interop.configs.read_config import read_config
-
 from interop.configs.imported_run import ImportedRun
 from interop.exports.agreement import Agreement, Disagreement, agreement, agreement_of_plans
 from interop.exports.launchers.job import RUN_SCRIPT
@@ -14,6 +12,7 @@ from interop.exports.stage_words import STAGE_WORDS, stage_words
 from interop.exports.targets.targets import TARGETS
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
+from interop.reading.read_config import read_config
 from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_mapping
 from profiles.errors import DocumentError, InputError
@@ -54,9 +53,9 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
     if own.suffix == ".json" and own.is_file():
         schema = read_mapping(own).get("schema")
         if schema in (PLAN_SCHEMA, LAYOUT_SCHEMA):
-            found = planned_run(open_plan(own))
+            other = planned_run(open_plan(own))
             return CheckedConfig(
-                framework="shardwright", agreement=agreement_of_plans(planned, found)
+                framework="shardwright", agreement=agreement_of_plans(planned, other)
             )
     imported = read_config(_decisive(against, target))
     if target and (against / _JOB).is_file():
@@ -89,14 +88,13 @@ def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
     """The import with what the exported program reads from training.json: the batch, and whether
     layers are run again where the framework's own file does not say so."""
     data = read_mapping(job)
-    more = {
-        "micro_batch": imported.micro_batch or data.get("micro_batch"),
-        "global_batch": imported.global_batch or data.get("global_batch"),
-        "seq_len": imported.seq_len or data.get("seq_len"),
-    }
-    if data.get("gradient_checkpointing"):
-        more["recompute"] = "full"
-    return replace(imported, **more)
+    return replace(
+        imported,
+        micro_batch=imported.micro_batch or data.get("micro_batch"),
+        global_batch=imported.global_batch or data.get("global_batch"),
+        seq_len=imported.seq_len or data.get("seq_len"),
+        recompute="full" if data.get("gradient_checkpointing") else imported.recompute,
+    )
 
 
 def _stage_differences(planned: PlannedRun, target: str, against: Path) -> tuple[Disagreement, ...]:

@@ -113,7 +113,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         stages=stages,
         figures=PlannedFigures(
             step_time_s=prediction.step_time_s,
-            tokens_per_s=prediction.tokens_per_s,
+            tokens_per_s=prediction.per_s,
             mfu=prediction.mfu,
             peak_memory_bytes=prediction.peak_memory_bytes,
             peak_bytes=tuple(rank.peak_bytes for rank in prediction.ranks),

@@ -1,4 +1,4 @@
-"""`shardwright profile --from` and `shardwright predict --runs --calibration`."""
+"""`shardwright profile --from`; `predict --runs` with --calibration and --explain-run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.document import write_text
-from profiles.errors import DocumentError, InputError, MismatchError, ShardwrightError
+from profiles.errors import (
+    DocumentError,
+    InputError,
+    MismatchError,
+    ShardwrightError,
+    UnknownNameError,
+)
 from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
@@ -19,8 +25,10 @@ from profiles.units import format_percent, format_time
 from shardwright.asking.logged_run import logged_run
 from shardwright.commands.output import note, show
 from shardwright.commands.predict_runs import predicted_runs, write_predictions
+from shardwright.reports.run_explanation import explanation_report
 from shardwright.reports.terminal import table
 from shardwright.validate.predicted import PredictedRun
+from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.recalibrate import (
     CALIBRATION_SCHEMA,
     METHOD,
@@ -310,3 +318,20 @@ def calibrated_rows(
             found[i], step_time_s=band.value, step_time_low_s=band.low, step_time_high_s=band.high
         )
     return tuple(found)
+
+
+def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:
+    """Print every number behind one row's prediction.
+
+    Raises UnknownNameError for an id that the table lacks, UnsupportedRunError for a run that
+    cannot be predicted.
+    """
+    runs = {run.id: run for run in read_runs(path, lenient=True)}
+    if run_id not in runs:
+        raise UnknownNameError("run", run_id, runs, where=f"--explain-run, {path}: id")
+    calibration = None if calibration_path is None else loaded_calibration(calibration_path)
+    show(
+        explanation_report(
+            explain_run(complete_run(runs[run_id]), shipped_coefficients(), calibration)
+        )
+    )

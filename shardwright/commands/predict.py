@@ -118,7 +118,7 @@ def _predict_table(
 ) -> None:
     # Here, since only tables of runs need what reads and completes them.
     if explain_run is not None:
-        from shardwright.commands.explain_run import explain_row
+        from shardwright.commands.calibrate import explain_row
 
         explain_row(runs, explain_run, calibration)
     elif calibration is not None:
