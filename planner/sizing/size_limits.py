@@ -15,8 +15,6 @@ from profiles.errors import InputError
 from profiles.units import format_bytes, format_time, format_usd
 from simulator.training_run.step.coefficients import CoefficientFile
 
-# A limit binds where so little of it is left.
-_LEFT = 0.03
 # Times as many nodes are looked at where those that are allowed keep no limit.
 _ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
@@ -29,9 +27,13 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
     """
     said = []
     if question.minimise == TOKENS:
-        spent = best.usd is not None and best.usd >= (1 - _LEFT) * (question.budget_usd or math.inf)
-        limits = (spent, f"the budget of {format_usd(question.budget_usd or 0.0)}")
-        said.append(limits[1] if spent else f"the deadline of {_days(question.deadline_s)}")
+        spent = (best.usd or 0.0) / (question.budget_usd or math.inf)
+        late = best.hours * 3600 / (question.deadline_s or math.inf)
+        said.append(
+            f"the budget of {format_usd(question.budget_usd or 0.0)}"
+            if spent >= late
+            else f"the deadline of {format_time(question.deadline_s or 0.0)}"
+        )
     better = min((run for run in others if _figure(question, run) < _figure(question, best)),
                  key=lambda run: _figure(question, run), default=None)  # fmt: skip
     if better is not None and question.minimise != TOKENS:
@@ -102,10 +104,6 @@ def _figure(question: SizeQuestion, run: SizedRun) -> float:
     return {"time": run.hours, "energy": run.kwh, "devices": float(run.devices)}.get(
         question.minimise, usd
     )
-
-
-def _days(seconds: float | None) -> str:
-    return format_time(seconds or 0.0)
 
 
 def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, ...]:

@@ -24,7 +24,7 @@ from simulator.values.workload import Workload
 
 _OWNED = re.compile(r"^(\d+)x([A-Za-z][\w.@/-]*)$")
 # Seconds that the search over mixed devices may take.
-_MIXED_S = 60.0
+_MIXED_S = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,14 @@
 """`shardwright size` as a user types it."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from profiles.errors import InfeasibleError, InputError, ToleranceError
+from shardwright.asking.sized import phases_of
 from shardwright.cli import app
 
 SMALL = ("size", "gpt2", "--seq", "1024", "--global-batch", "64", "--workers", "1", "-q")
@@ -112,3 +115,12 @@ def test_phases_take_the_time_of_all(tmp_path):
 def test_a_device_without_a_price_is_told():
     with pytest.raises(InputError, match="no on-demand price is known"):
         typed(*SMALL, *STACK, "--tokens", "10B", "--on", "rtx-2070-maxq", "--nodes", "1")
+
+
+def test_the_phases_of_the_docs_are_read(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / "run.toml"
+    path.write_text(example)
+    assert [phase.tokens_count for phase in phases_of(path)] == [14e12, 8e11]
+    assert len(text.splitlines()) < 250
