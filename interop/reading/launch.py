@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interop.configs.findings import Findings
 from interop.configs.option_words import Option, Options, read_options, whole
@@ -88,6 +88,10 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
         begin += 1
     if begin >= len(texts) or is_quiet(texts[begin]):
         return None
+    for place in range(begin, len(texts) - 1):
+        # What submits a job has the job's own command behind `--`.
+        if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
+            return launch_of(replace(command, words=command.words[place + 1 :]), holes)
     program, behind = "", len(texts)
     at = begin
     while at < len(texts):
@@ -113,7 +117,8 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
             program, behind = text, at + 1
             break
         at += 1
-    if not program and not names:
+    if not program and not names and not (hole_numbers(texts[begin]) and len(texts) > 12):
+        # Where a condition decides on the program, its options say what it is.
         return None
     before = [word for word in command.words[begin:behind] if word.plain != program]
     arguments = command.words[behind:]

@@ -325,6 +325,10 @@ def _say_named(
             framework = said
     if any("accelerate" in word for word in launch.words):
         accelerate.say_launch_options(launch.launcher, findings)
+        config = launch.launcher.last("deepspeed_config_file")
+        told = launch.launcher.told(config, findings) if config is not None else None
+        if config is not None and told and told not in named:
+            say_deepspeed_file(told, folder, findings, config.place, launch.command.script)
     return framework
 
 
