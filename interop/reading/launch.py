@@ -166,6 +166,15 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     if total is None and header.number("--ntasks") and not elastic and each is None:
         number, place = header.number("--ntasks") or (1, launch.place)
         findings.say("devices", number, place, "#SBATCH --ntasks")
+    own_tasks = any(key in launch.launcher for key in ("ntasks_per_node", "ntasks", "n"))
+    if elastic and _srun(launch) and tasks and tasks[0] > 1 and (each or 0) > 1 and not own_tasks:
+        findings.contradict(
+            "devices_per_node",
+            f"srun starts {tasks[0]} tasks on a node (#SBATCH --ntasks-per-node, {tasks[1]}), and "
+            f"each starts {each} ranks ({findings.place('devices_per_node')})",
+            tasks[1],
+            findings.place("devices_per_node"),
+        )
     kind = header.device_kind
     if kind:
         findings.say("device", kind[0], kind[1], "#SBATCH --gres")

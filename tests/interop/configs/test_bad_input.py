@@ -107,6 +107,17 @@ def test_contradictions_name_field_and_place(tmp_path: Path, flags: str, field: 
     assert all(place.startswith("a.sh:1") for each in found for place in each.places)
 
 
+def test_every_task_of_a_node_starts_all_its_ranks(tmp_path: Path) -> None:
+    header = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+    run = read(
+        tmp_path, "a.sh", f"{header}srun {MEGATRON.replace('8', '8 --nnodes 2', 1)} --bf16\n"
+    )
+    assert run.devices == 16
+    (found,) = run.contradictions
+    assert found.places == ("a.sh:3", "a.sh:4")
+    assert "srun starts 8 tasks on a node" in found.text
+
+
 @pytest.mark.parametrize(
     ("layout", "stages"),
     [("E|t|L", 3), ("Et*3|(tt|)*29,m|L", 32), ("Et|(tt|)*30mL", 32), ("nonsense!", None)],
