@@ -9,6 +9,7 @@ from typing import Any
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
@@ -88,8 +89,6 @@ def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, Any]) -> Pr
 
 
 def _fits(planned: PlannedRun, total: PricedGap) -> bool | None:
-    from profiles.hardware.catalogue.catalog import get_device
-
     if total.more_bytes is None:
         return None
     needed = planned.figures.peak_memory_bytes.value + total.more_bytes

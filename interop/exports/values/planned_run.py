@@ -38,7 +38,6 @@ class PlannedFigures:
 
     peak_bytes   per pipeline rank, as its framework's own report counts them; () where unknown
     peak_memory_bytes   of the fullest rank, what the device must have
-    step_source  where the interval comes from, in words
     """
 
     step_time_s: Interval

@@ -2,7 +2,7 @@
 
     python read_megatron.py CASES.json
 
-CASES.json maps a name to {"arguments": [...], "world_size": N}; the answer is JSON on stdout.
+CASES.json maps a name to {"arguments", "environment", "world_size"}; the answer is JSON on stdout.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import warnings
 warnings.simplefilter("ignore")
 if not hasattr(typing, "override"):  # Python 3.11
     typing.override = lambda function: function
-os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
 
 import torch  # noqa: E402
 
@@ -29,6 +28,8 @@ from megatron.training.argument_utils import core_transformer_config_from_args  
 
 
 def read(case):
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(case["environment"])
     parser = argparse.ArgumentParser(allow_abbrev=False)
     arguments.add_megatron_arguments(parser)
     # Transformer Engine, whose fusion is the default, is built for GPUs only.
