@@ -13,7 +13,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from simulator.failures import delivered, reliability
+from simulator.goodput.lasting import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.fit.interval import (
     memory_interval,
@@ -22,6 +22,7 @@ from simulator.training_run.fit.interval import (
     widened,
 )
 from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.values.prediction import Interval
 
@@ -41,9 +42,10 @@ def choice_of(
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
     mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
-    usd = usd_per_million_tokens(per_s, cluster.num_devices, price(cluster))
-    kwh = kwh_per_million_tokens(per_s, cluster)
-    lasting = reliability(run.model.parameters, run.num_devices)
+    usd_per_hour = price(cluster)
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
+    kwh = kwh_per_million_tokens(per_s, cluster, _busy(run, mfu.value, cluster))
+    lasting = reliability(run.model.parameters, run.num_devices, run.device)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(
@@ -54,6 +56,7 @@ def choice_of(
             out_of_memory_probability=out_of_memory_probability(
                 run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
             ),
+            price_usd_per_hour=usd_per_hour,
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
@@ -66,6 +69,13 @@ def choice_of(
         why_not_first="" if best is None else why_not_first(layout, best),
         idle_devices=cluster.num_devices - run.num_devices,
     )
+
+
+def _busy(run: TrainingRun, mfu: float, cluster: Cluster) -> float:
+    """MFU of the 16-bit peak over all devices, also those that stay idle: what power follows."""
+    device = get_device(run.device)
+    low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
+    return mfu * max(1.0, low_precision) * run.num_devices / cluster.num_devices
 
 
 def _step(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.sourced import Sourced
-from simulator.failures import delivered
+from simulator.goodput.lasting import delivered
 from simulator.money import usd_per_million_tokens
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
@@ -38,6 +38,7 @@ def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
     cost = usd_per_million_tokens(per_s, run.num_devices + choice.idle_devices, price)
     priced = replace(
         prediction,
+        price_usd_per_hour=price,
         usd_per_million_tokens=cost,
         usd_per_million_tokens_delivered=delivered(cost, prediction.reliability.goodput),
     )

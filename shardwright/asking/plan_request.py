@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.prices.offer import Offer
 from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here, sample_of
 from simulator.values.workload import Workload
@@ -27,8 +28,11 @@ class PlanRequest:
     pareto      `memory` or `usd`: the front of step time and that, empty for the one best plan
     fit_risk    probability of running out of memory, None for the default
     calibration  a file of `profile --from`
+    lora_rank   of adapters, which alone are trained; 0 trains all weights
     precision   one name, a list or `any`; empty for what the devices train in
     price       a kind of the price table, or US dollars per device-hour
+    offers      of a price file, with ours; None for ours alone
+    price_told  what must be told of the price: that there is none, that it is old
     """
 
     model: str
@@ -42,12 +46,15 @@ class PlanRequest:
     pareto: str = ""
     fit_risk: float | None = None
     calibration: Path | None = None
+    lora_rank: int = 0
     precision: str = ""
     optimizer: str = "adamw"
     solver: str = "auto"
     seed: int = 0
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     price: str = "on-demand"
+    offers: tuple[Offer, ...] | None = None
+    price_told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +103,4 @@ def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
         precision=precision,
         optimizer=request.optimizer,
     )
-    return work, (*sample.assumptions, *told)
+    return work, (*sample.assumptions, *told, *request.price_told)

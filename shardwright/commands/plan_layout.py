@@ -21,6 +21,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from shardwright.asking.answered import Answered, how_it_came_about, layout_answered
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import EXECUTOR, executor_space, runnable_answer
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
@@ -29,9 +30,9 @@ from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
-from shardwright.asking.questions import price_for
 from shardwright.commands.output import SearchProgress, note, print_json, show
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
+from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import (
     frameworks_report,
     front_report,
@@ -117,8 +118,9 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
         options=request.options,
         fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
         calibration=None if request.calibration is None else _calibration(request.calibration),
+        lora_rank=request.lora_rank,
     )
-    return question, (*sample.assumptions, *told)
+    return question, (*sample.assumptions, *told, *request.price_told)
 
 
 def _space(request: PlanRequest, figures: Transformer, stack: str) -> LayoutSpace:
@@ -157,7 +159,7 @@ def _answered(
     return layout_answered(
         task,
         solve,
-        price=price_for(question.cluster, request.price),
+        price=price_for(question.cluster, request.price, request.offers),
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
     )
 
@@ -180,6 +182,7 @@ def _by_framework(
             space = _space(request, question.model, name)
             asked = replace(question, stack=name, space=space)
             answer = _answered(asked, request, output, share).answer
+            answer = replace(answer, assumptions=(*request.price_told, *answer.assumptions))
         except InputError as error:
             refused[name] = str(error)
             continue
@@ -211,6 +214,7 @@ def _several(
         print_json(frameworks_json(answers, refused, why))
     elif answers:
         show(frameworks_report(answers, refused))
+        _tell(request)
     if not answers:
         said = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise InfeasibleError(
@@ -275,7 +279,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         )
 
     def priced(part: Cluster) -> Sourced | None:
-        return price_for(part, request.price)
+        return price_for(part, request.price, request.offers)
 
     choices = [
         (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
@@ -288,8 +292,15 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         print_json(data)
         return
     show(front_report(against, choices))
+    _tell(request)
     if output.file is not None:
         note(f"written: {output.file}")
+
+
+def _tell(request: PlanRequest) -> None:
+    """What must be told of the price, under a table that shows no other assumptions."""
+    for said in request.price_told:
+        show(labelled("Price:  ", said, style="dim"))
 
 
 def _write(output: AnswerOutput, answer: LayoutFile) -> None:

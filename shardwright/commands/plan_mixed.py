@@ -14,9 +14,9 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
-from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.commands.output import Heartbeat, note, print_json, show
 from shardwright.findings.answer_json import answer_json
@@ -44,7 +44,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
             work,
             space=space,
             stack=load_stack(),
-            usd_per_hour=prices_of(cluster, request.price),
+            usd_per_hour=prices_of(cluster, request),
             solver=request.solver,
             seed=request.seed,
             time_limit_s=request.time_limit_s,
@@ -66,10 +66,13 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
         raise InfeasibleError(f"no plan of {answer.model} fits on {cluster.name}")
 
 
-def prices_of(cluster: Cluster, price: str) -> dict[str, Sourced]:
-    """US dollars per device-hour of each type that has a price of this kind."""
+def prices_of(cluster: Cluster, request: PlanRequest) -> dict[str, Sourced]:
+    """US dollars per device-hour of each type that has a price of the kind that is asked for."""
     names = {group.device.name for group in cluster.groups}
-    found = {name: price_for(only(cluster, name), price) for name in sorted(names)}
+    found = {
+        name: price_for(only(cluster, name), request.price, request.offers)
+        for name in sorted(names)
+    }
     return {name: each for name, each in found.items() if each is not None}
 
 
