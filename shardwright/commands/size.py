@@ -18,7 +18,16 @@ from shardwright.asking.size_flags import size_flags
 from shardwright.asking.sized import SizeSolver
 from shardwright.commands.flags import Json, Quiet, Seq
 from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.commands.report_files import (
+    Csv,
+    Figure,
+    Html,
+    Markdown,
+    ReportFiles,
+    write_size_reports,
+)
 from shardwright.findings.size_change import Ceiling, changes_since, read_before
+from shardwright.findings.size_details import size_details
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
 from shardwright.reports.size_compare import diff_report, owned_report, versus_report
@@ -89,6 +98,10 @@ def size(
     json_output: Json = False,
     cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write the answer here")] = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    figure: Figure = None,
     time_limit: Annotated[
         str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
     ] = _TIME_LIMIT,
@@ -98,6 +111,8 @@ def size(
 ) -> None:
     """`shardwright size`."""
     need_room_for(output)
+    reports = ReportFiles(html=html, markdown=markdown, csv=csv, figure=figure)
+    reports.need_room()
     if cases is not None:
         _cases(cases, output)
         return
@@ -151,6 +166,8 @@ def size(
         data["diff"] = encode(changes_since(before, data))
     if beside is not None:
         data["owned"] = encode(beside)
+    data |= size_details(sized.question, sized.answer, seed=seed, runs=solver.runs)
+    write_size_reports(reports, data)
     if output is not None:
         write_text(output, to_json(data))
     if json_output:

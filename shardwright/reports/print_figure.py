@@ -6,6 +6,7 @@ papers and slides, where a fixed page is wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,22 @@ _GIB = 2**30
 def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | None = None) -> None:
     """Writes the page; raises InputError for an ending other than FORMATS or an answer without a
     plan."""
+    need_format(path)
+    save_page(path, lambda: print_figure(answer, measured))
+
+
+def need_format(path: Path) -> None:
+    """Raises InputError for an ending other than FORMATS."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(
             f"{path}: matplotlib writes {', '.join(FORMATS)} here; give one of these endings"
         )
-    # No date in the file: equal inputs give equal bytes.
+
+
+def save_page(path: Path, drawn: Callable[[], Figure]) -> None:
+    """Draws and writes a page in the format of its ending, one of FORMATS; equal figures give equal
+    bytes."""
+    # No date in the file.
     metadata: dict[str, Any] = {
         ".pdf": {"CreationDate": None},
         ".svg": {"Date": None},
@@ -41,16 +53,21 @@ def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | Non
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "shardwright", "font.size": 8}):
-        print_figure(answer, measured).savefig(path, metadata=metadata, dpi=200)
+        drawn().savefig(path, metadata=metadata, dpi=200)
+
+
+def blank_page(width_inches: float, height_inches: float) -> Figure:
+    """A page without anything on it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
 def print_figure(answer: PlanFile, measured: Measurement | None = None) -> Figure:
     """Timeline, time by part of the critical rank and peak memory by rank; a run's beside them."""
-    from matplotlib.figure import Figure
-
     if answer.plan is None or answer.prediction is None:
         raise InputError(f"there is nothing to draw: the answer's status is {answer.status!r}")
-    figure = Figure(figsize=(7.5, 6.5), layout="constrained")
+    figure = blank_page(7.5, 6.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
     _timeline(figure.add_subplot(grid[0, :]), answer, measured)
     _parts(figure.add_subplot(grid[1, 0]), answer, measured)
