@@ -31,6 +31,7 @@ from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
 from shardwright.commands.output import SearchProgress, note, print_json, show
+from shardwright.commands.report_files import write_front_reports, write_layout_reports
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import (
@@ -86,6 +87,7 @@ def _give(
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
+    write_layout_reports(output.reports, [answer], {})
     if output.json:
         print_json(answer_json(answer if plan is None else plan))
         return
@@ -204,6 +206,7 @@ def _several(
 ) -> None:
     """One table of frameworks; the file is the fastest one's."""
     answers, refused = _by_framework(question, names, request, output, request.time_limit_s)
+    write_layout_reports(output.reports, answers, refused)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {
@@ -285,6 +288,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
         for part, layout in found
     ]
+    write_front_reports(output.reports, request, question.stack, choices)
     data = front_json(against, [(part.name, choice) for part, choice in choices])
     if output.file is not None:
         write_text(output.file, to_json(data))

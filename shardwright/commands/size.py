@@ -14,6 +14,7 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
 from shardwright.asking.owned import owned_beside
+from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.size_flags import size_flags
 from shardwright.asking.sized import SizeSolver
 from shardwright.commands.flags import Json, Quiet, Seq
@@ -23,7 +24,7 @@ from shardwright.commands.report_files import (
     Figure,
     Html,
     Markdown,
-    ReportFiles,
+    need_room_for_reports,
     write_size_reports,
 )
 from shardwright.findings.size_change import Ceiling, changes_since, read_before
@@ -111,8 +112,8 @@ def size(
 ) -> None:
     """`shardwright size`."""
     need_room_for(output)
-    reports = ReportFiles(html=html, markdown=markdown, csv=csv, figure=figure)
-    reports.need_room()
+    reports = ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure)
+    need_room_for_reports(reports)
     if cases is not None:
         _cases(cases, output)
         return

@@ -1,5 +1,5 @@
-"""What a report of `size` shows beyond its JSON: when the run ends with which probability, what each
-uncertain figure moves, where memory and the step go, and the source of every input."""
+"""What a report of `size` shows beyond its JSON: when the run ends with which probability, what
+each uncertain figure moves, where memory and the step go, and the source of every input."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.energy.grid_carbon import grid_of
+from profiles.units import format_count, format_percent, format_rate, format_time
+from shardwright.findings.layout_memory import layout_memory
 from simulator.energy import power_words
 from simulator.goodput.reliability_inputs import SOURCES
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
-from simulator.training_run.memory.footprint import footprint
 from simulator.values.prediction import Interval
 
 # Probabilities at which the distribution of the end is kept.
@@ -59,7 +60,7 @@ def size_details(
         },
         "contingency": encode(time.contingency),
         "swings": [
-            encode_swing(name, best, low, high, usd_only=name == "price of a device-hour")
+            _swing(name, best, low, high, usd_only=name == "price of a device-hour")
             for name, (low, high) in _swings(step, time, price).items()
         ],
         "memory": _memory(best),
@@ -70,7 +71,7 @@ def size_details(
     }
 
 
-def encode_swing(
+def _swing(
     name: str, best: RunOutlook, low: float, high: float, *, usd_only: bool
 ) -> dict[str, Any]:
     """Days and dollars at both ends of one figure's 90 % interval, all others at their value."""
@@ -105,22 +106,9 @@ def _swings(
 
 def _memory(best: RunOutlook) -> dict[str, Any]:
     """Bytes of the fullest device, by part, and what it has."""
-    full = footprint(best.run.layout.run).fullest
-    parts = {
-        "weights": full.static.parameters,
-        "gradients": full.static.gradients,
-        "optimizer states": full.static.optimizer,
-        "activations": full.activations,
-        "buffers": full.always,
-        f"at the peak ({full.moment})": full.moment_bytes,
-    }
     peak = best.plan.prediction.peak_memory_range
-    rest = best.plan.prediction.peak_memory_bytes - sum(parts.values())
-    if rest > 0:
-        parts["room of the allocator"] = rest
     return {
-        "rank": full.rank,
-        "parts": {name: size for name, size in parts.items() if size > 0},
+        "parts": [[name, size] for name, size in layout_memory(best.plan)],
         "peak_bytes": best.plan.prediction.peak_memory_bytes,
         "peak_low_bytes": peak.low,
         "peak_high_bytes": peak.high,
@@ -151,8 +139,7 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
         own = value != field.default
         found.append(
             _source(
-                field.name.replace("_", " "),
-                _share_words(value) if isinstance(value, Mapping) else f"{value:.4g}",
+                *_input_words(field.name, value),
                 "your own file" if own else SOURCES[field.name],
                 "--reliability",
             )
@@ -164,5 +151,20 @@ def _source(name: str, value: str, source: str, change: str) -> dict[str, str]:
     return {"name": name, "value": value, "source": source, "change": change}
 
 
-def _share_words(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+def _input_words(name: str, value: float | Mapping[str, float]) -> tuple[str, str]:
+    """An input's name without its unit, and its value with it."""
+    if isinstance(value, Mapping):
+        said = ", ".join(f"{one} {share:.0%}" for one, share in value.items())
+    elif "bytes_per_s" in name:
+        name, said = name.replace("_bytes_per_s", ""), format_rate(value)
+    elif name.endswith("_s"):
+        name, said = name.removesuffix("_s"), format_time(value)
+    elif name.endswith("_share") or name.startswith("slow_by"):
+        said = format_percent(value)
+    elif name.endswith("device_hours"):
+        name, said = name.removesuffix("_device_hours"), f"every {format_count(value)} device-hours"
+    elif name.endswith("_spread") or name == "contingency":
+        said = f"factor {value:.3g}"
+    else:
+        said = f"{value:.4g}"
+    return name.replace("_", " "), said

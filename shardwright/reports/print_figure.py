@@ -6,7 +6,7 @@ papers and slides, where a fixed page is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | Non
     """Writes the page; raises InputError for an ending other than FORMATS or an answer without a
     plan."""
     need_format(path)
-    save_page(path, lambda: print_figure(answer, measured))
+    save_pages(path, lambda: [print_figure(answer, measured)])
 
 
 def need_format(path: Path) -> None:
@@ -41,19 +41,22 @@ def need_format(path: Path) -> None:
         )
 
 
-def save_page(path: Path, drawn: Callable[[], Figure]) -> None:
-    """Draws and writes a page in the format of its ending, one of FORMATS; equal figures give equal
-    bytes."""
-    # No date in the file.
-    metadata: dict[str, Any] = {
-        ".pdf": {"CreationDate": None},
-        ".svg": {"Date": None},
-        ".png": {"Software": None},
-    }[path.suffix.lower()]
+def save_pages(path: Path, drawn: Callable[[], Sequence[Figure]]) -> None:
+    """Draws and writes pages in the format of the ending, one of FORMATS; equal figures give equal
+    bytes. More than one page only as .pdf."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_pdf import PdfPages
 
     with mpl.rc_context({"svg.hashsalt": "shardwright", "font.size": 8}):
-        drawn().savefig(path, metadata=metadata, dpi=200)
+        figures = drawn()
+        # No date in the files.
+        if path.suffix.lower() == ".pdf":
+            with PdfPages(path, metadata={"CreationDate": None}) as pages:
+                for figure in figures:
+                    pages.savefig(figure, dpi=200)
+            return
+        metadata: dict[str, Any] = {".svg": {"Date": None}, ".png": {"Software": None}}
+        figures[0].savefig(path, metadata=metadata[path.suffix.lower()], dpi=200)
 
 
 def blank_page(width_inches: float, height_inches: float) -> Figure:

@@ -5,6 +5,7 @@ Texts are plain: each writer escapes them. Every chart names its unit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from profiles.errors import InputError
@@ -106,3 +107,12 @@ class Brief:
     sections: tuple[Section, ...]
     command: str = ""
     version: str = ""
+
+
+def between(low: float, high: float, written: Callable[[float], str]) -> str:
+    """Both ends, with their unit once where it is the same word behind both."""
+    first, last = written(low), written(high)
+    number, space, unit = first.rpartition(" ")
+    if space and last.endswith(space + unit) and not first.startswith("$"):
+        first = number
+    return f"{first} to {last}"

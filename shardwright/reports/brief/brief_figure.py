@@ -2,50 +2,88 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
 from shardwright.reports.brief.brief import BarChart, Brief
+from shardwright.reports.brief.brief_html import WRITTEN
 from shardwright.reports.picture import Picture
-from shardwright.reports.print_figure import blank_page, need_format, save_page
+from shardwright.reports.print_figure import blank_page, need_format, save_pages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH = 8.27  # inches, of A4
 _PICTURE_INCHES, _BAR_INCHES, _CHART_INCHES = 2.9, 0.21, 0.85
+_TITLE_INCHES = 0.8
+_ROOM = 11.69 - _TITLE_INCHES
 _POINT = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
 
 
 def write_brief_figure(path: Path, brief: Brief) -> None:
-    """Raises InputError for another ending than .pdf, .png or .svg, and where nothing is to draw."""
+    """A PDF of A4 pages; as .png or .svg one long page.
+
+    Raises InputError for another ending, and where there is nothing to draw.
+    """
     need_format(path)
-    save_page(path, lambda: brief_figure(brief))
+    rows = _rows(brief)
+    most = _ROOM if path.suffix.lower() == ".pdf" else math.inf
+    save_pages(path, lambda: [_page(brief, some, most) for some in _paged(rows, most)])
 
 
-def brief_figure(brief: Brief) -> Figure:
-    """Pictures side by side, bars below each other under the headline."""
-    pictures = [one for section in brief.sections for one in section.pictures]
-    charts = [one for section in brief.sections for one in section.bars]
-    if not pictures and not charts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """Two pictures side by side, or one chart of bars."""
+
+    height: float
+    pictures: tuple[Picture, ...] = ()
+    chart: BarChart | None = None
+
+
+def _rows(brief: Brief) -> list[_Row]:
+    rows = []
+    for section in brief.sections:
+        for at in range(0, len(section.pictures), 2):
+            rows.append(_Row(height=_PICTURE_INCHES, pictures=section.pictures[at : at + 2]))
+        for chart in section.bars:
+            rows.append(_Row(height=_CHART_INCHES + _BAR_INCHES * len(chart.bars), chart=chart))
+    if not rows:
         raise InputError(f"there is nothing to draw: {brief.headline}")
-    rows = [pictures[at : at + 2] for at in range(0, len(pictures), 2)]
-    heights = [_PICTURE_INCHES] * len(rows)
-    heights += [_CHART_INCHES + _BAR_INCHES * len(chart.bars) for chart in charts]
+    return rows
+
+
+def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
+    """In their order, as many to a page as there is room for."""
+    pages: list[list[_Row]] = [[]]
+    for row in rows:
+        if pages[-1] and sum(one.height for one in pages[-1]) + row.height > most:
+            pages.append([])
+        pages[-1].append(row)
+    return pages
+
+
+def _page(brief: Brief, rows: list[_Row], most: float) -> Figure:
+    heights = [row.height for row in rows]
+    used = sum(heights)
+    if math.isfinite(most) and used < most:
+        heights.append(most - used)
     title = textwrap.fill(brief.title, 90)
     said = textwrap.fill(brief.headline, 118)
-    figure = blank_page(_WIDTH, sum(heights) + 0.8)
+    figure = blank_page(_WIDTH, sum(heights) + _TITLE_INCHES)
     figure.suptitle(f"{title}\n{said}", fontsize=9, x=0.02, ha="left", parse_math=False)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    for number, pair in enumerate(rows):
+    for number, row in enumerate(rows):
+        if row.chart is not None:
+            _draw_bars(figure.add_subplot(grid[number]), row.chart)
+            continue
         inner = grid[number].subgridspec(1, 2)
-        for column, picture in enumerate(pair):
+        for column, picture in enumerate(row.pictures):
             _draw_picture(figure.add_subplot(inner[column]), picture)
-    for number, chart in enumerate(charts):
-        _draw_bars(figure.add_subplot(grid[len(rows) + number]), chart)
     return figure
 
 
@@ -85,9 +123,7 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
         else:
             marker = {"ring": "o", "diamond": "D"}.get(entry.shape, "s")
             axes.plot([picture.left + 11], [y], marker, color=entry.colour, markersize=4)
-        axes.text(
-            *(picture.left + 30, y, entry.name), fontsize=6, va="center", parse_math=False
-        )
+        axes.text(*(picture.left + 30, y, entry.name), fontsize=6, va="center", parse_math=False)
 
 
 def _spots(data: str) -> tuple[list[float], list[float]]:
@@ -120,6 +156,10 @@ def _draw_bars(axes: Any, chart: BarChart) -> None:
     unit = chart.unit if not chart.mark_words else f"{chart.unit} (dashed: {chart.mark_words})"
     axes.set_xlabel(unit, fontsize=6.5, parse_math=False)
     axes.tick_params(axis="x", labelsize=6.5)
+    axes.locator_params(axis="x", nbins=7)
+    if chart.unit in WRITTEN:
+        written = WRITTEN[chart.unit]
+        axes.xaxis.set_major_formatter(lambda value, _: written(value))
     axes.set_title(chart.title, fontsize=7.5, loc="left", parse_math=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -46,7 +46,7 @@ def bars_of(chart: BarChart) -> list[dict[str, object]]:
 
 
 def ticks_of(chart: BarChart) -> list[tuple[float, str]]:
-    """Places in per cent and texts of the axis' ticks: round values on it, four at most beside 0."""
+    """Places in per cent and texts of the axis' ticks: round values, four or five."""
     low, high = chart.ends
     written = WRITTEN.get(chart.unit, lambda value: f"{value:.4g}")
     steps = even_ticks(high - low, 4)

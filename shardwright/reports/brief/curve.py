@@ -56,9 +56,7 @@ def completion_picture(
         labels.append(Label(x=LEFT - 8, y=y + 5, text=f"{share:.0%}", anchor="end"))
     for value in even_ticks(right, 6):
         labels.append(
-            Label(
-                x=across.at(value), y=HEIGHT - BOTTOM + 20, text=f"{value:.4g}", anchor="middle"
-            )
+            Label(x=across.at(value), y=HEIGHT - BOTTOM + 20, text=f"{value:.4g}", anchor="middle")
         )
     box = Box(
         x=across.at(low),

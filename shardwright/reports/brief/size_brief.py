@@ -128,8 +128,10 @@ def _decision(data: Mapping[str, Any]) -> Section:
     if data["relaxations"]:
         tables.append(
             Table(
-                heads=("with this change there is an answer", "flag", ">devices", "device")
-                + (">days", ">cost"),
+                heads=(
+                    *("with this change there is an answer", "flag", ">devices", "device"),
+                    *(">days", ">cost"),
+                ),
                 rows=tuple(
                     (
                         one["change"],

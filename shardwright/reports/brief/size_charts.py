@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from profiles.units import format_bytes, format_percent, format_time, format_usd
-from shardwright.reports.brief.brief import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Bar, BarChart
+from profiles.units import format_percent, format_usd
+from shardwright.reports.brief.brief import BLUE, GREEN, ORANGE, RED, Bar, BarChart, between
 from shardwright.reports.brief.curve import completion_picture
+from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
 from shardwright.reports.brief.size_words import days, energy, value_of, with_range
 from shardwright.reports.picture import Picture
+from simulator.values.prediction import Interval
 
-_GIB = 2**30
 _LEAST_SHARE = 0.0005
 
 
@@ -101,9 +102,7 @@ def waterfall(data: Mapping[str, Any]) -> BarChart | None:
         words = f"{format_usd(part)} ({format_percent(part / data['usd'])})"
         bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
-    bars.append(
-        Bar(name="rent in all", low=0.0, high=data["usd"], words=with_range(data, "usd"))
-    )
+    bars.append(Bar(name="rent in all", low=0.0, high=data["usd"], words=with_range(data, "usd")))
     return BarChart(
         title="US dollars of the rent, by what the time goes to",
         unit="dollars",
@@ -126,7 +125,7 @@ def swings(data: Mapping[str, Any], of: str) -> BarChart | None:
             name=one["name"],
             low=one[f"{of}_low"],
             high=one[f"{of}_high"],
-            words=f"{written(one[f'{of}_low'])} to {written(one[f'{of}_high'])}",
+            words=between(one[f"{of}_low"], one[f"{of}_high"], written),
             colour=BLUE,
         )
         for one in data["swings"]
@@ -153,6 +152,8 @@ def gains(data: Mapping[str, Any], of: str) -> BarChart | None:
         return None
 
     def words(change: float) -> str:
+        if abs(change) < 1e-9:
+            return "no change"
         if of == "days":
             return f"{change:+.2g} days"
         return f"{'+' if change >= 0 else '-'}{format_usd(abs(change))}"
@@ -180,49 +181,12 @@ def memory(data: Mapping[str, Any]) -> BarChart | None:
     found = data.get("memory")
     if not found:
         return None
-    bars, at = [], 0.0
-    for number, (name, size) in enumerate(found["parts"].items()):
-        colour = COLOURS[number % len(COLOURS)]
-        end = at + size / _GIB
-        bars.append(Bar(name=name, low=at, high=end, words=format_bytes(size), colour=colour))
-        at = end
-    low, high = found["peak_low_bytes"], found["peak_high_bytes"]
-    bars.append(
-        Bar(
-            name="peak, 90 % interval",
-            low=low / _GIB,
-            high=high / _GIB,
-            words=f"{format_bytes(found['peak_bytes'])} [{format_bytes(low)} to "
-            f"{format_bytes(high)}]",
-            colour=GREY,
-        )
+    peak = Interval(
+        low=found["peak_low_bytes"], value=found["peak_bytes"], high=found["peak_high_bytes"]
     )
-    return BarChart(
-        title=f"GiB of the fullest device, pipeline rank {found['rank']}",
-        unit="GiB",
-        bars=tuple(bars),
-        mark=found["capacity_bytes"] / _GIB,
-        mark_words=f"usable memory of {data['device']}, {format_bytes(found['capacity_bytes'])}",
-    )
+    return memory_chart(found["parts"], peak, found["capacity_bytes"], data["device"])
 
 
 def step_parts(data: Mapping[str, Any]) -> BarChart | None:
     """Seconds of a step by what they go to."""
-    found = data.get("step_parts")
-    if not found:
-        return None
-    total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda one: -one[1])
-    return BarChart(
-        title="Seconds of one step, by what they go to",
-        unit="seconds",
-        bars=tuple(
-            Bar(
-                name=name,
-                low=0.0,
-                high=seconds,
-                words=f"{format_time(seconds)} ({format_percent(seconds / total)})",
-            )
-            for name, seconds in ordered
-        ),
-    )
+    return parts_chart(data.get("step_parts") or {})

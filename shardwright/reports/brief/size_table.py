@@ -33,7 +33,9 @@ SIZE_COLUMNS = (
     Column(name="interruptions", unit="", meaning="unexpected, during the run"),
     Column(name="checkpoint_every_s", unit="s", meaning="the interval that loses least"),
     Column(name="spare_nodes", unit="nodes", meaning="so that waiting for one takes below 1 %"),
-    Column(name="why_not_first", unit="", meaning="what it has against the chosen one, or why none"),
+    Column(
+        name="why_not_first", unit="", meaning="what it has against the chosen one, or why none"
+    ),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from profiles.units import format_count, format_percent, format_time, format_usd
+from shardwright.reports.brief.brief import between
 
 GOALS = {
     "cost": "cheapest",
@@ -49,9 +50,9 @@ def value_of(data: Mapping[str, Any], name: str) -> str:
 
 
 def range_of(data: Mapping[str, Any], name: str) -> str:
-    """`28.8 days to 64.7 days`; "" where there is none."""
+    """`28.8 to 64.7 days`; "" where there is none."""
     low, high = ends(data, name)
-    return "" if low is None or high is None else f"{WRITTEN[name](low)} to {WRITTEN[name](high)}"
+    return "" if low is None or high is None else between(low, high, WRITTEN[name])
 
 
 def ends(data: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
@@ -62,9 +63,9 @@ def ends(data: Mapping[str, Any], name: str) -> tuple[float | None, float | None
 
 
 def with_range(data: Mapping[str, Any], name: str) -> str:
-    """`44.7 days [28.8 days to 64.7 days]`."""
-    between = range_of(data, name)
-    return f"{value_of(data, name)} [{between}]" if between else value_of(data, name)
+    """`44.7 days [28.8 to 64.7 days]`; in a table's cell the interval has a line of its own."""
+    said = range_of(data, name)
+    return f"{value_of(data, name)}\n[{said}]" if said else value_of(data, name)
 
 
 def probability(value: float | None) -> str:
@@ -84,11 +85,14 @@ def rented(data: Mapping[str, Any]) -> str:
 
 def headline(data: Mapping[str, Any]) -> str:
     """One sentence: what to get, when it is done, what it costs, how sure."""
+    return _headline(data).replace("\n", " ")
+
+
+def _headline(data: Mapping[str, Any]) -> str:
     if data.get("device") is None:
         return f"Nothing that was listed keeps the limits of {data['model']}."
     said = (
-        f"Rent {rented(data)}: {format_count(data['tokens'])} tokens in "
-        f"{with_range(data, 'days')}"
+        f"Rent {rented(data)}: {format_count(data['tokens'])} tokens in {with_range(data, 'days')}"
     )
     if data.get("probability_of_deadline") is not None:
         said += (
