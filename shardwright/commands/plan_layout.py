@@ -150,7 +150,7 @@ def _calibration(path: Path) -> Calibration:
 def _answered(
     question: LayoutQuestion, request: PlanRequest, output: AnswerOutput, limit_s: float
 ) -> Answered[LayoutFile]:
-    task = layout_task(question, explain=output.explain)
+    task = layout_task(question, explain=output.explain or output.reports.asked)
 
     def solve() -> LayoutFile:
         with SearchProgress(quiet=output.quiet or output.json) as progress:

@@ -137,7 +137,10 @@ def _write(
             write_text(beside, dictionary_csv(columns))
             note(f"written: {beside}, what its columns mean")
     if files.figure is not None:
-        from shardwright.reports.brief.brief_figure import write_brief_figure
+        from shardwright.reports.brief.brief_figure import has_charts, write_brief_figure
 
+        if not has_charts(said):
+            note(f"not written: {files.figure}, there is nothing to draw")
+            return
         write_brief_figure(files.figure, said)
         note(f"written: {files.figure}")

@@ -68,6 +68,7 @@ ORDER = {
         "shardwright/findings",
         "shardwright/reports",
         "shardwright/reports/prices",
+        "shardwright/reports/brief",
         "shardwright/validate",
         "shardwright/commands",
         "shardwright",

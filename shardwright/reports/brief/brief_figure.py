@@ -28,12 +28,17 @@ _POINT = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
 def write_brief_figure(path: Path, brief: Brief) -> None:
     """A PDF of A4 pages; as .png or .svg one long page.
 
-    Raises InputError for another ending, and where there is nothing to draw.
+    Raises InputError for another ending, and where there is nothing to draw (`has_charts`).
     """
     need_format(path)
     rows = _rows(brief)
     most = _ROOM if path.suffix.lower() == ".pdf" else math.inf
     save_pages(path, lambda: [_page(brief, some, most) for some in _paged(rows, most)])
+
+
+def has_charts(brief: Brief) -> bool:
+    """Whether there is anything to draw: not where nothing fits."""
+    return any(section.pictures or section.bars for section in brief.sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +102,8 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
     for path in picture.grid:
         axes.plot(*_spots(path.data), color=path.colour, linewidth=0.5)
     for box in picture.boxes:
-        xs = (box.x, box.x + box.width, box.x + box.width, box.x)
-        axes.fill(xs, (box.y, box.y, box.y + box.height, box.y + box.height), color=box.colour)
+        right, foot = box.x + box.width, box.y + box.height
+        axes.fill((box.x, right, right, box.x), (box.y, box.y, foot, foot), color=box.colour)
     for path in picture.paths:
         xs, ys = _spots(path.data)
         if path.filled:

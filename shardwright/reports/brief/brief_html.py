@@ -48,11 +48,11 @@ def bars_of(chart: BarChart) -> list[dict[str, object]]:
 def ticks_of(chart: BarChart) -> list[tuple[float, str]]:
     """Places in per cent and texts of the axis' ticks: round values, four or five."""
     low, high = chart.ends
-    written = WRITTEN.get(chart.unit, lambda value: f"{value:.4g}")
+    written = WRITTEN.get(chart.unit, "{:.4g}".format)
     steps = even_ticks(high - low, 4)
     step = steps[1] if len(steps) > 1 else high - low
     first = -(-low // step)
-    values = [step * (first + k) for k in range(6) if step * (first + k) <= high * (1 + 1e-9)]
+    values = [step * (first + k) for k in range(6) if low <= step * (first + k) <= high]
     return [(round(place(value, low, high), 2), written(value)) for value in values]
 
 

@@ -15,11 +15,10 @@ def brief_markdown(brief: Brief) -> str:
     """GitHub-flavoured; texts that come from outside cannot leave their place."""
     lines = [f"### {plain(brief.title)}", "", f"**{plain(brief.headline)}**", ""]
     lines += [plain(brief.subtitle), ""]
-    facts = Table(
-        heads=("", "value", "90 % interval, or of what"),
-        rows=tuple((fact.name, fact.value, fact.note) for fact in brief.facts),
-    )
-    lines += [*_table(facts), ""]
+    facts = tuple((fact.name, fact.value, fact.note) for fact in brief.facts)
+    if facts:
+        heads = ("", "value", "90 % interval, or of what")
+        lines += [*_table(Table(heads=heads, rows=facts)), ""]
     for section in brief.sections:
         lines += _section(section)
     if brief.command:

@@ -139,16 +139,18 @@ def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
 def _decision(planned: Planned) -> Section:
     several = len({row.get("cluster") for row in planned.rows if row.get("cluster")}) > 1
     heads = ("framework", *(("cluster",) if several else ()), "plan", ">step", ">MFU", ">peak")
-    heads += (">cost per million", ">energy per million", "why not first")
+    heads += (">cost per million", ">energy per million")
+    reasons = any(row.get("why_not_first") for row in planned.rows)
+    heads += ("why not first",) if reasons else ()
     rows = []
     for row in planned.rows:
-        first = (str(row.get("stack") or "-"),)
-        if several:
-            first = (*first, str(row.get("cluster") or "-"))
+        first = [str(row.get("stack") or "-")]
+        first += [str(row.get("cluster") or "-")] if several else []
         numbers = ("step_time_s", "mfu", "peak_memory_bytes", "usd_per_million", "kwh_per_million")
         why = row.get("why_not_first") or ("chosen" if row.get("row") == "chosen" else "")
         said = tuple(_value(row, name) for name in numbers)
-        rows.append((*first, str(row.get("layout") or "-"), *said, why))
+        cells = (*first, str(row.get("layout") or "-"), *said)
+        rows.append((*cells, why) if reasons else cells)
     tables = [Table(heads=heads, rows=tuple(rows), chosen=_has_chosen(planned))] if rows else []
     if planned.relaxations:
         tables.append(
@@ -159,7 +161,9 @@ def _decision(planned: Planned) -> Section:
                 ),
             )
         )
-    return Section(title="Decision", tables=tuple(tables), note=_prices(planned.rows))
+    return Section(
+        title="Decision", tables=tuple(tables), note=_prices(planned.rows) if rows else ""
+    )
 
 
 def _has_chosen(planned: Planned) -> bool:
@@ -180,17 +184,18 @@ def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
 def _front(planned: Planned, found: Sequence[Mapping[str, Any]]) -> Section | None:
     """Step time against memory; against dollars where clusters differ."""
     several = len({row["cluster"] for row in found}) > 1
-    key, axis = "peak_memory_bytes", AxisWords(name="peak memory", written=format_bytes)
+    key, per = "peak_memory_bytes", float(_GIB)
+    axis = AxisWords(name="GiB of the fullest device", written="{:.3g}".format)
     if several and all(row.get("usd_per_million") for row in found):
-        key = "usd_per_million"
-        axis = AxisWords(name="US dollars per million tokens", written=format_usd)
+        key, per = "usd_per_million", 1.0
+        axis = AxisWords(name="US dollars per million tokens", written="${:.3g}".format)
     points = [
         Point(
             x=row["step_time_s"],
-            y=row[key],
+            y=row[key] / per,
             group=row["stack"],
             label=f"{row['devices']:,}" if several else "",
-            title=f"{row['layout']}: {_value(row, 'step_time_s')}, {axis.written(row[key])}",
+            title=f"{row['layout']}: {_value(row, 'step_time_s')}, {_value(row, key)}",
             chosen=number == 0 and row["row"] == "chosen",
         )
         for number, row in enumerate(found)
@@ -211,8 +216,10 @@ def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
     if usd is None or not total > 0:
         return None
     bars, at = [], 0.0
-    parts = [(name, usd * part / total, BLUE) for name, part in planned.parts.items() if part > 0]
-    parts.sort(key=lambda one: -one[1])
+    shown = {name: usd * part / total for name, part in planned.parts.items() if part > total / 500}
+    parts = [(name, part, BLUE) for name, part in sorted(shown.items(), key=lambda one: -one[1])]
+    if usd - sum(shown.values()) > 1e-6 * usd:
+        parts.append(("the rest of the step", usd - sum(shown.values()), BLUE))
     if kept:
         whole = usd / kept
         lost = {name: whole * share for name, share in planned.lost.items() if share > 5e-4}
@@ -221,15 +228,16 @@ def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
         if abs(rest) > 1e-3 * usd:
             parts.append(("lost: other", rest, ORANGE))
     for name, part, colour in parts:
-        bars.append(Bar(name=name, low=at, high=at + part, words=format_usd(part), colour=colour))
+        words = f"${part:.3g}"
+        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
-    bars.append(Bar(name="in all", low=0.0, high=at, words=format_usd(at), colour=GREEN))
-    per = best["counted_in"]
+    bars.append(Bar(name="in all", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))
+    per, kept_words = best["counted_in"], " that are kept" if kept else ""
     return Section(
         title="Where the money goes",
         bars=(
             BarChart(
-                title=f"US dollars per million {per} that are kept, part upon part",
+                title=f"US dollars per million {per}{kept_words}, part upon part",
                 unit="dollars",
                 bars=tuple(bars),
             ),

@@ -76,7 +76,11 @@ def layout_rows(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> li
         if number == 0:
             choices = (*choices, *answer.alternatives)
         for choice in choices:
-            rows.append(layout_row(kind, answer.model, answer.cluster, answer.stack, choice))
+            row = layout_row(kind, answer.model, answer.cluster, answer.stack, choice)
+            if kind == "framework":
+                slower = row["step_time_s"] / rows[0]["step_time_s"] - 1
+                row["why_not_first"] = f"{slower:.1%} slower"
+            rows.append(row)
             kind = "alternative"
     rows += [
         {"row": "refused", "stack": name, "why_not_first": why} for name, why in refused.items()

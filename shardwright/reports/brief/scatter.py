@@ -7,12 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwright.reports.brief.brief import COLOURS
-from shardwright.reports.picture import GRID, INK, Axis, Entry, Label, Path, Picture, line
+from shardwright.reports.picture import (
+    GRID,
+    INK,
+    Axis,
+    Entry,
+    Label,
+    Path,
+    Picture,
+    even_ticks,
+    line,
+)
 
 WIDTH, HEIGHT = 560.0, 350.0
-LEFT, RIGHT, TOP, BOTTOM = 84.0, 14.0, 34.0, 62.0
+LEFT, RIGHT, TOP, BOTTOM = 94.0, 14.0, 34.0, 62.0
 _SIZE = 7.0
-_MOST_TICKS = 6
+_MOST_TICKS = 5
+_FEW_DECADES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +145,19 @@ def _axis(values: list[float], begin: float, end: float) -> Axis:
 
 
 def _ticks(axis: Axis) -> list[float]:
-    """Round values within an axis by logarithms, at least two and about _MOST_TICKS."""
+    """Round values within an axis by logarithms, _MOST_TICKS at most."""
+    if axis.high < _FEW_DECADES * axis.low:
+        # So short that even steps are nearly as far apart by logarithms.
+        steps = even_ticks(axis.high - axis.low, _MOST_TICKS)
+        step = steps[1] if len(steps) > 1 else axis.high
+        first = math.ceil(axis.low / step)
+        return [step * k for k in range(first, int(axis.high / step) + 1)]
     decades = range(math.floor(math.log10(axis.low)) - 1, math.ceil(math.log10(axis.high)) + 1)
     best: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), tuple(range(10, 100, 2))):
-        scale = 10.0 if steps[0] == 10 else 1.0
-        found = [
-            step / scale * 10.0**power
-            for power in decades
-            for step in steps
-            if axis.low <= step / scale * 10.0**power <= axis.high
-        ]
+    for heads in ((1,), (1, 3), (1, 2, 5)):
+        values = (head * 10.0**power for power in decades for head in heads)
+        found = [value for value in values if axis.low <= value <= axis.high]
         if len(found) > _MOST_TICKS:
-            if len(best) < 2:
-                best = found[:: math.ceil(len(found) / _MOST_TICKS)]
             break
         best = found
     return best

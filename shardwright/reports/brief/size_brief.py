@@ -104,9 +104,11 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 
 def _decision(data: Mapping[str, Any]) -> Section:
-    heads = ("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy")
-    heads += (">in time", ">in budget", "why not first")
-    rows = []
+    heads = (
+        *("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy"),
+        *(">in time", ">in budget", "why not first"),
+    )
+    rows: list[tuple[str, ...]] = []
     chosen = data.get("device") is not None
     for run in [data, *data["alternatives"]] if chosen else []:
         rows.append(
@@ -218,8 +220,10 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
     """Other answers beside this one: --versus, --owned, --diff."""
     sections = []
     if data.get("versus"):
-        heads = ("against", "device", ">devices", ">time", ">cost", ">energy")
-        heads += (">ours is faster", ">ours is cheaper", "price")
+        heads = (
+            *("against", "device", ">devices", ">time", ">cost", ">energy"),
+            *(">ours is faster", ">ours is cheaper", "price"),
+        )
         sections.append(
             Section(
                 title="Against other choices",
@@ -228,7 +232,7 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             )
         )
     if data.get("owned"):
-        rows = tuple(
+        ways = tuple(
             (
                 one["title"],
                 "-" if one["days"] is None else days(one["days"]),
@@ -238,16 +242,16 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             )
             for one in data["owned"]["options"]
         )
-        heads = ("with the devices one has", ">time", ">tokens a day", ">rent", "")
+        columns = ("with the devices one has", ">time", ">tokens a day", ">rent", "")
         sections.append(
             Section(
                 title="Beside the devices one has",
-                tables=(Table(heads=heads, rows=rows),),
+                tables=(Table(heads=columns, rows=ways),),
                 note=" ".join((data["owned"]["sentence"], *data["owned"]["assumptions"])),
             )
         )
     if data.get("diff") is not None:
-        rows = tuple(
+        changes = tuple(
             (
                 one["name"],
                 one["before"],
@@ -259,10 +263,10 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
         sections.append(
             Section(
                 title="What changed",
-                tables=(Table(heads=("figure", ">before", ">now", ">change"), rows=rows),)
-                if rows
+                tables=(Table(heads=("figure", ">before", ">now", ">change"), rows=changes),)
+                if changes
                 else (),
-                note="" if rows else "Nothing changed.",
+                note="" if changes else "Nothing changed.",
             )
         )
     return sections
@@ -308,8 +312,8 @@ def _assumed(data: Mapping[str, Any]) -> list[Section]:
     """What was assumed, each with the flag that changes it; then every input with its source."""
     tables = []
     if data["assumptions"]:
-        rows = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
-        tables.append(Table(heads=("assumed", "changed by"), rows=rows))
+        said = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
+        tables.append(Table(heads=("assumed", "changed by"), rows=said))
     if data.get("sources"):
         rows = tuple(
             (one["name"], one["value"], one["source"], one["change"]) for one in data["sources"]

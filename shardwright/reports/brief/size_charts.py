@@ -57,7 +57,7 @@ def front_picture(data: Mapping[str, Any]) -> Picture | None:
 def _family(name: str, runs: list[Mapping[str, Any]]) -> str:
     """The longest name of the same device among the runs."""
     names = {run["device"] for run in runs}
-    return max((one for one in names if one.startswith(name)), key=len)
+    return max((str(one) for one in names if one.startswith(name)), key=len)
 
 
 def completion(data: Mapping[str, Any]) -> Picture | None:
