@@ -12,6 +12,7 @@ from profiles.hardware.catalogue.device import Device
 from profiles.hardware.prices.offer import Offer
 from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here, sample_of
+from shardwright.asking.report_paths import ReportPaths
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class AnswerOutput:
     """Where an answer goes, and how much of it.
 
     file   the plan file, None for none;  cache  read and keep answers
+    reports  for people
     """
 
     file: Path | None = None
@@ -69,6 +71,7 @@ class AnswerOutput:
     explain: bool = False
     quiet: bool = False
     cache: bool = True
+    reports: ReportPaths = field(default_factory=ReportPaths)
 
 
 def default_precision(cluster: Cluster) -> tuple[str, tuple[str, ...]]:

@@ -27,6 +27,7 @@ from shardwright.asking.places import answer_cache, local_profile
 from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack, risk_of
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
+from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.solve_task import task_of
 from shardwright.commands.flags import (
     Json,
@@ -47,6 +48,14 @@ from shardwright.commands.output import (
     print_json,
     show,
     tell_price,
+)
+from shardwright.commands.report_files import (
+    Csv,
+    Figure,
+    Html,
+    Markdown,
+    need_room_for_reports,
+    write_plan_reports,
 )
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
@@ -154,6 +163,10 @@ def plan(
         typer.Option("--from", help="an imported run: the single changes that bring most"),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    figure: Figure = None,
     json_output: Json = False,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
     time_limit: Annotated[
@@ -199,7 +212,12 @@ def plan(
     profile_file = local or local_profile()
     offers, today = None if prices is None else offers_with(prices), date.today().isoformat()
     answer_output = AnswerOutput(
-        file=output, json=json_output, explain=explain, quiet=quiet, cache=not no_cache
+        file=output,
+        json=json_output,
+        explain=explain,
+        quiet=quiet,
+        cache=not no_cache,
+        reports=ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure),
     )
     if questions or workers or ray or "," in model + on + price:
         # Here, since only sweeps need workers and tables.
@@ -227,6 +245,10 @@ def plan(
             "--fit-risk": fit_risk,
             "--calibration": calibration,
             "--lora": lora,
+            "--html": html,
+            "--markdown": markdown,
+            "--csv": csv,
+            "--figure": figure,
         }
         sweep = Sweep(
             output=answer_output,
@@ -244,6 +266,7 @@ def plan(
     if not model or not on or global_batch is None:
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     need_room_for(output)
+    need_room_for_reports(answer_output.reports)
     limit_s = DEFAULT_TIME_LIMIT_S
     if time_limit:
         limit_s = parse_quantity(time_limit, "time", where="--time-limit")
@@ -354,6 +377,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
+    write_plan_reports(output.reports, answer, request)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:

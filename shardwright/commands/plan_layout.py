@@ -31,6 +31,7 @@ from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
 from shardwright.commands.output import SearchProgress, note, print_json, show, tell_price
+from shardwright.commands.report_files import write_front_reports, write_layout_reports
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,
@@ -86,6 +87,7 @@ def _give(
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
+    write_layout_reports(output.reports, [answer], {})
     if output.json:
         data = answer_json(answer if plan is None else plan)
         print_json(data | {"price_notes": list(request.price_told)})
@@ -150,7 +152,7 @@ def _calibration(path: Path) -> Calibration:
 def _answered(
     question: LayoutQuestion, request: PlanRequest, output: AnswerOutput, limit_s: float
 ) -> Answered[LayoutFile]:
-    task = layout_task(question, explain=output.explain)
+    task = layout_task(question, explain=output.explain or output.reports.asked)
 
     def solve() -> LayoutFile:
         with SearchProgress(quiet=output.quiet or output.json) as progress:
@@ -206,6 +208,7 @@ def _several(
 ) -> None:
     """One table of frameworks; the file is the fastest one's."""
     answers, refused = _by_framework(question, names, request, output, request.time_limit_s)
+    write_layout_reports(output.reports, answers, refused)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {
@@ -299,6 +302,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         )
         for part, layout in found
     ]
+    write_front_reports(output.reports, request, question.stack, choices)
     points = [(part.name, choice) for part, choice in choices]
     data = front_json(against, points)
     if output.file is not None:

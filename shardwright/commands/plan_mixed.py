@@ -19,6 +19,7 @@ from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_
 from shardwright.asking.provenance import provenance
 from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.commands.output import Heartbeat, note, print_json, show, tell_price
+from shardwright.commands.report_files import write_mixed_reports
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
@@ -52,6 +53,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
+    write_mixed_reports(output.reports, answer)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:

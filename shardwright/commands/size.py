@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +13,24 @@ import typer
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
+from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.size_flags import size_flags
 from shardwright.asking.sized import Sized, SizeSolver
 from shardwright.commands.flags import Json, Quiet, Seq
 from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.commands.report_files import (
+    Csv,
+    Figure,
+    Html,
+    Markdown,
+    need_room_for_reports,
+    write_size_reports,
+)
 from shardwright.findings.size_change import Ceiling, changes_since, read_before
+from shardwright.findings.size_details import size_details
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
 from shardwright.reports.sizing.size_compare import diff_report, owned_report, versus_report
-from shardwright.reports.sizing.size_markdown import size_markdown
 from shardwright.reports.sizing.size_report import size_report
 
 if TYPE_CHECKING:
@@ -94,8 +101,12 @@ def size(
     json_output: Json = False,
     cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", help="write the answer: .json, .md (a page)")
+        Path | None, typer.Option("-o", help="write the answer: .json, or .csv of --cases")
     ] = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    figure: Figure = None,
     time_limit: Annotated[
         str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
     ] = _TIME_LIMIT,
@@ -105,8 +116,8 @@ def size(
 ) -> None:
     """`shardwright size`."""
     need_room_for(output)
-    if cases is None and output is not None and output.suffix not in (".json", ".md"):
-        raise typer.BadParameter(f"-o {output}: the answer is written as .json or .md")
+    reports = ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure)
+    need_room_for_reports(reports)
     if cases is not None:
         _cases(cases, output)
         return
@@ -161,9 +172,10 @@ def size(
         data["diff"] = encode(changes_since(before, data))
     if beside is not None:
         data["owned"] = encode(beside)
+    data |= size_details(sized.question, sized.answer, seed=seed, runs=solver.runs)
+    write_size_reports(reports, data)
     if output is not None:
-        markdown = size_markdown(sized.question, sized.answer, typed_command())
-        write_text(output, markdown if output.suffix == ".md" else to_json(data))
+        write_text(output, to_json(data))
     if json_output:
         print_json(data)
     else:
@@ -179,11 +191,6 @@ def size(
     if sized.answer.best is None:
         raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
     ceiling.check(sized.answer.best)
-
-
-def typed_command() -> str:
-    """The command line of this process."""
-    return shlex.join(["shardwright", *sys.argv[1:]])
 
 
 def _beside(owned: str, sized: Sized) -> OwnedBeside | None:

@@ -6,6 +6,7 @@ papers and slides, where a fixed page is wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,29 +29,48 @@ _GIB = 2**30
 def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | None = None) -> None:
     """Writes the page; raises InputError for an ending other than FORMATS or an answer without a
     plan."""
+    need_format(path)
+    save_pages(path, lambda: [print_figure(answer, measured)])
+
+
+def need_format(path: Path) -> None:
+    """Raises InputError for an ending other than FORMATS."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(
             f"{path}: matplotlib writes {', '.join(FORMATS)} here; give one of these endings"
         )
-    # No date in the file: equal inputs give equal bytes.
-    metadata: dict[str, Any] = {
-        ".pdf": {"CreationDate": None},
-        ".svg": {"Date": None},
-        ".png": {"Software": None},
-    }[path.suffix.lower()]
+
+
+def save_pages(path: Path, drawn: Callable[[], Sequence[Figure]]) -> None:
+    """Draws and writes pages in the format of the ending, one of FORMATS; equal figures give equal
+    bytes. More than one page only as .pdf."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_pdf import PdfPages
 
     with mpl.rc_context({"svg.hashsalt": "shardwright", "font.size": 8}):
-        print_figure(answer, measured).savefig(path, metadata=metadata, dpi=200)
+        figures = drawn()
+        # No date in the files.
+        if path.suffix.lower() == ".pdf":
+            with PdfPages(path, metadata={"CreationDate": None}) as pages:
+                for figure in figures:
+                    pages.savefig(figure, dpi=200)
+            return
+        metadata: dict[str, Any] = {".svg": {"Date": None}, ".png": {"Software": None}}
+        figures[0].savefig(path, metadata=metadata[path.suffix.lower()], dpi=200)
+
+
+def blank_page(width_inches: float, height_inches: float) -> Figure:
+    """A page without anything on it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
 def print_figure(answer: PlanFile, measured: Measurement | None = None) -> Figure:
     """Timeline, time by part of the critical rank and peak memory by rank; a run's beside them."""
-    from matplotlib.figure import Figure
-
     if answer.plan is None or answer.prediction is None:
         raise InputError(f"there is nothing to draw: the answer's status is {answer.status!r}")
-    figure = Figure(figsize=(7.5, 6.5), layout="constrained")
+    figure = blank_page(7.5, 6.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
     _timeline(figure.add_subplot(grid[0, :]), answer, measured)
     _parts(figure.add_subplot(grid[1, 0]), answer, measured)

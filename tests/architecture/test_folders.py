@@ -83,6 +83,7 @@ ORDER = {
         "shardwright/reports",
         "shardwright/reports/sizing",
         "shardwright/reports/prices",
+        "shardwright/reports/brief",
         "shardwright/validate",
         "shardwright/commands",
         "shardwright",

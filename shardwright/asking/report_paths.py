@@ -1,0 +1,21 @@
+"""`ReportPaths`: where the reports of an answer go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPaths:
+    """None for none; `-` is stdout, but for the figure."""
+
+    html: Path | None = None
+    markdown: Path | None = None
+    csv: Path | None = None
+    figure: Path | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether any is wanted."""
+        return any((self.html, self.markdown, self.csv, self.figure))

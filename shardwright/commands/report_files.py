@@ -1,0 +1,146 @@
+"""Files that `size` and `plan` write of an answer for people: page, Markdown, table and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from profiles.document import write_text
+from profiles.hardware.catalogue.cluster import Cluster
+from shardwright.asking.plan_request import PlanRequest
+from shardwright.asking.provenance import provenance
+from shardwright.asking.report_paths import ReportPaths
+from shardwright.commands.output import need_room_for, note, write_or_print
+
+if TYPE_CHECKING:
+    from planner.heterogeneous.mixed_answer import MixedPlanFile
+    from planner.layout.layout_answer import LayoutChoice, LayoutFile
+    from shardwright.reports.brief.brief import Brief
+    from shardwright.reports.brief.columns import Column
+    from shardwright.reports.brief.plan_brief import Planned
+    from simulator.values.plan_file import PlanFile
+
+Html = Annotated[Path | None, typer.Option("--html", help="a page of its own, offline")]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", help="for a pull request; - for stdout")
+]
+Csv = Annotated[
+    Path | None, typer.Option("--csv", help="a table; NAME.columns.csv beside it explains it")
+]
+Figure = Annotated[
+    Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+]
+
+
+def need_room_for_reports(files: ReportPaths) -> None:
+    """Raises DocumentError where a file cannot be written, InputError for a figure of no known
+    format, before anything is searched."""
+    need_room_for(files.html, files.markdown, files.csv, files.figure)
+    if files.figure is not None:
+        from shardwright.reports.print_figure import need_format
+
+        need_format(files.figure)
+
+
+def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
+    """Of the JSON of `size` with its details."""
+    if not files.asked:
+        return
+    # Here and below, since most answers are only printed.
+    from shardwright.reports.brief.size_brief import size_brief
+    from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
+
+    def brief(command: str, version: str) -> Brief:
+        return size_brief(data, command=command, version=version)
+
+    _write(files, brief, SIZE_COLUMNS, size_rows(data))
+
+
+def write_layout_reports(
+    files: ReportPaths, answers: Sequence[LayoutFile], refused: Mapping[str, str]
+) -> None:
+    """Of one framework's layouts, or of several frameworks', fastest first."""
+    if not files.asked or not answers:
+        return
+    from shardwright.reports.brief.plan_answers import planned_layouts
+
+    _write_planned(files, planned_layouts(answers, refused))
+
+
+def write_front_reports(
+    files: ReportPaths,
+    request: PlanRequest,
+    stack: str,
+    choices: Sequence[tuple[Cluster, LayoutChoice]],
+) -> None:
+    """Of a Pareto front."""
+    if not files.asked:
+        return
+    from shardwright.reports.brief.plan_answers import planned_front
+
+    told = request.price_told
+    _write_planned(files, planned_front(request.model, request.on, stack, choices, told))
+
+
+def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanRequest) -> None:
+    """Of a plan of our own executor."""
+    if not files.asked:
+        return
+    from shardwright.reports.brief.plan_answers import planned_plan
+
+    _write_planned(files, planned_plan(answer, request.model, request.on))
+
+
+def write_mixed_reports(files: ReportPaths, answer: MixedPlanFile) -> None:
+    """Of a plan on devices of several types."""
+    if not files.asked:
+        return
+    from shardwright.reports.brief.plan_answers import planned_mixed
+
+    _write_planned(files, planned_mixed(answer))
+
+
+def _write_planned(files: ReportPaths, planned: Planned) -> None:
+    from shardwright.reports.brief.plan_brief import plan_brief
+    from shardwright.reports.brief.plan_table import PLAN_COLUMNS
+
+    def brief(command: str, version: str) -> Brief:
+        return plan_brief(planned, command=command, version=version)
+
+    _write(files, brief, PLAN_COLUMNS, planned.rows)
+
+
+def _write(
+    files: ReportPaths,
+    brief: Callable[[str, str], Brief],
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    """brief  of the command and the release that made the answer"""
+    from shardwright.reports.brief.brief_html import brief_html
+    from shardwright.reports.brief.brief_markdown import brief_markdown
+    from shardwright.reports.brief.columns import dictionary_csv, table_csv
+
+    made = provenance()
+    said = brief(str(made["command"]), str(made["version"]))
+    if files.html is not None:
+        write_or_print(files.html, brief_html(said))
+    if files.markdown is not None:
+        write_or_print(files.markdown, brief_markdown(said))
+    if files.csv is not None:
+        write_or_print(files.csv, table_csv(columns, rows))
+        if str(files.csv) != "-":
+            beside = files.csv.with_name(f"{files.csv.stem}.columns.csv")
+            write_text(beside, dictionary_csv(columns))
+            note(f"written: {beside}, what its columns mean")
+    if files.figure is not None:
+        from shardwright.reports.brief.brief_figure import has_charts, write_brief_figure
+
+        if not has_charts(said):
+            note(f"not written: {files.figure}, there is nothing to draw")
+            return
+        write_brief_figure(files.figure, said)
+        note(f"written: {files.figure}")

@@ -1,0 +1,24 @@
+"""Where the memory of a layout's fullest device goes."""
+
+from __future__ import annotations
+
+from planner.layout.layout_answer import LayoutChoice
+from simulator.training_run.memory.footprint import footprint
+
+
+def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
+    """Bytes by part; they add up to the predicted peak."""
+    full = footprint(choice.run).fullest
+    found = [
+        ("weights", full.static.parameters),
+        ("gradients", full.static.gradients),
+        ("optimizer states", full.static.optimizer),
+        ("activations", full.activations),
+        ("buffers", full.always),
+        (f"at the peak ({full.moment})", full.moment_bytes),
+    ]
+    peak = choice.prediction.peak_memory_bytes
+    rest = peak - sum(size for _, size in found)
+    if abs(rest) > 1e-3 * peak:
+        found.append(("room of the allocator" if rest > 0 else "freed before the peak", rest))
+    return [(name, size) for name, size in found if size]

@@ -1,0 +1,170 @@
+"""A brief's pictures and bars on pages for print, drawn by matplotlib (print_figure.py)."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profiles.errors import InputError
+from shardwright.reports.brief.brief import BarChart, Brief
+from shardwright.reports.brief.brief_html import WRITTEN
+from shardwright.reports.picture import Picture
+from shardwright.reports.print_figure import blank_page, need_format, save_pages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WIDTH = 8.27  # inches, of A4
+_PICTURE_INCHES, _BAR_INCHES, _CHART_INCHES = 2.9, 0.21, 0.85
+_TITLE_INCHES = 0.8
+_ROOM = 11.69 - _TITLE_INCHES
+_POINT = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
+
+
+def write_brief_figure(path: Path, brief: Brief) -> None:
+    """A PDF of A4 pages; as .png or .svg one long page.
+
+    Raises InputError for another ending, and where there is nothing to draw (`has_charts`).
+    """
+    need_format(path)
+    rows = _rows(brief)
+    most = _ROOM if path.suffix.lower() == ".pdf" else math.inf
+    save_pages(path, lambda: [_page(brief, some, most) for some in _paged(rows, most)])
+
+
+def has_charts(brief: Brief) -> bool:
+    """Whether there is anything to draw: not where nothing fits."""
+    return any(section.pictures or section.bars for section in brief.sections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """Two pictures side by side, or one chart of bars."""
+
+    height: float
+    pictures: tuple[Picture, ...] = ()
+    chart: BarChart | None = None
+
+
+def _rows(brief: Brief) -> list[_Row]:
+    rows = []
+    for section in brief.sections:
+        for at in range(0, len(section.pictures), 2):
+            rows.append(_Row(height=_PICTURE_INCHES, pictures=section.pictures[at : at + 2]))
+        for chart in section.bars:
+            rows.append(_Row(height=_CHART_INCHES + _BAR_INCHES * len(chart.bars), chart=chart))
+    if not rows:
+        raise InputError(f"there is nothing to draw: {brief.headline}")
+    return rows
+
+
+def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
+    """In their order, as many to a page as there is room for."""
+    pages: list[list[_Row]] = [[]]
+    for row in rows:
+        if pages[-1] and sum(one.height for one in pages[-1]) + row.height > most:
+            pages.append([])
+        pages[-1].append(row)
+    return pages
+
+
+def _page(brief: Brief, rows: list[_Row], most: float) -> Figure:
+    heights = [row.height for row in rows]
+    used = sum(heights)
+    if math.isfinite(most) and used < most:
+        heights.append(most - used)
+    title = textwrap.fill(brief.title, 90)
+    said = textwrap.fill(brief.headline, 118)
+    figure = blank_page(_WIDTH, sum(heights) + _TITLE_INCHES)
+    figure.suptitle(f"{title}\n{said}", fontsize=9, x=0.02, ha="left", parse_math=False)
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    for number, row in enumerate(rows):
+        if row.chart is not None:
+            _draw_bars(figure.add_subplot(grid[number]), row.chart)
+            continue
+        inner = grid[number].subgridspec(1, 2)
+        for column, picture in enumerate(row.pictures):
+            _draw_picture(figure.add_subplot(inner[column]), picture)
+    return figure
+
+
+def _draw_picture(axes: Any, picture: Picture) -> None:
+    """The picture's own coordinates, so that it says the same as on the page."""
+    below = 20.0 * len(picture.key)
+    axes.set_xlim(0, picture.width)
+    axes.set_ylim(picture.height + below, 0)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    for path in picture.grid:
+        axes.plot(*_spots(path.data), color=path.colour, linewidth=0.5)
+    for box in picture.boxes:
+        right, foot = box.x + box.width, box.y + box.height
+        axes.fill((box.x, right, right, box.x), (box.y, box.y, foot, foot), color=box.colour)
+    for path in picture.paths:
+        xs, ys = _spots(path.data)
+        if path.filled:
+            axes.fill(xs, ys, color=path.colour, alpha=0.8, linewidth=0)
+            continue
+        if path.data.endswith("Z"):
+            xs, ys = [*xs, xs[0]], [*ys, ys[0]]
+        style = "--" if path.dashed else "-"
+        axes.plot(xs, ys, color=path.colour, linewidth=0.6 * path.width, linestyle=style)
+    sides = {"start": "left", "middle": "center", "end": "right"}
+    for label in picture.labels:
+        weight = "bold" if label.strong else "normal"
+        side = sides[label.anchor]
+        axes.text(
+            *(label.x, label.y, label.text), fontsize=6, ha=side, weight=weight, parse_math=False
+        )
+    for number, entry in enumerate(picture.key):
+        y = picture.height + 20.0 * number
+        if entry.shape in ("line", "dash"):
+            style = "--" if entry.shape == "dash" else "-"
+            axes.plot((picture.left, picture.left + 22), (y, y), style, color=entry.colour, lw=1)
+        else:
+            marker = {"ring": "o", "diamond": "D"}.get(entry.shape, "s")
+            axes.plot([picture.left + 11], [y], marker, color=entry.colour, markersize=4)
+        axes.text(*(picture.left + 30, y, entry.name), fontsize=6, va="center", parse_math=False)
+
+
+def _spots(data: str) -> tuple[list[float], list[float]]:
+    found = _POINT.findall(data)
+    return [float(x) for _, x, _ in found], [float(y) for _, _, y in found]
+
+
+def _draw_bars(axes: Any, chart: BarChart) -> None:
+    low, high = chart.ends
+    least = 0.004 * (high - low)
+    for lane, bar in enumerate(chart.bars):
+        left, right = sorted((bar.low, bar.high))
+        axes.barh(lane, max(right - left, least), left=left, color=bar.colour, height=0.7)
+        axes.annotate(
+            bar.words,
+            (1.01, lane),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=6.5,
+            parse_math=False,
+        )
+    if chart.mark is not None:
+        axes.axvline(chart.mark, color="black", linestyle="--", linewidth=0.9)
+    axes.set_yticks(range(len(chart.bars)))
+    axes.set_yticklabels(
+        [textwrap.shorten(bar.name, 52) for bar in chart.bars], fontsize=6.5, parse_math=False
+    )
+    axes.invert_yaxis()
+    axes.set_xlim(low - (0.02 * (high - low) if low else 0.0), high * 1.02 if high > 0 else 0.0)
+    unit = chart.unit if not chart.mark_words else f"{chart.unit} (dashed: {chart.mark_words})"
+    axes.set_xlabel(unit, fontsize=6.5, parse_math=False)
+    axes.tick_params(axis="x", labelsize=6.5)
+    axes.locator_params(axis="x", nbins=7)
+    if chart.unit in WRITTEN:
+        written = WRITTEN[chart.unit]
+        axes.xaxis.set_major_formatter(lambda value, _: written(value))
+    axes.set_title(chart.title, fontsize=7.5, loc="left", parse_math=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,61 @@
+"""A brief as one self-contained page: no script, nothing from elsewhere, everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from profiles.units import format_bytes, format_time, format_usd
+from shardwright.reports.brief.brief import BarChart, Brief
+from shardwright.reports.html import template
+from shardwright.reports.picture import even_ticks
+
+WRITTEN: dict[str, Callable[[float], str]] = {
+    "dollars": format_usd,
+    "GiB": lambda value: f"{value:.3g}",
+    "bytes": format_bytes,
+    "time": format_time,
+}
+
+
+def brief_html(brief: Brief) -> str:
+    """The whole page."""
+    return str(
+        template("brief/brief.html.j2").render(
+            brief=brief, bars_of=bars_of, ticks_of=ticks_of, place=place
+        )
+    )
+
+
+def bars_of(chart: BarChart) -> list[dict[str, object]]:
+    """Every bar in per cent of the axis, at least a visible line wide."""
+    low, high = chart.ends
+    found = []
+    for bar in chart.bars:
+        left, right = sorted((place(bar.low, low, high), place(bar.high, low, high)))
+        wide = max(right - left, 0.6)
+        found.append(
+            {
+                "name": bar.name,
+                "words": bar.words,
+                "colour": bar.colour,
+                "left": round(min(left, 100 - wide), 2),
+                "width": round(wide, 2),
+            }
+        )
+    return found
+
+
+def ticks_of(chart: BarChart) -> list[tuple[float, str]]:
+    """Places in per cent and texts of the axis' ticks: round values, four or five."""
+    low, high = chart.ends
+    written = WRITTEN.get(chart.unit, "{:.4g}".format)
+    steps = even_ticks(high - low, 4)
+    step = steps[1] if len(steps) > 1 else high - low
+    first = -(-low // step)
+    values = [step * (first + k) for k in range(6) if low <= step * (first + k) <= high]
+    return [(round(place(value, low, high), 2), written(value)) for value in values]
+
+
+def place(value: float, low: float, high: float) -> float:
+    """Per cent of the way from low to high."""
+    return 100.0 * (value - low) / (high - low)

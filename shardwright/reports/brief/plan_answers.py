@@ -1,0 +1,189 @@
+"""Answers of `plan` as what its report says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.heterogeneous.mixed_answer import MixedPlanFile
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
+from planner.layout.layout_choice import part_words
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.units import format_bytes, format_percent, format_time
+from shardwright.findings.layout_memory import layout_memory
+from shardwright.findings.plan_sheet import MEMORY_PARTS, sheet_of
+from shardwright.reports.brief.plan_brief import Planned
+from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Interval
+
+
+def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> Planned:
+    """The layouts of one framework, or of several, the fastest first."""
+    best = answers[0]
+    chosen = best.chosen
+    rows = layout_rows(answers, refused)
+    if chosen is None:
+        why = best.infeasibility
+        return Planned(
+            model=best.model,
+            cluster=best.cluster,
+            rows=rows,
+            why="nothing is legal"
+            if why is None
+            else f"the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
+            f"{format_bytes(why.capacity_bytes)}, most for {why.term}",
+            relaxations=()
+            if why is None
+            else tuple((one.change, one.flag, one.step_time_s) for one in why.relaxations),
+            assumptions=best.assumptions,
+        )
+    return _of_choice(
+        chosen,
+        model=best.model,
+        cluster=best.cluster,
+        rows=rows,
+        proof=_proof(best.status, best.gap, best.search_time_s),
+        helps=tuple((one.change, one.step_time_s) for one in best.sensitivities),
+        assumptions=(*best.assumptions, *chosen.run.defaults),
+    )
+
+
+def planned_front(
+    model: str,
+    on: str,
+    stack: str,
+    choices: Sequence[tuple[Cluster, LayoutChoice]],
+    assumptions: Sequence[str],
+) -> Planned:
+    """A Pareto front, its fastest first."""
+    rows = [layout_row("front", model, part.name, stack, choice) for part, choice in choices]
+    return _of_choice(
+        choices[0][1],
+        model=model,
+        cluster=on,
+        rows=rows,
+        proof=f"{len(choices)} layouts that no other beats; what follows is of the first, the "
+        "fastest",
+        helps=(),
+        assumptions=assumptions,
+    )
+
+
+def _of_choice(
+    chosen: LayoutChoice,
+    *,
+    model: str,
+    cluster: str,
+    rows: Sequence[Mapping[str, object]],
+    proof: str,
+    helps: Sequence[tuple[str, float]],
+    assumptions: Sequence[str],
+) -> Planned:
+    run, found = chosen.run, chosen.prediction
+    price = found.price_usd_per_hour
+    sources = [
+        (one.name, one.value, one.method, one.source)
+        for one in explain_run(run, shipped_coefficients()).sources
+    ]
+    if price is not None:
+        words = f"${price.value:.2f} per device-hour"
+        sources.append(("price", words, price.method, price.source))
+    return Planned(
+        model=model,
+        cluster=cluster,
+        rows=rows,
+        proof=proof,
+        parts={part_words(name): seconds for name, seconds in found.parts},
+        memory=layout_memory(chosen),
+        peak=found.peak_memory_range,
+        capacity_bytes=get_device(run.device).usable_bytes,
+        device=run.device,
+        helps=helps,
+        lost=found.reliability.lost,
+        sources=sources,
+        assumptions=assumptions,
+    )
+
+
+def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
+    """A plan of our own executor."""
+    rows, why = plan_rows(answer), answer.infeasibility
+    prediction = answer.prediction
+    if prediction is None:
+        return Planned(
+            model=model,
+            cluster=cluster,
+            rows=rows,
+            why="the pins leave none"
+            if why is None
+            else f"the nearest, {why.nearest}, lacks {format_bytes(why.bytes_over)} for {why.term} "
+            f"of stage {why.stage}",
+            relaxations=()
+            if why is None
+            else tuple((one.change, one.flag, one.step_time_s) for one in why.relaxations),
+            assumptions=answer.assumptions,
+        )
+    sheet = sheet_of(answer)
+    full = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    return Planned(
+        model=model,
+        cluster=cluster,
+        rows=rows,
+        proof=_proof(answer.status, answer.gap, answer.search_time_s),
+        parts=sheet.parts,
+        memory=[(name, getattr(full, key)) for name, key in MEMORY_PARTS],
+        peak=_peak(prediction.peak_memory_bytes, full.peak_bytes),
+        capacity_bytes=full.capacity_bytes,
+        device=f"rank {full.rank}",
+        sources=[
+            (one.name, format_percent(one.share) + " of the step", one.method, one.source)
+            for one in prediction.sources
+        ],
+        assumptions=answer.assumptions,
+        limit=f"Limit: {prediction.limit}",
+    )
+
+
+def _peak(known: Interval, peak_bytes: float) -> Interval:
+    """The fullest rank's peak with the relative interval that is known of peaks."""
+    return known.scaled(peak_bytes / known.value) if known.value > 0 else known
+
+
+def planned_mixed(answer: MixedPlanFile) -> Planned:
+    """A plan on devices of several types."""
+    if answer.ordinary is not None and answer.ordinary.prediction is not None:
+        inside = planned_plan(answer.ordinary, answer.model, answer.cluster)
+        parts, memory, peak = inside.parts, inside.memory, inside.peak
+        capacity, device, sources = inside.capacity_bytes, inside.device, inside.sources
+    else:
+        parts, memory, peak, capacity, device, sources = {}, (), None, 0.0, "", ()
+        if answer.prediction is not None:
+            parts = {
+                "until the slowest replica is done": answer.prediction.pipeline_s,
+                "exchange of gradients": answer.prediction.exchange_s,
+            }
+    left = "; ".join(f"{one.num_devices} {one.device}: {one.why}" for one in answer.left_out)
+    return Planned(
+        model=answer.model,
+        cluster=answer.cluster,
+        rows=mixed_rows(answer),
+        proof=_proof(answer.status, answer.gap, answer.search_time_s),
+        why="no kind of plan fits",
+        parts=parts,
+        memory=memory,
+        peak=peak,
+        capacity_bytes=capacity,
+        device=device,
+        sources=sources,
+        assumptions=answer.assumptions,
+        limit=f"Left out: {left}" if left else "",
+    )
+
+
+def _proof(status: str, gap: float | None, seconds: float) -> str:
+    if status == "optimal":
+        return f"Proven optimal in {format_time(seconds)}"
+    return f"The search ended after {format_time(seconds)}: within {format_percent(gap or 0.0)}"

@@ -1,0 +1,299 @@
+"""The report of `plan`, whatever was planned: layouts of frameworks, a front, a plan that runs, or
+one on mixed devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from shardwright.reports.brief.brief import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    Bar,
+    BarChart,
+    Brief,
+    Fact,
+    Section,
+    Table,
+    between,
+)
+from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
+from shardwright.reports.brief.scatter import AxisWords, Point, scatter
+from shardwright.reports.brief.size_words import probability
+from simulator.values.prediction import Interval
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is known beside the rows of plan_table.py.
+
+    proof      how sure the best is the best;  why  what lacks where nothing fits
+    parts      seconds of the step;  memory  bytes of the fullest device
+    helps      changes and the step time under each
+    lost       share of a long run's time by what it is lost to
+    sources    name, value, how, source
+    """
+
+    model: str
+    cluster: str
+    rows: Sequence[Mapping[str, Any]]
+    proof: str = ""
+    why: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    memory: Sequence[tuple[str, float]] = ()
+    peak: Interval | None = None
+    capacity_bytes: float = 0.0
+    device: str = ""
+    helps: Sequence[tuple[str, float]] = ()
+    relaxations: Sequence[tuple[str, str, float]] = ()
+    lost: Mapping[str, float] = field(default_factory=dict)
+    sources: Sequence[tuple[str, str, str, str]] = ()
+    assumptions: Sequence[str] = ()
+    limit: str = ""
+
+
+def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Brief:
+    """Of an answer, and of one where nothing fits."""
+    found = [row for row in planned.rows if row.get("step_time_s") is not None]
+    best = found[0] if found else None
+    sections = [_decision(planned), _front(planned, found)]
+    if best is not None:
+        sections += [_money(planned, best), _inside(planned), _helps(planned, best)]
+    sections.append(_assumed(planned))
+    return Brief(
+        title=f"Training {planned.model} on {planned.cluster}: which plan",
+        headline=_headline(planned, best),
+        subtitle=". ".join(filter(None, (planned.proof, planned.limit))) or "Nothing fits",
+        facts=() if best is None else _facts(best),
+        sections=tuple(one for one in sections if one is not None),
+        command=command,
+        version=version,
+    )
+
+
+def _headline(planned: Planned, best: Mapping[str, Any] | None) -> str:
+    if best is None:
+        return f"No plan of {planned.model} fits on {planned.cluster}: {planned.why}."
+    said = f"{best['stack']} with {best['layout']}: a step takes {_value(best, 'step_time_s')}"
+    if best.get("rate") is not None:
+        said += f", {format_count(best['rate'])} {best['counted_in']} per second"
+    if best.get("usd_per_million") is not None:
+        said += f", {_value(best, 'usd_per_million')} per million {best['counted_in']}"
+    return said.replace("\n", " ") + "."
+
+
+_WRITTEN = {
+    "step_time_s": format_time,
+    "mfu": format_percent,
+    "peak_memory_bytes": format_bytes,
+    "rate": format_count,
+    "usd_per_million": format_usd,
+    "kwh_per_million": "{:.3g} kWh".format,
+    "productive_time": format_percent,
+}
+
+
+def _range(row: Mapping[str, Any], name: str) -> str:
+    stem, end = name, ""
+    for suffix in ("_s", "_bytes"):
+        if name.endswith(suffix):
+            stem, end = name.removesuffix(suffix), suffix
+    low, high = row.get(f"{stem}_low{end}"), row.get(f"{stem}_high{end}")
+    return "" if low is None or high is None else between(low, high, _WRITTEN[name])
+
+
+def _value(row: Mapping[str, Any], name: str) -> str:
+    if row.get(name) is None:
+        return "-"
+    said = _range(row, name)
+    return _WRITTEN[name](row[name]) + (f"\n[{said}]" if said else "")
+
+
+def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
+    per = best["counted_in"].removesuffix("s")
+    names = {
+        "step_time_s": "Step",
+        "rate": f"{best['counted_in'].capitalize()} per second",
+        "mfu": "MFU",
+        "peak_memory_bytes": "Peak memory",
+        "usd_per_million": f"Cost per million {per}s",
+        "kwh_per_million": f"Energy per million {per}s",
+        "productive_time": "Productive time",
+    }
+    found = [
+        Fact(name=words, value=_WRITTEN[name](best[name]), note=_range(best, name))
+        for name, words in names.items()
+        if best.get(name) is not None
+    ]
+    if best.get("out_of_memory_probability") is not None:
+        risk = probability(best["out_of_memory_probability"])
+        found.append(Fact(name="Out of memory", value=risk, note="probability"))
+    return tuple(found)
+
+
+def _decision(planned: Planned) -> Section:
+    several = len({row.get("cluster") for row in planned.rows if row.get("cluster")}) > 1
+    heads = ("framework", *(("cluster",) if several else ()), "plan", ">step", ">MFU", ">peak")
+    heads += (">cost per million", ">energy per million")
+    reasons = any(row.get("why_not_first") for row in planned.rows)
+    heads += ("why not first",) if reasons else ()
+    rows = []
+    for row in planned.rows:
+        first = [str(row.get("stack") or "-")]
+        first += [str(row.get("cluster") or "-")] if several else []
+        numbers = ("step_time_s", "mfu", "peak_memory_bytes", "usd_per_million", "kwh_per_million")
+        why = row.get("why_not_first") or ("chosen" if row.get("row") == "chosen" else "")
+        said = tuple(_value(row, name) for name in numbers)
+        cells = (*first, str(row.get("layout") or "-"), *said)
+        rows.append((*cells, why) if reasons else cells)
+    tables = [Table(heads=heads, rows=tuple(rows), chosen=_has_chosen(planned))] if rows else []
+    if planned.relaxations:
+        tables.append(
+            Table(
+                heads=("with this change a plan fits", "flag", ">step"),
+                rows=tuple(
+                    (change, flag, format_time(step)) for change, flag, step in planned.relaxations
+                ),
+            )
+        )
+    return Section(
+        title="Decision", tables=tuple(tables), note=_prices(planned.rows) if rows else ""
+    )
+
+
+def _has_chosen(planned: Planned) -> bool:
+    return bool(planned.rows) and planned.rows[0].get("row") == "chosen"
+
+
+def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
+    said = dict.fromkeys(
+        f"${row['usd_per_device_hour']:.2f} per device-hour: {row['price']}"
+        if row.get("usd_per_device_hour") is not None
+        else row["price"]
+        for row in rows
+        if row.get("price")
+    )
+    return f"Price: {'; '.join(said)}." if said else "No price of the devices is known (--prices)."
+
+
+def _front(planned: Planned, found: Sequence[Mapping[str, Any]]) -> Section | None:
+    """Step time against memory; against dollars where clusters differ."""
+    several = len({row["cluster"] for row in found}) > 1
+    key, per = "peak_memory_bytes", float(_GIB)
+    axis = AxisWords(name="GiB of the fullest device", written="{:.3g}".format)
+    if several and all(row.get("usd_per_million") for row in found):
+        key, per = "usd_per_million", 1.0
+        axis = AxisWords(name="US dollars per million tokens", written="${:.3g}".format)
+    points = [
+        Point(
+            x=row["step_time_s"],
+            y=row[key] / per,
+            group=row["stack"],
+            label=f"{row['devices']:,}" if several else "",
+            title=f"{row['layout']}: {_value(row, 'step_time_s')}, {_value(row, key)}",
+            chosen=number == 0 and row["row"] == "chosen",
+        )
+        for number, row in enumerate(found)
+        if row.get(key)
+    ]
+    if len(points) < 2:
+        return None
+    across = AxisWords(name="time of one step", written=format_time)
+    note = "Numbers beside marks are devices." if several else "The ring is what was chosen."
+    picture = scatter("front", points, across, axis, note=note)
+    return None if picture is None else Section(title="What it takes", pictures=(picture,))
+
+
+def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
+    """Dollars of a million tokens that are kept, by what the time goes to."""
+    usd, kept = best.get("usd_per_million"), best.get("productive_time")
+    total = sum(planned.parts.values())
+    if usd is None or not total > 0:
+        return None
+    bars, at = [], 0.0
+    shown = {name: usd * part / total for name, part in planned.parts.items() if part > total / 500}
+    parts = [(name, part, BLUE) for name, part in sorted(shown.items(), key=lambda one: -one[1])]
+    if usd - sum(shown.values()) > 1e-6 * usd:
+        parts.append(("the rest of the step", usd - sum(shown.values()), BLUE))
+    if kept:
+        whole = usd / kept
+        lost = {name: whole * share for name, share in planned.lost.items() if share > 5e-4}
+        parts += [(f"lost: {name}", part, ORANGE) for name, part in lost.items()]
+        rest = whole - usd - sum(lost.values())
+        if abs(rest) > 1e-3 * usd:
+            parts.append(("lost: other", rest, ORANGE))
+    for name, part, colour in parts:
+        words = f"${part:.3g}"
+        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
+        at += part
+    bars.append(Bar(name="in all", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))
+    per, kept_words = best["counted_in"], " that are kept" if kept else ""
+    return Section(
+        title="Where the money goes",
+        bars=(
+            BarChart(
+                title=f"US dollars per million {per}{kept_words}, part upon part",
+                unit="dollars",
+                bars=tuple(bars),
+            ),
+        ),
+        note=_prices([best]),
+    )
+
+
+def _inside(planned: Planned) -> Section | None:
+    bars = []
+    if planned.memory and planned.peak is not None:
+        bars.append(
+            memory_chart(planned.memory, planned.peak, planned.capacity_bytes, planned.device)
+        )
+    step = parts_chart(planned.parts)
+    bars += [] if step is None else [step]
+    return Section(title="Memory and step of the chosen plan", bars=tuple(bars)) if bars else None
+
+
+def _helps(planned: Planned, best: Mapping[str, Any]) -> Section | None:
+    """A tornado: the step's own interval, and what each change makes of the step."""
+    now = best["step_time_s"]
+    bars = []
+    if best.get("step_time_low_s") is not None:
+        bars.append(
+            Bar(
+                name="the prediction's 90 % interval",
+                low=best["step_time_low_s"],
+                high=best["step_time_high_s"],
+                words=_range(best, "step_time_s"),
+            )
+        )
+    for change, step in sorted(planned.helps, key=lambda one: -abs(one[1] - now)):
+        words = f"{format_time(step)} ({step / now - 1:+.1%})"
+        colour = GREEN if step <= now else ORANGE
+        bars.append(Bar(name=change, low=now, high=step, words=words, colour=colour))
+    if not bars:
+        return None
+    chart = BarChart(
+        title="Seconds of one step",
+        unit="seconds",
+        bars=tuple(bars),
+        mark=now,
+        mark_words=f"the answer, {format_time(now)}; each change is solved anew",
+    )
+    return Section(title="What would change the answer", bars=(chart,))
+
+
+def _assumed(planned: Planned) -> Section | None:
+    tables = []
+    if planned.assumptions:
+        rows = tuple((one,) for one in planned.assumptions)
+        tables.append(Table(heads=("assumed, with the flag that changes it",), rows=rows))
+    if planned.sources:
+        tables.append(
+            Table(heads=("rests on", "value", "how", "source"), rows=tuple(planned.sources))
+        )
+    title = "Assumptions that can be challenged, and their sources"
+    return Section(title=title, tables=tuple(tables)) if tables else None

@@ -1,0 +1,185 @@
+"""The rows and columns of `plan --csv`, whatever was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from planner.heterogeneous.mixed_answer import MixedPlanFile
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from shardwright.asking.executor_layouts import EXECUTOR
+from shardwright.reports.brief.columns import Column, with_interval
+from shardwright.reports.terminal import plan_title
+from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Interval
+
+PLAN_COLUMNS = (
+    Column(name="row", unit="", meaning="chosen, alternative, framework, front or refused"),
+    Column(name="model", unit="", meaning="the model as it was named"),
+    Column(name="cluster", unit="", meaning="the devices as they were named"),
+    Column(name="stack", unit="", meaning="framework"),
+    Column(name="layout", unit="", meaning="degrees, schedule, micro-batch, ZeRO, recomputation"),
+    Column(name="devices", unit="devices", meaning="that work"),
+    Column(name="devices_idle", unit="devices", meaning="of the cluster that do nothing"),
+    *with_interval("step_time_s", "s", "time of one optimizer step"),
+    *with_interval("mfu", "fraction", "model flop utilisation of the step"),
+    *with_interval("peak_memory_bytes", "bytes", "of the fullest device"),
+    Column(name="out_of_memory_probability", unit="fraction", meaning="of running out of memory"),
+    Column(name="counted_in", unit="", meaning="what rates and costs are per: tokens or samples"),
+    *with_interval("rate", "counted_in per second", "speed of all devices"),
+    *with_interval("usd_per_million", "US dollars", "rent per million of counted_in"),
+    *with_interval("kwh_per_million", "kWh", "energy per million of counted_in"),
+    *with_interval("productive_time", "fraction", "of a long run in which steps are kept"),
+    Column(name="usd_per_device_hour", unit="US dollars", meaning="rent of one device-hour"),
+    Column(name="price", unit="", meaning="whose price, of which kind, of which dates"),
+    Column(
+        name="why_not_first", unit="", meaning="what it has against the chosen one, or why none"
+    ),
+)
+
+
+def layout_row(
+    row: str, model: str, cluster: str, stack: str, choice: LayoutChoice
+) -> dict[str, Any]:
+    """A framework's layout."""
+    found = choice.prediction
+    price = found.price_usd_per_hour
+    return {
+        "row": row,
+        "model": model,
+        "cluster": cluster,
+        "stack": stack,
+        "layout": layout_title(choice.run),
+        "devices": choice.run.num_devices,
+        "devices_idle": choice.idle_devices,
+        **_ends("step_time_s", found.step_time_s),
+        **_ends("mfu", found.mfu_range),
+        **_ends("peak_memory_bytes", found.peak_memory_range),
+        "out_of_memory_probability": found.out_of_memory_probability,
+        "counted_in": "tokens",
+        **_ends("rate", found.tokens_per_s),
+        **_ends("usd_per_million", found.usd_per_million_tokens),
+        **_ends("kwh_per_million", found.kwh_per_million_tokens),
+        **_ends("productive_time", found.reliability.goodput),
+        "usd_per_device_hour": None if price is None else price.value,
+        "price": None if price is None else price.source,
+        "why_not_first": choice.why_not_first,
+    }
+
+
+def layout_rows(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The best answer with its runners-up, then the other frameworks, fastest first."""
+    rows: list[dict[str, Any]] = []
+    for number, answer in enumerate(answers):
+        kind = "chosen" if number == 0 else "framework"
+        choices: Iterable[LayoutChoice] = () if answer.chosen is None else (answer.chosen,)
+        if number == 0:
+            choices = (*choices, *answer.alternatives)
+        for choice in choices:
+            row = layout_row(kind, answer.model, answer.cluster, answer.stack, choice)
+            if kind == "framework":
+                slower = row["step_time_s"] / rows[0]["step_time_s"] - 1
+                row["why_not_first"] = f"{slower:.1%} slower"
+            rows.append(row)
+            kind = "alternative"
+    rows += [
+        {"row": "refused", "stack": name, "why_not_first": why} for name, why in refused.items()
+    ]
+    return rows
+
+
+def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
+    """A plan of our own executor with its runners-up."""
+    if answer.plan is None or answer.prediction is None:
+        return []
+    plan, found = answer.plan, answer.prediction
+    price = found.price_usd_per_hour
+    fixed = {"model": plan.model, "cluster": plan.cluster, "stack": EXECUTOR}
+    money = {
+        "counted_in": found.counted_in,
+        "usd_per_device_hour": None if price is None else price.value,
+        "price": None if price is None else price.source,
+    }
+    rows = [
+        {
+            "row": "chosen",
+            **fixed,
+            "layout": plan_title(plan),
+            "devices": plan.world_size,
+            "devices_idle": 0,
+            **_ends("step_time_s", found.step_time_s),
+            **_ends("mfu", found.mfu),
+            **_ends("peak_memory_bytes", found.peak_memory_bytes),
+            **_ends("rate", found.per_s),
+            **_ends("usd_per_million", found.usd_per_million),
+            **_ends("kwh_per_million", found.kwh_per_million),
+            **money,
+            "why_not_first": "",
+        }
+    ]
+    for other in answer.alternatives:
+        usd = other.usd_per_million_tokens
+        rows.append(
+            {
+                "row": "alternative",
+                **fixed,
+                "layout": plan_title(other.plan),
+                "devices": other.plan.world_size,
+                "step_time_s": other.step_time_s,
+                "step_time_low_s": other.step_time_low_s,
+                "step_time_high_s": other.step_time_high_s,
+                "mfu": other.mfu,
+                "peak_memory_bytes": other.peak_memory_bytes,
+                "usd_per_million": other.usd_per_million_samples if usd is None else usd,
+                **money,
+                "why_not_first": other.why_not_first,
+            }
+        )
+    return rows
+
+
+def mixed_rows(answer: MixedPlanFile) -> list[dict[str, Any]]:
+    """The kinds of plans that were compared on mixed devices, the chosen one first."""
+    rows: list[dict[str, Any]] = []
+    prices = "; ".join(
+        f"{name} ${price.value:.2f}: {price.source}"
+        for name, price in sorted(answer.prices_usd_per_hour.items())
+    )
+    samples = answer.usd_per_million_samples is not None
+    for one in sorted(answer.compared, key=lambda one: one.title != answer.chosen):
+        chosen = one.title == answer.chosen
+        usd = one.usd_per_million_samples if samples else one.usd_per_million_tokens
+        slower = ""
+        if one.step_time_s is None:
+            slower = one.plan
+        elif not chosen and answer.step_time_s:
+            slower = f"{one.step_time_s / answer.step_time_s - 1:.1%} slower"
+        row: dict[str, Any] = {
+            "row": "chosen" if chosen else "refused" if one.step_time_s is None else "alternative",
+            "model": answer.model,
+            "cluster": answer.cluster,
+            "stack": EXECUTOR,
+            "layout": f"{one.title}: {one.plan}",
+            "devices": one.num_devices,
+            "step_time_s": one.step_time_s,
+            "counted_in": "samples" if samples else "tokens",
+            "usd_per_million": usd,
+            "price": prices or None,
+            "why_not_first": slower,
+        }
+        if chosen:
+            row |= {
+                "step_time_low_s": answer.step_time_low_s,
+                "step_time_high_s": answer.step_time_high_s,
+                "mfu": answer.mfu,
+                "peak_memory_bytes": answer.peak_memory_bytes,
+            }
+        rows.append(row)
+    return rows
+
+
+def _ends(name: str, number: Interval | None) -> dict[str, float | None]:
+    first, low, high = (column.name for column in with_interval(name, "", ""))
+    if number is None:
+        return dict.fromkeys((first, low, high))
+    return {first: number.value, low: number.low, high: number.high}

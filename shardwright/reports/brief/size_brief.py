@@ -1,0 +1,327 @@
+"""The report of `size`: from its JSON with the details of size_details.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from profiles.units import format_count, format_percent, format_time, format_usd
+from shardwright.reports.brief import size_charts as charts
+from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table
+from shardwright.reports.brief.size_words import (
+    GOALS,
+    days,
+    headline,
+    probability,
+    range_of,
+    value_of,
+    with_range,
+)
+
+_FLAG = re.compile(r"--[a-z][\w-]*")
+
+
+def size_brief(data: Mapping[str, Any], *, command: str = "", version: str = "") -> Brief:
+    """Of an answer, and of one where nothing keeps the limits."""
+    found = data.get("device") is not None
+    sections = [
+        _decision(data),
+        *([_outlook(data), _money(data), _memory(data), _sensitivity(data)] if found else []),
+        *_compared(data),
+        _compute(data),
+        *_assumed(data),
+    ]
+    return Brief(
+        title=f"Training {data['model']}: what to rent",
+        headline=headline(data),
+        subtitle=_subtitle(data),
+        facts=_facts(data) if found else (),
+        sections=tuple(one for one in sections if one is not None),
+        command=command,
+        version=version,
+    )
+
+
+def _subtitle(data: Mapping[str, Any]) -> str:
+    limits = []
+    if data.get("deadline_days") is not None:
+        limits.append(f"within {days(data['deadline_days'])}")
+    if data.get("budget_usd") is not None:
+        limits.append(f"for at most {format_usd(data['budget_usd'])}")
+    said = f"Asked for: {GOALS.get(data['minimised'], data['minimised'])}"
+    said += f" {' and '.join(limits)}" if limits else ""
+    considered = f"{format_count(data['considered'])} layouts considered"
+    if data.get("device") is None:
+        return f"{said}. {considered}."
+    proof = (
+        "proven best of what was listed"
+        if data["status"] == "optimal"
+        else f"the search ended early: within {format_percent(data['gap'] or 0.0)} of the best"
+    )
+    binds = f" What binds: {data['binds']}." if data.get("binds") else ""
+    return f"{said}; {proof}, {considered}. Ranges are 90 % intervals.{binds}"
+
+
+def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
+    found = [
+        Fact(name="Time", value=value_of(data, "days"), note=range_of(data, "days")),
+        Fact(name="Cost", value=value_of(data, "usd"), note=range_of(data, "usd")),
+        Fact(name="Energy", value=value_of(data, "kwh"), note=range_of(data, "kwh")),
+        Fact(name="CO2e", value=value_of(data, "tco2e"), note=range_of(data, "tco2e")),
+        Fact(
+            name="Device-hours",
+            value=value_of(data, "device_hours"),
+            note=range_of(data, "device_hours"),
+        ),
+    ]
+    if data.get("probability_of_deadline") is not None:
+        found.append(
+            Fact(
+                name="In time",
+                value=probability(data["probability_of_deadline"]),
+                note=f"probability, {days(data['deadline_days'])}",
+            )
+        )
+    if data.get("probability_of_budget") is not None:
+        found.append(
+            Fact(
+                name="In budget",
+                value=probability(data["probability_of_budget"]),
+                note=f"probability, {format_usd(data['budget_usd'])}",
+            )
+        )
+    kept = Fact(
+        name="Productive time",
+        value=value_of(data, "productive_time"),
+        note=range_of(data, "productive_time"),
+    )
+    step = Fact(
+        name="Step", value=value_of(data, "step_time_s"), note=range_of(data, "step_time_s")
+    )
+    mfu = Fact(name="MFU", value=format_percent(data["mfu"]), note="of the devices' peak")
+    return (*found, kept, step, mfu)
+
+
+def _decision(data: Mapping[str, Any]) -> Section:
+    heads = (
+        *("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy"),
+        *(">in time", ">in budget", "why not first"),
+    )
+    rows: list[tuple[str, ...]] = []
+    chosen = data.get("device") is not None
+    for run in [data, *data["alternatives"]] if chosen else []:
+        rows.append(
+            (
+                run["device"],
+                f"{run['nodes']:,}",
+                f"{run['devices']:,}",
+                run["stack"],
+                with_range(run, "days"),
+                with_range(run, "usd"),
+                with_range(run, "kwh"),
+                probability(run.get("probability_of_deadline")),
+                probability(run.get("probability_of_budget")),
+                run.get("why_not_first") or "chosen",
+            )
+        )
+    rows += [(name, *("-",) * 8, why) for name, why in data["refused"].items()]
+    tables = [Table(heads=heads, rows=tuple(rows), chosen=chosen)] if rows else []
+    if data["relaxations"]:
+        tables.append(
+            Table(
+                heads=(
+                    *("with this change there is an answer", "flag", ">devices", "device"),
+                    *(">days", ">cost"),
+                ),
+                rows=tuple(
+                    (
+                        one["change"],
+                        one["flag"],
+                        f"{one['devices']:,}",
+                        one["device"],
+                        f"{one['days']:.3g}",
+                        "-" if one["usd"] is None else format_usd(one["usd"]),
+                    )
+                    for one in data["relaxations"]
+                ),
+            )
+        )
+    note = ""
+    if chosen:
+        note = (
+            f"Layout of the chosen one: {data['layout']}; {data['global_batch']:,} sequences a "
+            f"step, {data['steps']:,.0f} steps. Prices: {_prices(data)}."
+        )
+    return Section(title="Decision", tables=tuple(tables), note=note)
+
+
+def _prices(data: Mapping[str, Any]) -> str:
+    """Of every device in the table: dollars of a device-hour, whose, of which kind and dates."""
+    said = {}
+    for run in [data, *data["alternatives"]]:
+        if run.get("usd_per_device_hour") is None:
+            said[run["device"]] = f"{run['device']} none known"
+        else:
+            usd = format_usd(run["usd_per_device_hour"])
+            said[run["device"]] = f"{run['device']} {usd} per device-hour ({run['price']})"
+    return "; ".join(said.values())
+
+
+def _outlook(data: Mapping[str, Any]) -> Section:
+    pictures = (charts.front_picture(data), charts.completion(data))
+    lost = sorted(data["lost"].items(), key=lambda one: -one[1])
+    said = ", ".join(f"{name} {format_percent(share)}" for name, share in lost if share >= 5e-4)
+    return Section(
+        title="What it takes: money against time, and when it is done",
+        pictures=tuple(one for one in pictures if one is not None),
+        note=f"Of the time {with_range(data, 'productive_time')} goes to steps that are kept; lost "
+        f"to: {said or 'nothing'}. {data['interruptions']:.0f} unexpected interruptions, a "
+        f"checkpoint every {format_time(data['checkpoint_every_s'])}, {data['spare_nodes']} spare "
+        "nodes beside those that are rented.",
+    )
+
+
+def _money(data: Mapping[str, Any]) -> Section | None:
+    chart = charts.waterfall(data)
+    note = (
+        f"Energy {with_range(data, 'kwh')}, CO2e {with_range(data, 'tco2e')}"
+        f"{_where(data)}; a rent contains the energy, an owner pays it beside."
+    )
+    return Section(title="Where the money goes", bars=_shown(chart), note=note)
+
+
+def _where(data: Mapping[str, Any]) -> str:
+    if data.get("pue") is None:
+        return ""
+    return f" (PUE {data['pue']:g}, grid of {data['region']})"
+
+
+def _memory(data: Mapping[str, Any]) -> Section | None:
+    bars = _shown(charts.memory(data), charts.step_parts(data))
+    return Section(title="Memory and step of the chosen layout", bars=bars) if bars else None
+
+
+def _sensitivity(data: Mapping[str, Any]) -> Section | None:
+    bars = _shown(
+        charts.swings(data, "days"),
+        charts.swings(data, "usd"),
+        charts.gains(data, "days"),
+        charts.gains(data, "usd"),
+    )
+    return Section(title="What would change the answer", bars=bars) if bars else None
+
+
+def _shown(*found: BarChart | None) -> tuple[BarChart, ...]:
+    return tuple(one for one in found if one is not None)
+
+
+def _compared(data: Mapping[str, Any]) -> list[Section]:
+    """Other answers beside this one: --versus, --owned, --diff."""
+    sections = []
+    if data.get("versus"):
+        heads = (
+            *("against", "device", ">devices", ">time", ">cost", ">energy"),
+            *(">ours is faster", ">ours is cheaper", "price"),
+        )
+        sections.append(
+            Section(
+                title="Against other choices",
+                tables=(Table(heads=heads, rows=tuple(map(_versus, data["versus"]))),),
+                note="Probabilities, the two answers taken as independent.",
+            )
+        )
+    if data.get("owned"):
+        ways = tuple(
+            (
+                one["title"],
+                "-" if one["days"] is None else days(one["days"]),
+                "-" if one["tokens_per_day"] is None else format_count(one["tokens_per_day"]),
+                "-" if one["usd"] is None else format_usd(one["usd"]),
+                one["why"] or "",
+            )
+            for one in data["owned"]["options"]
+        )
+        columns = ("with the devices one has", ">time", ">tokens a day", ">rent", "")
+        sections.append(
+            Section(
+                title="Beside the devices one has",
+                tables=(Table(heads=columns, rows=ways),),
+                note=" ".join((data["owned"]["sentence"], *data["owned"]["assumptions"])),
+            )
+        )
+    if data.get("diff") is not None:
+        changes = tuple(
+            (
+                one["name"],
+                one["before"],
+                one["after"],
+                "" if one["share"] is None else f"{100 * one['share']:+.1f} %",
+            )
+            for one in data["diff"]
+        )
+        sections.append(
+            Section(
+                title="What changed",
+                tables=(Table(heads=("figure", ">before", ">now", ">change"), rows=changes),)
+                if changes
+                else (),
+                note="" if changes else "Nothing changed.",
+            )
+        )
+    return sections
+
+
+def _versus(one: Mapping[str, Any]) -> tuple[str, ...]:
+    other = one["answer"]
+    return (
+        one["versus"],
+        str(other.get("device") or "none"),
+        "-" if other.get("devices") is None else f"{other['devices']:,}",
+        with_range(other, "days"),
+        with_range(other, "usd"),
+        with_range(other, "kwh"),
+        probability(one.get("probability_first_is_faster")),
+        probability(one.get("probability_first_is_cheaper")),
+        str(other.get("price") or "none known"),
+    )
+
+
+def _compute(data: Mapping[str, Any]) -> Section | None:
+    if not data.get("flop"):
+        return None
+    heads = ("threshold", ">FLOP", "this run", "state", "source")
+    rows = tuple(
+        (
+            one["name"],
+            f"{one['work_flop']:.0e}",
+            "above" if one["exceeded"] else "below",
+            f"{one['state']} (looked up {one['date']})",
+            one["source"],
+        )
+        for one in data["thresholds"]
+    )
+    return Section(
+        title=f"Compute: {data['flop']:.2e} FLOP",
+        tables=(Table(heads=heads, rows=rows),),
+        note=f"Method: {data['flop_method']}.",
+    )
+
+
+def _assumed(data: Mapping[str, Any]) -> list[Section]:
+    """What was assumed, each with the flag that changes it; then every input with its source."""
+    tables = []
+    if data["assumptions"]:
+        said = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
+        tables.append(Table(heads=("assumed", "changed by"), rows=said))
+    if data.get("sources"):
+        rows = tuple(
+            (one["name"], one["value"], one["source"], one["change"]) for one in data["sources"]
+        )
+        tables.append(Table(heads=("input", "value", "source", "changed by"), rows=rows))
+    title = "Assumptions that can be challenged, and their sources"
+    return [Section(title=title, tables=tuple(tables))] if tables else []
+
+
+def _flags(text: str) -> Sequence[str]:
+    return list(dict.fromkeys(_FLAG.findall(text)))

@@ -1,0 +1,192 @@
+"""The charts of a sized run, from the JSON of `size` with its details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from profiles.units import format_percent, format_usd
+from shardwright.reports.brief.brief import BLUE, GREEN, ORANGE, RED, Bar, BarChart, between
+from shardwright.reports.brief.curve import completion_picture
+from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
+from shardwright.reports.brief.scatter import AxisWords, Point, scatter
+from shardwright.reports.brief.size_words import days, energy, value_of, with_range
+from shardwright.reports.picture import Picture
+from simulator.values.prediction import Interval
+
+_LEAST_SHARE = 0.0005
+
+
+def front_picture(data: Mapping[str, Any]) -> Picture | None:
+    """Days against dollars (energy without prices) of every run that no other beats."""
+    runs = [data, *data["alternatives"], *data["front"]] if data.get("device") else []
+    priced = any(run.get("usd") is not None for run in runs)
+    key, written = ("usd", format_usd) if priced else ("kwh", energy)
+    seen: set[tuple[object, ...]] = set()
+    points = []
+    for number, run in enumerate(runs):
+        # The front names devices as they were asked for, and holds the chosen one in closed form.
+        same = (run["nodes"], run["devices"], f"{run['days']:.2g}")
+        if run.get(key) is None or same in seen:
+            continue
+        seen.add(same)
+        name = _family(run["device"], runs)
+        points.append(
+            Point(
+                x=run["days"],
+                y=run[key],
+                group=name,
+                label=f"{run['devices']:,}",
+                title=f"{run['devices']:,} {name}, {run['stack']}, {run['layout']}: "
+                f"{days(run['days'])}, {written(run[key])}",
+                chosen=number == 0,
+            )
+        )
+    what = "US dollars of the whole run" if priced else "energy of the whole run"
+    return scatter(
+        "front",
+        points,
+        AxisWords(name="days from the start to the end of the run", written="{:.3g}".format),
+        AxisWords(name=what, written=written),
+        note="Numbers beside marks are devices; the ring is what was chosen. A run stands here "
+        "where no other has fewer days, dollars, kWh and devices at once, or where it is the best "
+        "of its type of device.",
+    )
+
+
+def _family(name: str, runs: list[Mapping[str, Any]]) -> str:
+    """The longest name of the same device among the runs."""
+    names = {run["device"] for run in runs}
+    return max((str(one) for one in names if one.startswith(name)), key=len)
+
+
+def completion(data: Mapping[str, Any]) -> Picture | None:
+    """When the run has ended with which probability."""
+    found = data.get("completion")
+    if not found:
+        return None
+    return completion_picture(
+        found["probability"],
+        found["days"],
+        interval=(data["days_low"], data["days"], data["days_high"]),
+        deadline=data.get("deadline_days"),
+        probability_of_deadline=data.get("probability_of_deadline"),
+    )
+
+
+def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Dollars of the rent by what the time goes to; they add up to `usd`.
+
+    The contingency's share of the days is 1 - 1 / contingency; what is left is shared out as the
+    simulated time is.
+    """
+    usd = data["usd"]
+    factor = data.get("contingency", {}).get("value", 1.0)
+    plain = usd / factor
+    lost = [(name, plain * share) for name, share in data["lost"].items() if share > _LEAST_SHARE]
+    lost.sort(key=lambda one: -one[1])
+    kept = plain - sum(part for _, part in lost)
+    found = [("steps that are kept", kept), *((f"lost: {name}", part) for name, part in lost)]
+    if usd > plain:
+        found.append(("what whole runs took beyond", usd - plain))
+    return found
+
+
+def waterfall(data: Mapping[str, Any]) -> BarChart | None:
+    """The rent, part upon part."""
+    if data.get("usd") is None:
+        return None
+    bars, at = [], 0.0
+    for name, part in cost_parts(data):
+        colour = GREEN if name.startswith("steps") else RED if name.startswith("lost") else ORANGE
+        words = f"{format_usd(part)} ({format_percent(part / data['usd'])})"
+        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
+        at += part
+    bars.append(Bar(name="rent in all", low=0.0, high=data["usd"], words=with_range(data, "usd")))
+    return BarChart(
+        title="US dollars of the rent, by what the time goes to",
+        unit="dollars",
+        bars=tuple(bars),
+        note=f"{value_of(data, 'device_hours')} device-hours at "
+        f"{format_usd(data['usd_per_device_hour'])}: {data['price']}. A rent contains hosts, "
+        "network inside the cluster, power and hosting; storage and what leaves the provider's "
+        "network are not in it.",
+    )
+
+
+def swings(data: Mapping[str, Any], of: str) -> BarChart | None:
+    """A tornado: `of` is `days` or `usd`; the widest first."""
+    value = data.get(of)
+    if value is None or not data.get("swings"):
+        return None
+    written = days if of == "days" else format_usd
+    bars = [
+        Bar(
+            name=one["name"],
+            low=one[f"{of}_low"],
+            high=one[f"{of}_high"],
+            words=between(one[f"{of}_low"], one[f"{of}_high"], written),
+            colour=BLUE,
+        )
+        for one in data["swings"]
+        if one[f"{of}_high"] > one[f"{of}_low"]
+    ]
+    bars.sort(key=lambda bar: bar.low - bar.high)
+    if not bars:
+        return None
+    return BarChart(
+        title="Days, each figure in turn at the ends of its 90 % interval"
+        if of == "days"
+        else "US dollars, each figure in turn at the ends of its 90 % interval",
+        unit="days" if of == "days" else "dollars",
+        bars=tuple(bars),
+        mark=value,
+        mark_words=f"the answer, {written(value)}",
+    )
+
+
+def gains(data: Mapping[str, Any], of: str) -> BarChart | None:
+    """What the next node, dollar, GB/s, GiB and point of MFU change."""
+    found = [gain for gain in data["gains"] if gain[of] is not None]
+    if not found:
+        return None
+
+    def words(change: float) -> str:
+        if abs(change) < 1e-9:
+            return "no change"
+        if of == "days":
+            return f"{change:+.2g} days"
+        return f"{'+' if change >= 0 else '-'}{format_usd(abs(change))}"
+
+    return BarChart(
+        title=f"What one change brings, in {'days' if of == 'days' else 'US dollars'}",
+        unit="days" if of == "days" else "dollars",
+        bars=tuple(
+            Bar(
+                name=gain["change"],
+                low=0.0,
+                high=gain[of],
+                words=words(gain[of]),
+                colour=GREEN if gain[of] <= 0 else ORANGE,
+            )
+            for gain in found
+        ),
+        mark=0.0,
+        mark_words="as answered; each change is solved anew",
+    )
+
+
+def memory(data: Mapping[str, Any]) -> BarChart | None:
+    """The fullest device, part upon part, and what it has."""
+    found = data.get("memory")
+    if not found:
+        return None
+    peak = Interval(
+        low=found["peak_low_bytes"], value=found["peak_bytes"], high=found["peak_high_bytes"]
+    )
+    return memory_chart(found["parts"], peak, found["capacity_bytes"], data["device"])
+
+
+def step_parts(data: Mapping[str, Any]) -> BarChart | None:
+    """Seconds of a step by what they go to."""
+    return parts_chart(data.get("step_parts") or {})

@@ -1,0 +1,110 @@
+"""Words of a sized run: its numbers with their 90 % intervals, from the JSON of `size`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from profiles.units import format_count, format_percent, format_time, format_usd
+from shardwright.reports.brief.brief import between
+
+GOALS = {
+    "cost": "cheapest",
+    "time": "fastest",
+    "devices": "fewest devices",
+    "energy": "least energy",
+    "tokens": "most tokens",
+}
+
+
+def days(value: float) -> str:
+    """`44.7 days`."""
+    return f"{value:.3g} days"
+
+
+def energy(kwh: float) -> str:
+    """`4.26 GWh`, `31.2 MWh`."""
+    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh"
+
+
+def carbon(tonnes: float) -> str:
+    """`2.03 kt`, `155 t`."""
+    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
+
+
+# How each number with an interval is written.
+WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "days": days,
+    "usd": format_usd,
+    "kwh": energy,
+    "tco2e": carbon,
+    "device_hours": format_count,
+    "productive_time": format_percent,
+    "step_time_s": format_time,
+}
+
+
+def value_of(data: Mapping[str, Any], name: str) -> str:
+    """The number alone; a dash where there is none."""
+    return "-" if data.get(name) is None else WRITTEN[name](data[name])
+
+
+def range_of(data: Mapping[str, Any], name: str) -> str:
+    """`28.8 to 64.7 days`; "" where there is none."""
+    low, high = ends(data, name)
+    return "" if low is None or high is None else between(low, high, WRITTEN[name])
+
+
+def ends(data: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
+    """The ends of a number's interval."""
+    if name == "step_time_s":
+        return data.get("step_time_low_s"), data.get("step_time_high_s")
+    return data.get(f"{name}_low"), data.get(f"{name}_high")
+
+
+def with_range(data: Mapping[str, Any], name: str) -> str:
+    """`44.7 days [28.8 to 64.7 days]`; in a table's cell the interval has a line of its own."""
+    said = range_of(data, name)
+    return f"{value_of(data, name)}\n[{said}]" if said else value_of(data, name)
+
+
+def probability(value: float | None) -> str:
+    """`91 %`; close to certain it says so instead of 100 %."""
+    if value is None:
+        return "-"
+    if value > 0.995:
+        return "> 99 %"
+    return "< 1 %" if value < 0.005 else f"{value:.0%}".replace("%", " %")
+
+
+def rented(data: Mapping[str, Any]) -> str:
+    """`512 nodes of 8 h100-sxm-80gb (4,096 devices)`."""
+    nodes, devices = data["nodes"], data["devices"]
+    return f"{nodes:,} nodes of {devices // nodes} {data['device']} ({devices:,} devices)"
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """One sentence: what to get, when it is done, what it costs, how sure."""
+    return _headline(data).replace("\n", " ")
+
+
+def _headline(data: Mapping[str, Any]) -> str:
+    if data.get("device") is None:
+        return f"Nothing that was listed keeps the limits of {data['model']}."
+    said = (
+        f"Rent {rented(data)}: {format_count(data['tokens'])} tokens in {with_range(data, 'days')}"
+    )
+    if data.get("probability_of_deadline") is not None:
+        said += (
+            f", within {days(data['deadline_days'])} with probability "
+            f"{probability(data['probability_of_deadline'])}"
+        )
+    if data.get("usd") is None:
+        return said + "; no price of the device is known."
+    said += f"; {with_range(data, 'usd')}"
+    if data.get("probability_of_budget") is not None:
+        said += (
+            f", within {format_usd(data['budget_usd'])} with probability "
+            f"{probability(data['probability_of_budget'])}"
+        )
+    return said + "."
