@@ -41,6 +41,7 @@ def test_the_surface_is_frozen() -> None:
         "compare",
         "demo",
         "fit",
+        "import",
         "plan",
         "predict",
         "profile",
