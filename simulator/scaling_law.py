@@ -47,7 +47,7 @@ def optimum_of_compute(work_flop: float) -> ComputeOptimum:
 
     >>> found = optimum_of_compute(5.76e23)  # Chinchilla's: 70 B on 1.4 T tokens
     >>> round(found.parameters / 1e9), round(found.tokens / 1e12, 1)
-    (73, 1.3)
+    (72, 1.3)
     """
     ratio = (_ALPHA * _A / (_BETA * _B)) ** (1 / (_ALPHA + _BETA))
     parameters = ratio * (work_flop / 6) ** (_BETA / (_ALPHA + _BETA))

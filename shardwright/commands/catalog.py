@@ -17,8 +17,8 @@ from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.owning import read_owning
 from profiles.hardware.prices.price_file import offers_with
 from profiles.hardware.prices.price_table import device_price, kinds_of, price_or_relatives
-from shardwright.commands.flags import Json, Prices
-from shardwright.commands.output import need_room_for, note, print_json, show
+from shardwright.console.flags import Json, Prices
+from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
 from shardwright.reports.prices.owning_report import owning_report
 from shardwright.reports.prices.price_report import offers_report, prices_report

@@ -13,8 +13,8 @@ from profiles.errors import ToleranceError
 from shardwright.asking.checked_config import CheckedConfig, check_config
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_run import planned_run
-from shardwright.commands.flags import Json
-from shardwright.commands.output import print_json, show
+from shardwright.console.flags import Json
+from shardwright.console.output import print_json, show
 
 EXAMPLES = (
     "Examples:\n\n  shardwright check plan.json --against run/\n\n  shardwright check plan.json "

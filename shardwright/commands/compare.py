@@ -15,15 +15,15 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
-from shardwright.commands.flags import Json, Local
 from shardwright.commands.imported import planned_or_imported
-from shardwright.commands.output import need_room_for, print_json, show, write_or_print
 from shardwright.commands.predict import write_reports
+from shardwright.console.flags import Json, Local
+from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.findings.log_comparison import compare_log, log_comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal
-from shardwright.reports.log_report import log_comparison_report
+from shardwright.reports.frameworks.log_report import log_comparison_report
 from shardwright.reports.markdown import comparison_markdown
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement

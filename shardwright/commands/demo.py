@@ -21,7 +21,7 @@ from profiles.hardware.probe.profile_file import write_profile
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.provenance import provenance
-from shardwright.commands.output import Bar, show
+from shardwright.console.output import Bar, show
 from shardwright.findings.breakdown import critical_rank
 from shardwright.findings.comparison import compare_run
 from shardwright.reports import terminal

@@ -16,8 +16,8 @@ from profiles.document import write_text
 from profiles.errors import InputError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_run import planned_run
-from shardwright.commands.flags import Json
-from shardwright.commands.output import note, print_json, show
+from shardwright.console.flags import Json
+from shardwright.console.output import note, print_json, show
 
 EXAMPLES = (
     "Examples:\n\n  shardwright export plan.json --to megatron -o run\n\n  shardwright export "

@@ -9,8 +9,8 @@ import typer
 from profiles.document import encode
 from shardwright import api
 from shardwright.asking.named_model import import_from_here, sample_of
-from shardwright.commands.flags import Json, Model, Precision, Seq
-from shardwright.commands.output import Heartbeat, note, print_json, show
+from shardwright.console.flags import Json, Model, Precision, Seq
+from shardwright.console.output import Heartbeat, note, print_json, show
 from shardwright.reports.capacity import fit_model, fit_report
 
 EXAMPLES = (

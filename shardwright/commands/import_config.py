@@ -13,10 +13,10 @@ from interop.configs.imported_run import imported_json
 from interop.reading.read_config import read_config
 from interop.traces.opened_log import OpenedLog, open_log, opened_log_data
 from profiles.errors import InputError
-from shardwright.commands.flags import Json
-from shardwright.commands.output import need_room_for, note, print_json, show
-from shardwright.reports.imported_report import imported_report
-from shardwright.reports.log_report import opened_log_report
+from shardwright.console.flags import Json
+from shardwright.console.output import need_room_for, note, print_json, show
+from shardwright.reports.frameworks.imported_report import imported_report
+from shardwright.reports.frameworks.log_report import opened_log_report
 
 EXAMPLES = (
     "Examples:\n\n  shardwright import pretrain_gpt.sh -o imported.json\n\n  shardwright import "

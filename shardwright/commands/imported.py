@@ -17,8 +17,8 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.published.run import PublishedRun
 from shardwright.asking.planned_step import PlannedStep, planned_step
-from shardwright.commands.output import print_json, show
-from shardwright.reports.imported_report import changes_report, prediction_report
+from shardwright.console.output import print_json, show
+from shardwright.reports.frameworks.imported_report import changes_report, prediction_report
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 
 _GIB = 2**30

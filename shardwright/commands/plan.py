@@ -29,7 +29,7 @@ from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_
 from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.solve_task import task_of
-from shardwright.commands.flags import (
+from shardwright.console.flags import (
     Json,
     Local,
     Optimizer,
@@ -40,7 +40,7 @@ from shardwright.commands.flags import (
     Solver,
     samples,
 )
-from shardwright.commands.output import (
+from shardwright.console.output import (
     Heartbeat,
     SearchProgress,
     need_room_for,
@@ -49,7 +49,7 @@ from shardwright.commands.output import (
     show,
     tell_price,
 )
-from shardwright.commands.report_files import (
+from shardwright.console.report_files import (
     Csv,
     Figure,
     Html,

@@ -30,8 +30,8 @@ from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
-from shardwright.commands.output import SearchProgress, note, print_json, show, tell_price
-from shardwright.commands.report_files import write_front_reports, write_layout_reports
+from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
+from shardwright.console.report_files import write_front_reports, write_layout_reports
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,
@@ -144,7 +144,7 @@ def stacks_of(text: str) -> tuple[str, ...]:
 
 def _calibration(path: Path) -> Calibration:
     # Here, since only this flag needs what reads tables of runs.
-    from shardwright.commands.calibrate import loaded_calibration
+    from shardwright.commands.tables.calibrate import loaded_calibration
 
     return loaded_calibration(path)
 

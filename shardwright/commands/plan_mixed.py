@@ -18,8 +18,8 @@ from shardwright.asking.asked_price import price_for
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.solve_task import task_of, trace_task
-from shardwright.commands.output import Heartbeat, note, print_json, show, tell_price
-from shardwright.commands.report_files import write_mixed_reports
+from shardwright.console.output import Heartbeat, note, print_json, show, tell_price
+from shardwright.console.report_files import write_mixed_reports
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report

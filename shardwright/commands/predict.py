@@ -15,8 +15,8 @@ from profiles.errors import DocumentError, InputError
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
-from shardwright.commands.flags import Json, Local
-from shardwright.commands.output import need_room_for, note, print_json, show
+from shardwright.console.flags import Json, Local
+from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
 from simulator.values.measurement import Measurement
 
@@ -66,7 +66,7 @@ def predict(
         if plan_file is not None or runs is not None:
             raise typer.BadParameter("--modules goes without a plan and without --runs")
         # Here, since only tables of modules need what traces a step on meta tensors.
-        from shardwright.commands.predict_modules import predict_module_table
+        from shardwright.commands.tables.predict_modules import predict_module_table
 
         predict_module_table(modules, output)
         return
@@ -118,15 +118,15 @@ def _predict_table(
 ) -> None:
     # Here, since only tables of runs need what reads and completes them.
     if explain_run is not None:
-        from shardwright.commands.calibrate import explain_row
+        from shardwright.commands.tables.calibrate import explain_row
 
         explain_row(runs, explain_run, calibration)
     elif calibration is not None:
-        from shardwright.commands.calibrate import predict_calibrated
+        from shardwright.commands.tables.calibrate import predict_calibrated
 
         predict_calibrated(runs, output, calibration)
     else:
-        from shardwright.commands.predict_runs import predict_table
+        from shardwright.commands.tables.predict_runs import predict_table
 
         predict_table(runs, output, traced=traced)
 

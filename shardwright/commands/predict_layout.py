@@ -8,7 +8,7 @@ from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.units import format_time
 from shardwright.asking.opened_plan import OpenedPlan
-from shardwright.commands.output import note, print_json, show
+from shardwright.console.output import note, print_json, show
 from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report

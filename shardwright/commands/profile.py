@@ -11,8 +11,8 @@ from rich.text import Text
 from planner.search.space import parse_axis
 from shardwright.asking.machine_profile import profile_machine
 from shardwright.asking.places import local_profile
-from shardwright.commands.flags import Local, Precision, Quiet, Seq
-from shardwright.commands.output import Bar, need_room_for, note, show
+from shardwright.console.flags import Local, Precision, Quiet, Seq
+from shardwright.console.output import Bar, need_room_for, note, show
 
 EXAMPLES = (
     "Examples:\n\n  shardwright profile --quick\n\n  shardwright profile --model "
@@ -59,7 +59,7 @@ def profile(
     need_room_for(output)
     if from_runs:
         # Here, since only a calibration fits.
-        from shardwright.commands.calibrate import calibrate, calibrate_from_logs
+        from shardwright.commands.tables.calibrate import calibrate, calibrate_from_logs
 
         if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
             calibrate_from_logs(from_runs, config or (), output, force=force, device=on)

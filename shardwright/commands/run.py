@@ -15,8 +15,8 @@ from profiles.errors import InputError, ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import open_plan
-from shardwright.commands.flags import Quiet
-from shardwright.commands.output import Bar, need_room_for, note, show
+from shardwright.console.flags import Quiet
+from shardwright.console.output import Bar, need_room_for, note, show
 from shardwright.reports.sharding import sharded_run_report
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 

@@ -16,8 +16,8 @@ from shardwright import api
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import local_profile
 from shardwright.asking.provenance import provenance
-from shardwright.commands.flags import Json, Local, Model, Precision, Seq
-from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.console.flags import Json, Local, Model, Precision, Seq
+from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.reports.sharding import sharding_report
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 

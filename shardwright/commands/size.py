@@ -14,11 +14,11 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
 from shardwright.asking.report_paths import ReportPaths
-from shardwright.asking.size_flags import size_flags
-from shardwright.asking.sized import Sized, SizeSolver
-from shardwright.commands.flags import Json, Quiet, Seq
-from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
-from shardwright.commands.report_files import (
+from shardwright.asking.sizing.size_flags import size_flags
+from shardwright.asking.sizing.sized import Sized, SizeSolver
+from shardwright.console.flags import Json, Quiet, Seq
+from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.console.report_files import (
     Csv,
     Figure,
     Html,
@@ -34,7 +34,7 @@ from shardwright.reports.sizing.size_compare import diff_report, owned_report, v
 from shardwright.reports.sizing.size_report import size_report
 
 if TYPE_CHECKING:
-    from shardwright.asking.owned import OwnedBeside
+    from shardwright.asking.sizing.owned import OwnedBeside
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
@@ -195,7 +195,7 @@ def size(
 
 def _beside(owned: str, sized: Sized) -> OwnedBeside | None:
     # Here, since only this flag needs the search on mixed devices.
-    from shardwright.asking.owned import owned_beside
+    from shardwright.asking.sizing.owned import owned_beside
 
     return owned_beside(owned, sized, clock=time.monotonic)
 
@@ -204,6 +204,6 @@ def _cases(cases: Path, output: Path | None) -> None:
     """The published or own runs of a table, one answer a row."""
     if output is None:
         raise typer.BadParameter("--cases needs -o OUT.csv")
-    from shardwright.commands.size_cases import size_cases
+    from shardwright.commands.tables.size_cases import size_cases
 
     size_cases(cases, output)

@@ -24,7 +24,7 @@ from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_request import AnswerOutput
 from shardwright.asking.questions import Grid, pose, questions_of, read_questions
-from shardwright.commands.output import Bar, note, show, tell_price
+from shardwright.console.output import Bar, note, show, tell_price
 from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,

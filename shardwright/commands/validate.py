@@ -17,8 +17,8 @@ from profiles.document import write_text
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.commands.output import Heartbeat, need_room_for, note, show, write_or_print
-from shardwright.commands.predict_runs import predicted_runs, traced_predictions
+from shardwright.commands.tables.predict_runs import predicted_runs, traced_predictions
+from shardwright.console.output import Heartbeat, need_room_for, note, show, write_or_print
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.baseline import predict_baseline
@@ -70,7 +70,7 @@ def validate(
         if table is not None or failed or cross_validate or traced or html:
             raise typer.BadParameter("--modules goes with --markdown alone")
         # Here, since only tables of modules need what traces a step on meta tensors.
-        from shardwright.commands.validate_modules import validate_modules
+        from shardwright.commands.tables.validate_modules import validate_modules
 
         validate_modules(modules, markdown)
         return

@@ -14,9 +14,9 @@ from interop.logs.training_log import TrainingLog
 from profiles.errors import DocumentError, ToleranceError, UnitError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.planned_step import PlannedStep
-from shardwright.commands.flags import Json
 from shardwright.commands.imported import planned_or_imported
-from shardwright.commands.output import note, print_json, show
+from shardwright.console.flags import Json
+from shardwright.console.output import note, print_json, show
 from shardwright.findings.log_comparison import (
     FEWEST_STEPS,
     LogComparison,
@@ -24,7 +24,7 @@ from shardwright.findings.log_comparison import (
     likely_part,
     log_comparison_data,
 )
-from shardwright.reports.log_report import log_comparison_report
+from shardwright.reports.frameworks.log_report import log_comparison_report
 
 EXAMPLES = (
     "Examples:\n\n  shardwright watch train.log --plan plan.json\n\n  shardwright watch train.log "

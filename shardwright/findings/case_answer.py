@@ -13,7 +13,7 @@ from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.published.case import PublishedCase
 from profiles.sourced import given
 from profiles.units import format_usd
-from shardwright.asking.case_layout import fastest_layout
+from shardwright.asking.sizing.case_layout import fastest_layout
 from simulator.energy import power_words, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.training_run.cases.predict_case import CasePrediction, predict_cases

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.sizing.run_outlook import RunOutlook
 from profiles.errors import InputError, UnknownNameError
-from shardwright.asking.sized import Sized
+from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_json import size_json
 from simulator.log_interval import probability_less
 from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY

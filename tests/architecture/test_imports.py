@@ -34,7 +34,7 @@ HEAVY = {
     "ortools": ("planner/",),
     "ray": ("planner/many/ray_workers",),
     "numba": (),
-    "matplotlib": ("shardwright/reports/print_figure",),
+    "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),
     "yaml": ("interop/", "shardwright/"),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),

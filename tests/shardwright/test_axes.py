@@ -6,7 +6,7 @@ import pytest
 
 from profiles.errors import InputError, ShardwrightError, UnitError
 from shardwright.asking.axes import axes_from, axes_of
-from shardwright.commands.flags import samples, tokens
+from shardwright.console.flags import samples, tokens
 from simulator.values.plan import Recompute
 
 

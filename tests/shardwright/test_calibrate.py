@@ -16,8 +16,13 @@ from profiles.errors import DocumentError, MismatchError, ShardwrightError, Unkn
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.cli import app
-from shardwright.commands.calibrate import calibrate, calibrated_rows, explain_row, timed_runs
-from shardwright.commands.predict_runs import predicted_runs
+from shardwright.commands.tables.calibrate import (
+    calibrate,
+    calibrated_rows,
+    explain_row,
+    timed_runs,
+)
+from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.reports.run_explanation import explanation_report
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.recalibrate import read_calibration

@@ -177,7 +177,7 @@ def test_a_damaged_plan_file_says_what_is_wrong(text: str, message: str, tmp_pat
 def test_a_reader_that_closes_the_pipe_is_no_fault() -> None:
     """Several results are shown one after another; whoever reads the first line alone ends it."""
     code = (
-        "import os, sys\nfrom shardwright.commands.output import show\n"
+        "import os, sys\nfrom shardwright.console.output import show\n"
         "read, write = os.pipe()\nos.dup2(write, 1)\nos.close(read)\n"
         "try:\n    show('one')\n    sys.stdout.flush()\n    show('two')\n"
         "except BrokenPipeError:\n    os.write(2, b'told')\nos._exit(0)"

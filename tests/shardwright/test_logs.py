@@ -29,13 +29,13 @@ from profiles.published.run_table import read_runs
 from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.planned_step import PlannedStep, planned_step
 from shardwright.cli import app
-from shardwright.commands.calibrate import calibrate_from_logs
 from shardwright.commands.compare import compare_with_logs
 from shardwright.commands.import_config import read_logs
-from shardwright.commands.predict_runs import predicted_runs
+from shardwright.commands.tables.calibrate import calibrate_from_logs
+from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.commands.watch import watch
 from shardwright.findings.log_comparison import compare_log, likely_part
-from shardwright.reports.log_report import log_comparison_report, log_report
+from shardwright.reports.frameworks.log_report import log_comparison_report, log_report
 from simulator.training_run.fit.recalibrate import read_calibration
 from tests.interop.logs.written_log import WrittenRun, written
 

@@ -12,7 +12,7 @@ import pytest
 
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
-from shardwright.commands.predict_runs import predicted_runs
+from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import source_of
 from shardwright.validate.statistics import step_time_summary

@@ -11,7 +11,7 @@ import pytest
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.published.run import PublishedRun
-from shardwright.commands.predict_runs import predict_table, predicted_runs
+from shardwright.commands.tables.predict_runs import predict_table, predicted_runs
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 
 RUN = PublishedRun(

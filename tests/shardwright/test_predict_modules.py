@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from profiles.errors import DocumentError, UnknownNameError
 from profiles.published.module_table import read_measured_modules, read_modules
 from shardwright.cli import app
-from shardwright.commands.predict_modules import COLUMNS
+from shardwright.commands.tables.predict_modules import COLUMNS
 
 HERE = "tests.shardwright.module_factories"
 ROW: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiles.errors import InfeasibleError, InputError, ToleranceError
-from shardwright.asking.sized import phases_of
+from shardwright.asking.sizing.sized import phases_of
 from shardwright.cli import app
 
 SMALL = ("size", "gpt2", "--seq", "1024", "--global-batch", "64", "--workers", "1", "-q")

@@ -11,7 +11,7 @@ import pytest
 
 from profiles.errors import DocumentError, UnknownNameError
 from profiles.published.case import MEASURED_CASE_COLUMNS, leading_count, read_cases
-from shardwright.commands.size_cases import size_cases
+from shardwright.commands.tables.size_cases import size_cases
 from shardwright.findings.case_answer import CASE_ANSWER_COLUMNS
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.training_run.cases.case_run import case_run

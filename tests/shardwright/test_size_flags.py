@@ -4,7 +4,7 @@ import pytest
 
 from profiles.errors import InputError, UnitError
 from profiles.units import parse_quantity
-from shardwright.asking.size_flags import batches_of, devices_of, range_of, size_flags
+from shardwright.asking.sizing.size_flags import batches_of, devices_of, range_of, size_flags
 from shardwright.findings.size_change import Ceiling, changes_since
 from shardwright.findings.size_versus import replaced
 

@@ -17,7 +17,11 @@ from profiles.model.loaders import ModelSpec
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.commands.predict_runs import predict_table, predicted_runs, traced_predictions
+from shardwright.commands.tables.predict_runs import (
+    predict_table,
+    predicted_runs,
+    traced_predictions,
+)
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.baseline import predict_baseline
 from shardwright.validate.compared import compare_runs

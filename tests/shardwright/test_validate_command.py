@@ -69,7 +69,7 @@ def test_the_mean_error_is_the_rows_own(tmp_path: Path, capsys: pytest.CaptureFi
     page = page_of(capsys, path)
     assert "some.csv: 8 runs, 8 with a measured step time" in page
     out = tmp_path / "out.csv"
-    from shardwright.commands.predict_runs import predict_table
+    from shardwright.commands.tables.predict_runs import predict_table
 
     predict_table(path, out)
     with out.open(encoding="utf-8", newline="") as file:

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from planner.sizing.run_outlook import RunOutlook
 from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
-from shardwright.asking.sized import Sized
+from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_change import Change
 from shardwright.findings.size_versus import versus_of
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 
 if TYPE_CHECKING:
-    from shardwright.asking.owned import OwnedBeside
+    from shardwright.asking.sizing.owned import OwnedBeside
 
 
 def chance(probability: float) -> str:

@@ -10,7 +10,7 @@ from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility, Layout
 from profiles.errors import DocumentError, InputError
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.cli import app
-from shardwright.commands.report_files import write_layout_reports
+from shardwright.console.report_files import write_layout_reports
 from shardwright.reports.brief.plan_answers import planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS

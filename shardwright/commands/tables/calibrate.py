@@ -23,8 +23,8 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from profiles.units import format_percent, format_time
 from shardwright.asking.logged_run import logged_run
-from shardwright.commands.output import note, show
-from shardwright.commands.predict_runs import predicted_runs, write_predictions
+from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
+from shardwright.console.output import note, show
 from shardwright.reports.run_explanation import explanation_report
 from shardwright.reports.terminal import table
 from shardwright.validate.predicted import PredictedRun

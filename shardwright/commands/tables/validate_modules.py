@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.text import Text
 
 from profiles.published.module_table import ModuleRow, read_measured_modules, read_modules
-from shardwright.commands.output import show, write_or_print
-from shardwright.commands.predict_modules import predicted_modules
+from shardwright.commands.tables.predict_modules import predicted_modules
+from shardwright.console.output import show, write_or_print
 from shardwright.validate.module_markdown import module_markdown
 from shardwright.validate.module_study import ComparedModule
 from simulator.modules.module_constants import module_constants

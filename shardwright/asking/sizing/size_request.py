@@ -25,7 +25,7 @@ from shardwright.asking.executor_layouts import EXECUTOR, executor_space
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import default_precision
-from shardwright.asking.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
+from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
 from simulator.training_run.framework.framework import (

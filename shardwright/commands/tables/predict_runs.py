@@ -9,7 +9,7 @@ from pathlib import Path
 
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.commands.output import note, write_or_print
+from shardwright.console.output import note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 

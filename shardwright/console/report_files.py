@@ -13,7 +13,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
-from shardwright.commands.output import need_room_for, note, write_or_print
+from shardwright.console.output import need_room_for, note, write_or_print
 
 if TYPE_CHECKING:
     from planner.heterogeneous.mixed_answer import MixedPlanFile

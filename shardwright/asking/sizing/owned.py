@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.catalog import get_cluster, node_design
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.units import format_time
-from shardwright.asking.sized import Sized
+from shardwright.asking.sizing.sized import Sized
 from shardwright.asking.solve_task import task_of, trace_task
 from simulator.traced.stack import load_stack
 from simulator.training_run.step.coefficients import shipped_coefficients

@@ -12,8 +12,8 @@ from pathlib import Path
 from profiles.errors import ShardwrightError
 from profiles.model.steps.traced_steps import TracedSteps
 from profiles.published.module_table import ModuleRow, read_modules
-from shardwright.commands.output import Bar, note, write_or_print
-from shardwright.commands.predict_runs import row_of
+from shardwright.commands.tables.predict_runs import row_of
+from shardwright.console.output import Bar, note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
 

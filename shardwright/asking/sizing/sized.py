@@ -16,8 +16,8 @@ from planner.sizing.sizing_search import SizedDevice
 from profiles.document import read_document
 from profiles.errors import DocumentError
 from profiles.units import format_count
-from shardwright.asking.size_flags import SizeFlags
-from shardwright.asking.size_request import SizeRequest, size_request
+from shardwright.asking.sizing.size_flags import SizeFlags
+from shardwright.asking.sizing.size_request import SizeRequest, size_request
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 # Rounds in which the other phases of a run are priced on what the longest one was given.

@@ -1,0 +1,1 @@
+"""What commands share: flags, what is printed, report files."""
