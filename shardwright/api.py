@@ -32,6 +32,8 @@ from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
+    from interop.exports.agreement import Agreement
+    from interop.exports.export_plan import ExportFolder
     from shardwright.reports.capacity import Fit
 
 
@@ -190,6 +192,27 @@ def compare(plan_path: str | Path, run_path: str | Path) -> Comparison:
 def diff(before: str | Path, after: str | Path) -> PlanDiff:
     """What is different in the second plan file, and why its step is another."""
     return diff_plans(open_plan(before).answer, open_plan(after).answer)
+
+
+def export(
+    path: str | Path, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
+) -> ExportFolder:
+    """A plan file in the words of a framework (`megatron`, `torchtitan`, ...): its files, what of
+    the plan they cannot say, and what that costs; written to the folder `output` if one is named.
+    """
+    from shardwright.asking.exported_folder import export_to
+
+    folder = None if output is None else Path(output)
+    return export_to(path, to, folder, launcher=launcher)
+
+
+def check(path: str | Path, against: str | Path) -> Agreement:
+    """A configuration, or an exported folder, beside the plan in a file: what is the same, what is
+    not, and where."""
+    from shardwright.asking.checked_config import check_config
+    from shardwright.asking.planned_run import planned_run
+
+    return check_config(planned_run(open_plan(path)), Path(against)).agreement
 
 
 def report(

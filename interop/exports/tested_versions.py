@@ -17,6 +17,7 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "accelerate": ("accelerate 1.15.0 (launcher, two steps of FSDP2 on CPUs)",),
     "hf-trainer": ("transformers 5.23.0 (TrainingArguments)",),
+    "nanotron": ("nanotron 2411b022 of 2026-04-07 (get_config_from_file, from its sources)",),
     "maxtext": ("maxtext 0.2.5 (pyconfig)",),
     "torchrun": ("torch 2.13.0 (two steps on CPUs)",),
     "slurm": ("slurm 22.05 (sbatch --test-only, without a controller)",),

@@ -69,7 +69,10 @@ def test_what_is_not_expressed_is_printed_with_its_cost(plan: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "pp: 2 -> 1" in done.stdout
     assert "step " in done.stdout
-    assert shardwright("check", str(plan), "--against", str(tmp_path / "a")).returncode == 0
+    assert public.check(plan, tmp_path / "a").different == ()
+    folder = public.export(plan, "accelerate")
+    assert {file.path for file in folder.files} == {p.name for p in (tmp_path / "a").iterdir()}
+    assert folder.costs.gaps[0].gap.option == "pp"
 
 
 def test_our_own_plan_of_uneven_stages(tmp_path: Path) -> None:

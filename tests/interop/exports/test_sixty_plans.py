@@ -13,6 +13,7 @@ from interop.exports.launchers.launchers import LAUNCHERS
 from interop.exports.targets.targets import TARGETS
 from shardwright.asking.checked_config import check_config
 from tests.interop.frameworks.folders import write_folder
+from tests.interop.planned_runs import planned, uneven
 from tests.interop.sixty_plans import Case, sixty_plans
 
 CASES = sixty_plans()
@@ -39,3 +40,26 @@ def test_exported_and_read_back(case: Case, tmp_path: Path) -> None:
     checked = check_config(case.plan, folder)
     assert checked.agreement.different == ()
     assert len(checked.agreement.same) >= 6
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "before", "after"),
+    [
+        ("megatron", "run.sh", "Et*7|(t*9|)*2t*7L", "Et*8|(t*8|)*2t*8L"),
+        ("megatron-bridge", "overrides.yaml", "Et*7|(t*9|)*2t*7L", "Et*8|(t*8|)*2t*8L"),
+        ("torchtitan", "train.toml", '"layers.6"]', '"layers.6", "layers.7"]'),
+        ("accelerate", "training.json", '"global_batch": 64', '"global_batch": 65'),
+    ],
+)
+def test_a_change_that_an_import_does_not_hold_is_found(
+    target: str, file: str, before: str, after: str, tmp_path: Path
+) -> None:
+    plan = planned("llama-3.1-8b", "torch", tp=2, pp=4, dp=2)
+    plan = uneven(plan, (7, 9, 9, 7)) if target != "accelerate" else plan
+    folder = write_folder(tmp_path / "run", export_plan(plan, target))
+    assert check_config(plan, folder).agreement.different == ()
+    path = folder / file
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    assert len(check_config(plan, folder).agreement.different) == 1
