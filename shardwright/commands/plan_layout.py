@@ -291,7 +291,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
     if output.file is not None:
         write_text(output.file, to_json(data))
     if output.json:
-        print_json(data | {"price_notes": list(request.price_told)})
+        print_json(data)
         return
     show(front_report(against, choices))
     tell_price(request.price_told)
