@@ -49,6 +49,7 @@ def test_the_surface_is_frozen() -> None:
         "profile",
         "run",
         "shard",
+        "size",
         "validate",
         "watch",
     ]
