@@ -44,7 +44,7 @@ def choice_of(
     mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
     usd_per_hour = price(cluster)
     usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
-    kwh = kwh_per_million_tokens(per_s, cluster, _busy(run, mfu.value, cluster))
+    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
     lasting = reliability(run.model.parameters, run.num_devices, run.device)
     return LayoutChoice(
         run=run,
@@ -71,11 +71,11 @@ def choice_of(
     )
 
 
-def _busy(run: TrainingRun, mfu: float, cluster: Cluster) -> float:
+def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
     """MFU of the 16-bit peak over all devices, also those that stay idle: what power follows."""
     device = get_device(run.device)
     low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
-    return mfu * max(1.0, low_precision) * run.num_devices / cluster.num_devices
+    return mfu * max(1.0, low_precision) * run.num_devices / num_devices
 
 
 def _step(

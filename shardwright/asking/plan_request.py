@@ -106,4 +106,4 @@ def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
         precision=precision,
         optimizer=request.optimizer,
     )
-    return work, (*sample.assumptions, *told, *request.price_told)
+    return work, (*sample.assumptions, *told)

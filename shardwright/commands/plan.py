@@ -47,6 +47,7 @@ from shardwright.commands.output import (
     note,
     print_json,
     show,
+    tell_price,
 )
 from shardwright.commands.report_files import (
     Csv,
@@ -367,9 +368,10 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     write_plan_reports(output.reports, answer, request)
     if output.json:
-        print_json(answer_json(answer))
+        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:
         show(terminal.plan_report(answer))
+        tell_price(request.price_told)
         if said := how_it_came_about(found, request.time_limit_s):
             show(said)
         if output.explain and answer.plan is not None:

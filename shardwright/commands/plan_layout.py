@@ -30,10 +30,9 @@ from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
-from shardwright.commands.output import SearchProgress, note, print_json, show
+from shardwright.commands.output import SearchProgress, note, print_json, show, tell_price
 from shardwright.commands.report_files import write_front_reports, write_layout_reports
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
-from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import (
     frameworks_report,
     front_report,
@@ -87,11 +86,13 @@ def _give(
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
-    write_layout_reports(output.reports, [answer], {})
+    write_layout_reports(output.reports, [answer], {}, request.price_told)
     if output.json:
-        print_json(answer_json(answer if plan is None else plan))
+        data = answer_json(answer if plan is None else plan)
+        print_json(data | {"price_notes": list(request.price_told)})
         return
     show(layout_report(answer))
+    tell_price(request.price_told)
     if told := how_it_came_about(found, request.time_limit_s):
         show(told)
     if told := _best_of_others(answer, others):
@@ -122,7 +123,7 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
         calibration=None if request.calibration is None else _calibration(request.calibration),
         lora_rank=request.lora_rank,
     )
-    return question, (*sample.assumptions, *told, *request.price_told)
+    return question, (*sample.assumptions, *told)
 
 
 def _space(request: PlanRequest, figures: Transformer, stack: str) -> LayoutSpace:
@@ -184,7 +185,6 @@ def _by_framework(
             space = _space(request, question.model, name)
             asked = replace(question, stack=name, space=space)
             answer = _answered(asked, request, output, share).answer
-            answer = replace(answer, assumptions=(*request.price_told, *answer.assumptions))
         except InputError as error:
             refused[name] = str(error)
             continue
@@ -206,7 +206,7 @@ def _several(
 ) -> None:
     """One table of frameworks; the file is the fastest one's."""
     answers, refused = _by_framework(question, names, request, output, request.time_limit_s)
-    write_layout_reports(output.reports, answers, refused)
+    write_layout_reports(output.reports, answers, refused, request.price_told)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {
@@ -214,10 +214,11 @@ def _several(
             for each in answers[1:]
             if each.chosen is not None and best is not None
         }
-        print_json(frameworks_json(answers, refused, why))
+        data = frameworks_json(answers, refused, why)
+        print_json(data | {"price_notes": list(request.price_told)})
     elif answers:
         show(frameworks_report(answers, refused))
-        _tell(request)
+        tell_price(request.price_told)
     if not answers:
         said = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise InfeasibleError(
@@ -289,22 +290,17 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         for part, layout in found
     ]
     write_front_reports(output.reports, request, question.stack, choices)
-    data = front_json(against, [(part.name, choice) for part, choice in choices])
+    points = [(part.name, choice) for part, choice in choices]
+    data = front_json(against, points)
     if output.file is not None:
         write_text(output.file, to_json(data))
     if output.json:
-        print_json(data)
+        print_json(data | {"price_notes": list(request.price_told)})
         return
     show(front_report(against, choices))
-    _tell(request)
+    tell_price(request.price_told)
     if output.file is not None:
         note(f"written: {output.file}")
-
-
-def _tell(request: PlanRequest) -> None:
-    """What must be told of the price, under a table that shows no other assumptions."""
-    for said in request.price_told:
-        show(labelled("Price:  ", said, style="dim"))
 
 
 def _write(output: AnswerOutput, answer: LayoutFile) -> None:

@@ -18,7 +18,7 @@ from shardwright.asking.asked_price import price_for
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.solve_task import task_of, trace_task
-from shardwright.commands.output import Heartbeat, note, print_json, show
+from shardwright.commands.output import Heartbeat, note, print_json, show, tell_price
 from shardwright.commands.report_files import write_mixed_reports
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
@@ -53,11 +53,12 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
-    write_mixed_reports(output.reports, answer)
+    write_mixed_reports(output.reports, answer, request.price_told)
     if output.json:
-        print_json(answer_json(answer))
+        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:
         show(mixed_report(answer))
+        tell_price(request.price_told)
         if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:
             show(prediction_report(answer.ordinary, explain=True))
         elif output.explain:

@@ -24,8 +24,7 @@ from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_request import AnswerOutput
 from shardwright.asking.questions import Grid, pose, questions_of, read_questions
-from shardwright.commands.output import Bar, note, show
-from shardwright.reports.labelled import labelled
+from shardwright.commands.output import Bar, note, show, tell_price
 from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
@@ -46,7 +45,7 @@ class Sweep:
     workers  processes of this machine, None where not asked for; ray  a cluster's address
     sort     a column of reports/sweep_table.py
     offers   of a price file, with ours; None for ours alone
-    today    the ISO day of the questions, or "" to tell nothing of old prices
+    today    the ISO day of the questions, or "" to tell nothing of prices
     """
 
     output: AnswerOutput
@@ -153,8 +152,7 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
         sys.stdout.write(sweep_json(rows, asked.sort))
     else:
         show(sweep_report(rows))
-        for said in _price_notes(questions, asked):
-            show(labelled("Price:  ", said, style="dim"))
+        tell_price(_price_notes(questions, asked))
         reused = sum(row.reused for row in rows)
         note(
             f"written: {folder} (summary.csv, summary.json, a plan file per question); "

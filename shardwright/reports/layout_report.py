@@ -8,13 +8,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from planner.layout.layout_choice import part_words, slower_by
+from planner.layout.layout_choice import part_words, power_mfu, slower_by
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_lines
 from shardwright.reports.terminal import format_interval, table, usd_or_dash
+from simulator.energy import power_words
 from simulator.values.prediction import Interval
 
 
@@ -68,6 +69,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         labelled("Step:   ", _parts(chosen)),
         *_ranges(chosen),
         *price_lines(prediction.price_usd_per_hour),
+        labelled("Energy: ", _power(chosen)),
         *_helps(answer),
         *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
@@ -231,6 +233,13 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
         counted = found.usd_per_million_tokens_delivered
         lost += f"; {_range('per M tokens that count', counted, format_usd)}"
     return [labelled("Range:  ", "; ".join(first)), labelled("Failures: ", lost)]
+
+
+def _power(choice: LayoutChoice) -> str:
+    """What the energy of the range rests on."""
+    run = choice.run
+    mfu = power_mfu(run, choice.prediction.mfu, run.num_devices + choice.idle_devices)
+    return power_words(run.device, mfu)
 
 
 def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str:

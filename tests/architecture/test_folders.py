@@ -67,6 +67,7 @@ ORDER = {
         "shardwright/asking",
         "shardwright/findings",
         "shardwright/reports",
+        "shardwright/reports/sizing",
         "shardwright/reports/prices",
         "shardwright/reports/brief",
         "shardwright/validate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from profiles.hardware.prices.offer import KINDS, Offer
+from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.owning import read_owning
 from profiles.hardware.prices.price_file import offers_with, price_file_text, read_price_file
 from profiles.hardware.prices.price_table import device_price
 
@@ -141,3 +144,15 @@ def test_what_is_written_is_read_again(tmp_path: Path, suffix: str, offers: list
 def test_another_suffix_is_refused() -> None:
     with pytest.raises(InputError, match=r"\.toml or \.csv"):
         price_file_text((), ".xlsx")
+
+
+def test_the_examples_of_the_page_are_files_that_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
+    prices, owning = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (offer,) = read_price_file(written(tmp_path, prices))
+    assert offer.usd_per_device_hour == pytest.approx(2.60 * 1.08)
+    assert read_owning(written(tmp_path, owning, "owning.toml")).depreciation_years.value == 5
+    said = re.search(r"holds (\d+) offers of (\d+) providers", page)
+    assert said is not None
+    offers = shipped_offers()
+    assert [len(offers), len({each.provider for each in offers})] == [int(n) for n in said.groups()]

@@ -104,6 +104,9 @@ def test_no_offer_is_none_and_a_relative_is_said() -> None:
     assert lent is not None
     assert (lent.device, lent.borrowed_from) == ("h800-sxm-80gb", "h100-sxm-80gb")
     assert "offers of h100-sxm-80gb" in lent.words
+    half = price_or_relatives("h800-sxm-80gb/2", offers=h100)
+    assert half is not None
+    assert half.usd_per_hour == 1.5
     assert price_or_relatives("mi355x", offers=h100) is None
     with pytest.raises(UnknownNameError, match="on-demand"):
         device_price("h100", "on demand")
@@ -113,6 +116,16 @@ def test_no_offer_is_none_and_a_relative_is_said() -> None:
 
 def test_a_variant_costs_what_its_device_costs() -> None:
     assert price_of("h100-sxm@500w") == price_of("h100-sxm-80gb")
+
+
+def test_a_share_costs_its_part() -> None:
+    offers = [offer("small", 3.0), offer("large", 5.0)]
+    whole, part = device_price("h200", offers=offers), device_price("H200/4", offers=offers)
+    assert whole is not None
+    assert part is not None
+    assert (part.usd_per_hour, part.low, part.high) == (1.0, 0.75, 1.25)
+    assert part.half_spread == whole.half_spread
+    assert "1 of 4 parts of a device" in part.words
 
 
 def test_offers_older_than_90_days_are_found() -> None:

@@ -99,8 +99,8 @@ def test_olmo_3_boards() -> None:
 
 
 def test_palm_on_tpu_v4() -> None:
-    """378.5 W per chip with its share of the system and PUE 1.08 (PaLM, appendix B): no row that
-    anything here was fitted on."""
+    """378.5 W per chip with its share of the system (PaLM, appendix B), which the host_power of the
+    device file is derived from; the utilisation is not."""
     found = run_energy("tpu-v4", 6144, 1200.0, 0.462, scope="node")
     assert found.low <= 6144 * 1200 * 0.3785 <= found.high
 

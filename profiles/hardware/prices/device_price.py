@@ -23,7 +23,8 @@ class DevicePrice:
                none of its own, or ""
     low, high  the cheapest and the dearest of these providers, US dollars per hour
     date, oldest_date   of the newest and the oldest offer
-    offers     one per provider, cheapest first
+    offers     one per provider, cheapest first, of whole devices
+    share      of how many equal parts of a device this is one (`trainium2/4`)
     """
 
     device: str
@@ -36,6 +37,7 @@ class DevicePrice:
     oldest_date: str
     offers: tuple[Offer, ...]
     borrowed_from: str = ""
+    share: int = 1
 
     @property
     def words(self) -> str:
@@ -49,7 +51,8 @@ class DevicePrice:
             who = f"median of {len(self.providers)} providers"
         when = self.date if self.date == self.oldest_date else f"{self.oldest_date} to {self.date}"
         as_whose = f" (offers of {self.borrowed_from})" if self.borrowed_from else ""
-        return f"{who}, {self.kind}, {when}{as_whose}"
+        part = f" (1 of {self.share} parts of a device)" if self.share > 1 else ""
+        return f"{who}, {self.kind}, {when}{as_whose}{part}"
 
     @property
     def range_words(self) -> str:
@@ -67,7 +70,7 @@ class DevicePrice:
             return 0.0
         prices = [offer.usd_per_device_hour for offer in self.offers]
         first, _, third = statistics.quantiles(prices, n=4, method="inclusive")
-        return (third - first) / 2 / self.usd_per_hour
+        return (third - first) / 2 / statistics.median(prices)
 
     def sourced(self) -> Sourced:
         """The price as a number with its source; uncertainty is `half_spread`."""

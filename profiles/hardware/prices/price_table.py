@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
+from profiles.hardware.catalogue.device_variant import variant_of
 from profiles.hardware.prices.device_price import DevicePrice
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.offer_table import shipped_offers
@@ -36,8 +38,8 @@ def device_price(
 
     offers  in the place of those that we ship (`shipped_offers`; with a user's own `with_own`)
 
-    A variant (`h100-sxm@500w`) costs what its device costs. Raises UnknownNameError for another
-    kind of price and for a device that is not in the catalogue.
+    A variant (`h100-sxm@500w`) costs what its device costs, a share (`trainium2/4`) its part.
+    Raises UnknownNameError for another kind of price and for a device that is not in the catalogue.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of price", kind, KINDS)
@@ -49,7 +51,8 @@ def device_price(
     )
     if not cheapest:
         return None
-    prices = [offer.usd_per_device_hour for offer in cheapest]
+    share = _share(device_name)
+    prices = [offer.usd_per_device_hour / share for offer in cheapest]
     dates = sorted(offer.date for offer in cheapest)
     return DevicePrice(
         device=device,
@@ -61,6 +64,7 @@ def device_price(
         date=dates[-1],
         oldest_date=dates[0],
         offers=cheapest,
+        share=share,
     )
 
 
@@ -74,21 +78,10 @@ def price_or_relatives(
     lender = SAME_CHIP.get(base_of(device_name))
     if own is not None or lender is None:
         return own
-    found = device_price(lender, kind, listed)
+    found = device_price(f"{lender}/{_share(device_name)}", kind, listed)
     if found is None:
         return None
-    return DevicePrice(
-        device=base_of(device_name),
-        kind=kind,
-        usd_per_hour=found.usd_per_hour,
-        low=found.low,
-        high=found.high,
-        providers=found.providers,
-        date=found.date,
-        oldest_date=found.oldest_date,
-        offers=found.offers,
-        borrowed_from=lender,
-    )
+    return replace(found, device=base_of(device_name), borrowed_from=lender)
 
 
 def price_of(
@@ -110,6 +103,10 @@ def with_own(own: Iterable[Offer]) -> tuple[Offer, ...]:
     mine = tuple(own)
     priced = {(offer.device, offer.kind) for offer in mine}
     return (*mine, *(o for o in shipped_offers() if (o.device, o.kind) not in priced))
+
+
+def _share(device_name: str) -> int:
+    return variant_of(device_name.strip().lower()).share
 
 
 def _cheapest_by_provider(offers: Iterable[Offer]) -> tuple[Offer, ...]:

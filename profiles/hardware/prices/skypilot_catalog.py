@@ -3,7 +3,8 @@
 Its folder holds one `<cloud>/vms.csv` per cloud, with `AcceleratorName`, `AcceleratorCount`,
 `Price`, `SpotPrice` ($ per hour of the whole instance), `Region` and `GpuInfo` (a Python dictionary
 as text); the order of the columns differs, so they are read by their names. A row has no date: it
-is that of the commit that was checked out, which the caller must say.
+is that of the commit that was checked out, which the caller must say. Of a region the cheapest
+instance of each device and kind is taken.
 """
 
 from __future__ import annotations
@@ -32,9 +33,23 @@ _DEVICES = {
     "rtxpro6000s": "rtx-pro-6000",
     "v100-32gb": "v100-sxm2-32gb",
 }
+# What GpuInfo may say of the form of a board, where its name in the catalogue says none.
+_FORMS = {
+    ("a100", "pcie"): "a100-pcie-40gb",
+    ("a100-80gb", "pcie"): "a100-pcie-80gb",
+    ("h100", "pcie"): "h100-pcie-80gb",
+    ("h100-80gb", "pcie"): "h100-pcie-80gb",
+    ("h100", "nvl"): "h100-nvl-94gb",
+}
 # Names that say no form factor; the usual one is taken, and said.
 _FORM_GUESSED = ("a100", "a100-80gb", "a800", "h100", "h100-80gb", "v100", "v100-32gb")
+# A TPU's slice: our device and how many of the number behind its name make a chip (cores of v4 and
+# v5p, chips of the others: cloud.google.com/tpu/docs/v5p and the pages beside it).
+_TPUS = {"v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2), "v5litepod": ("tpu-v5e", 1)}
+_TPUS["v6e"] = ("tpu-v6e", 1)
+_SLICE = re.compile(r"^tpu-(\w+)-(\d+)$")
 _MEMORY_SLACK = 0.1  # GpuInfo rounds: 81920 MiB for 81559
+_LEAST_MIB = 1024.0  # RunPod writes 80 for 80 GiB
 _MOST_INFO = 10_000  # characters; a real one has about 130
 _SPLIT = re.compile(r"^([a-z]+)(\d.*)$")
 
@@ -58,11 +73,17 @@ class Imported:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been read so far."""
+    """What has been read so far; offers by cloud, region, device and kind."""
 
-    offers: list[Offer] = field(default_factory=list)
+    offers: dict[tuple[str, ...], Offer] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     guessed: dict[str, None] = field(default_factory=dict)
+
+    def keep(self, offer: Offer) -> None:
+        key = (offer.provider, offer.region, offer.device, offer.kind)
+        known = self.offers.get(key)
+        if known is None or offer.usd_per_device_hour < known.usd_per_device_hour:
+            self.offers[key] = offer
 
     def leave_out(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1
@@ -84,7 +105,9 @@ def read_skypilot(folder: Path, date: str) -> Imported:
     for path in paths:
         _read_cloud(path, date, reading)
     return Imported(
-        offers=tuple(reading.offers), ignored=reading.ignored, guessed=tuple(reading.guessed)
+        offers=tuple(reading.offers.values()),
+        ignored=reading.ignored,
+        guessed=tuple(reading.guessed),
     )
 
 
@@ -107,28 +130,35 @@ def _read_row(
     row: Mapping[str, str | None], path: Path, date: str, where: str, reading: _Reading
 ) -> None:
     name = (row["AcceleratorName"] or "").strip()
+    instance = (row["InstanceType"] or "").strip()
     count = _number(row, "AcceleratorCount", where)
     if not name or not count:
         reading.leave_out("no accelerator")
         return
-    device = _device(name, row.get("GpuInfo") or "", where, reading)
+    sliced = _SLICE.match(name.lower())
+    if sliced:
+        device, per_chip = _TPUS.get(sliced.group(1), ("", 1))
+        count *= int(sliced.group(2)) / per_chip
+    else:
+        device = _device(name, row.get("GpuInfo") or "", where, reading)
     if not device:
         reading.leave_out(f"{name} is not in the catalogue")
+        return
+    if not instance and not sliced:
+        reading.leave_out("a device without its host, which is billed in a row of its own")
         return
     prices = {"on-demand": _number(row, "Price", where), "spot": _number(row, "SpotPrice", where)}
     if not any(prices.values()):
         reading.leave_out("no price")
-    region = (row["Region"] or "").strip()
-    zone = (row.get("AvailabilityZone") or "").strip()
     cloud = path.parent
     for kind, price in prices.items():
         if not price:
             continue
-        reading.offers.append(
+        reading.keep(
             Offer(
                 provider=cloud.name,
-                region=zone or region,
-                instance=(row["InstanceType"] or "").strip(),
+                region=(row["Region"] or "").strip(),
+                instance=instance or name,
                 kind=kind,
                 device=device,
                 usd_per_device_hour=price / count,
@@ -153,25 +183,30 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
 
 
 def _device(name: str, info: str, where: str, reading: _Reading) -> str:
-    """Our name of an accelerator, or "" where the catalogue has none."""
+    """Our name of a GPU, or "" where the catalogue has none."""
     asked = name.lower()
-    if asked.startswith("tpu"):
-        return ""  # counted in slices whose chips the file does not say
-    if asked == "a100" and _memory_mib(info, where) > 40960 * (1 + _MEMORY_SLACK):
+    if asked not in _FORM_GUESSED:
+        return _DEVICES.get(asked) or _by_alias(asked)
+    said, memory_mib = _said(info, where)
+    if asked == "a100" and memory_mib > 40960 * (1 + _MEMORY_SLACK):
         asked = "a100-80gb"
-    if asked == "v100" and _memory_mib(info, where) > 16384 * (1 + _MEMORY_SLACK):
+    if asked == "v100" and memory_mib > 16384 * (1 + _MEMORY_SLACK):
         asked = "v100-32gb"
+    for (model, form), device in _FORMS.items():
+        if model == asked and form in said.lower():
+            return device
     found = _DEVICES.get(asked) or _by_alias(asked)
-    if found and asked in _FORM_GUESSED:
-        said = f"{name} is taken as {found}: the catalogue does not say the form factor"
-        reading.guessed[said] = None
+    if found and "sxm" not in said.lower():
+        guess = f"{name} is taken as {found}: the catalogue does not say the form factor"
+        reading.guessed[guess] = None
     return found
 
 
 def _by_alias(name: str) -> str:
-    """`RTX4090` is our `rtx-4090`."""
+    """`RTX4090` is our `rtx-4090`, `RTXA6000` our `a6000`."""
     split = _SPLIT.match(name)
-    for spelled in (name, f"{split.group(1)}-{split.group(2)}" if split else name):
+    dashed = f"{split.group(1)}-{split.group(2)}" if split else name
+    for spelled in (name, dashed, name.removeprefix("rtx")):
         try:
             return base_of(spelled)
         except InputError:
@@ -179,20 +214,21 @@ def _by_alias(name: str) -> str:
     return ""
 
 
-def _memory_mib(info: str, where: str) -> float:
-    """Memory of one device by GpuInfo; 0 where that says nothing.
+def _said(info: str, where: str) -> tuple[str, float]:
+    """Name and MiB of one device by GpuInfo; nothing where that is empty.
 
     The text is a Python literal; `ast.literal_eval` reads literals only and runs nothing.
     """
     if not info:
-        return 0.0
+        return "", 0.0
     try:
         if len(info) > _MOST_INFO:
             raise ValueError
-        data = ast.literal_eval(info)
-        return float(data["Gpus"][0]["MemoryInfo"]["SizeInMiB"])
+        first = ast.literal_eval(info)["Gpus"][0]
+        memory = float(first["MemoryInfo"]["SizeInMiB"])
+        return str(first["Name"]), memory if memory >= _LEAST_MIB else memory * 1024.0
     except (ValueError, SyntaxError, KeyError, IndexError, TypeError, RecursionError, MemoryError):
         raise DocumentError(
-            f"{where}: GpuInfo: a dictionary with Gpus[0].MemoryInfo.SizeInMiB is wanted, found "
-            f"{info[:60]!r}"
+            f"{where}: GpuInfo: a dictionary with Gpus[0].Name and MemoryInfo.SizeInMiB is wanted, "
+            f"found {info[:60]!r}"
         ) from None
