@@ -87,7 +87,7 @@ def _give(
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
-    write_layout_reports(output.reports, [answer], {})
+    write_layout_reports(output.reports, [answer], {}, request.price_told)
     if output.json:
         data = answer_json(answer if plan is None else plan)
         print_json(data | {"price_notes": list(request.price_told)})
@@ -208,7 +208,7 @@ def _several(
 ) -> None:
     """One table of frameworks; the file is the fastest one's."""
     answers, refused = _by_framework(question, names, request, output, request.time_limit_s)
-    write_layout_reports(output.reports, answers, refused)
+    write_layout_reports(output.reports, answers, refused, request.price_told)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {

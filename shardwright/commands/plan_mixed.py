@@ -53,7 +53,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
-    write_mixed_reports(output.reports, answer)
+    write_mixed_reports(output.reports, answer, request.price_told)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,14 +63,17 @@ def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
 
 
 def write_layout_reports(
-    files: ReportPaths, answers: Sequence[LayoutFile], refused: Mapping[str, str]
+    files: ReportPaths,
+    answers: Sequence[LayoutFile],
+    refused: Mapping[str, str],
+    told: Sequence[str] = (),
 ) -> None:
-    """Of one framework's layouts, or of several frameworks', fastest first."""
+    """Of one framework's layouts, or of several frameworks', fastest first; told  of the price."""
     if not files.asked or not answers:
         return
     from shardwright.reports.brief.plan_answers import planned_layouts
 
-    _write_planned(files, planned_layouts(answers, refused))
+    _write_planned(files, planned_layouts(answers, refused), told)
 
 
 def write_front_reports(
@@ -81,8 +87,8 @@ def write_front_reports(
         return
     from shardwright.reports.brief.plan_answers import planned_front
 
-    told = request.price_told
-    _write_planned(files, planned_front(request.model, request.on, stack, choices, told))
+    found = planned_front(request.model, request.on, stack, choices)
+    _write_planned(files, found, request.price_told)
 
 
 def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanRequest) -> None:
@@ -91,21 +97,24 @@ def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanReques
         return
     from shardwright.reports.brief.plan_answers import planned_plan
 
-    _write_planned(files, planned_plan(answer, request.model, request.on))
+    found = planned_plan(answer, request.model, request.on)
+    _write_planned(files, found, request.price_told)
 
 
-def write_mixed_reports(files: ReportPaths, answer: MixedPlanFile) -> None:
+def write_mixed_reports(files: ReportPaths, answer: MixedPlanFile, told: Sequence[str]) -> None:
     """Of a plan on devices of several types."""
     if not files.asked:
         return
     from shardwright.reports.brief.plan_answers import planned_mixed
 
-    _write_planned(files, planned_mixed(answer))
+    _write_planned(files, planned_mixed(answer), told)
 
 
-def _write_planned(files: ReportPaths, planned: Planned) -> None:
+def _write_planned(files: ReportPaths, planned: Planned, told: Sequence[str]) -> None:
     from shardwright.reports.brief.plan_brief import plan_brief
     from shardwright.reports.brief.plan_table import PLAN_COLUMNS
+
+    planned = replace(planned, assumptions=(*told, *planned.assumptions))
 
     def brief(command: str, version: str) -> Brief:
         return plan_brief(planned, command=command, version=version)
@@ -124,8 +133,7 @@ def _write(
     from shardwright.reports.brief.brief_markdown import brief_markdown
     from shardwright.reports.brief.columns import dictionary_csv, table_csv
 
-    made = provenance()
-    said = brief(str(made["command"]), str(made["version"]))
+    said = brief(shlex.join(["shardwright", *sys.argv[1:]]), str(provenance()["version"]))
     if files.html is not None:
         write_or_print(files.html, brief_html(said))
     if files.markdown is not None:

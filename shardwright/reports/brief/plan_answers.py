@@ -56,7 +56,6 @@ def planned_front(
     on: str,
     stack: str,
     choices: Sequence[tuple[Cluster, LayoutChoice]],
-    assumptions: Sequence[str],
 ) -> Planned:
     """A Pareto front, its fastest first."""
     rows = [layout_row("front", model, part.name, stack, choice) for part, choice in choices]
@@ -68,7 +67,7 @@ def planned_front(
         proof=f"{len(choices)} layouts that no other beats; what follows is of the first, the "
         "fastest",
         helps=(),
-        assumptions=assumptions,
+        assumptions=choices[0][1].run.defaults,
     )
 
 

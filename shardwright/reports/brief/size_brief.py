@@ -228,7 +228,7 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             Section(
                 title="Against other choices",
                 tables=(Table(heads=heads, rows=tuple(map(_versus, data["versus"]))),),
-                note="Probabilities, the two answers taken as independent.",
+                note="Ours is the answer of this report; both columns are probabilities.",
             )
         )
     if data.get("owned"):
