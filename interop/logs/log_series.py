@@ -35,6 +35,7 @@ _RECENT = 64
 # Ranks that are followed one by one, and steps kept of each for their medians.
 _MOST_RANKS, _STEPS_OF_RANK = 4096, 2000
 _DAY_S = 86400.0
+_LAST_STEP = 10**12
 
 
 class Attempt:
@@ -100,6 +101,8 @@ class LogSeries:
 
     def add(self, line: StepLine, origin: str, moment: Moment | None) -> None:
         """One more line."""
+        if line.step > _LAST_STEP:
+            return  # a line that is broken
         self.lines += 1
         self.smoothed = line.smoothed or self.smoothed
         self.total = line.total or self.total

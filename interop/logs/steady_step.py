@@ -95,7 +95,8 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
         level = quantile(each_s[steady], weights, 0.5)
         if coarse:  # of a bar's rate: what rounding took from one line it gave to the next
             near = steady & (np.abs(each_s / level - 1.0) <= max(_NEAR, 3 * resolution_s / level))
-            level = float((each_s[near] * x.covers[near]).sum() / x.covers[near].sum())
+            if near.any():
+                level = float((each_s[near] * x.covers[near]).sum() / x.covers[near].sum())
     stalls, pauses, lost = _interruptions(x, each_s, level, resolution_s, use & ~warm, marked)
     warm_s = float(((each_s - level) * x.covers)[warm].sum()) if warm.any() else 0.0
     return SteadyStep(

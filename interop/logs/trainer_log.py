@@ -79,7 +79,7 @@ class TrainerReader:
         if "loss" not in fields:
             return None
         self._entries += 1
-        step = number(fields["step"]) if "step" in fields else None
+        step = above_zero(fields.get("step"))
         if (swift := _SWIFT.search(line)) is not None:  # ms-swift names the step, and the clock
             clock = _clock_s(swift[3]) if swift[3] else None
             return StepLine(

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 import tracemalloc
 from pathlib import Path
 
@@ -249,3 +250,17 @@ def test_a_profiled_step_is_no_stall(tmp_path: Path) -> None:
     lines.insert(20, "Capture range started in the application.")
     log = reading(tmp_path, "\n".join(lines))
     assert (log.stalls, log.pauses) == (0, 1)
+
+
+def test_broken_lines_are_an_answer_too(tmp_path: Path) -> None:
+    """Lines of every form with something else in the middle: JSON without nan, never an error."""
+    random_ = random.Random(4)
+    wrong = ("", "nan", "inf", "-1", "9" * 30, ",", ".", "/", "[", "]", "|", "\x00", "1e400")
+    base = [line for name in FORMS for line in written(name, RUN).splitlines()]
+    for _ in range(150):
+        lines = []
+        for line in random_.choices(base, k=25):
+            at = random_.randrange(len(line) + 1)
+            lines.append(line[:at] + random_.choice(wrong) + line[at + random_.randrange(3) :])
+        log = reading(tmp_path, "\n".join(lines))
+        json.dumps(log_data(log), allow_nan=False)
