@@ -71,10 +71,10 @@ def run_stretch(
         lost, normal = _drawn(parameters, nodes * node_devices, device, inputs)
         band = step_band(nodes)
         time = lost * two_sided(band.low, band.value, band.high, normal)
-        middle, spent = float(np.median(time)), time * dearer
+        median, spent = float(np.median(time)), time * dearer
         # Of dollars the middle is that of the time: device-hours at the price that is shown.
         unsure = float(np.quantile(spent, confidence) / np.median(spent))
-        found.append((middle, float(np.quantile(time, confidence)), middle * unsure))
+        found.append((median, float(np.quantile(time, confidence)), median * unsure))
     at = np.log(np.arange(1, most_nodes + 1))
     middle, deadline, budget = (
         np.concatenate([np.ones(1), np.interp(at, np.log(counts), np.asarray(each))])

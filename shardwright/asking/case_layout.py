@@ -26,7 +26,7 @@ from simulator.training_run.step.coefficients import shipped_coefficients
 # configurations all checkpoint whole layers), and in MaxText it is the default (configs/base.yml).
 _ALWAYS_RECOMPUTED = ("megatron-2021", "megatron-deepspeed", "maxtext")
 # A search that takes longer ends with the best that it has found.
-_TIME_LIMIT_S = 30.0
+_TIME_LIMIT_S = 120.0
 
 
 def fastest_layout(

@@ -71,8 +71,7 @@ def size_markdown(question: SizeQuestion, answer: SizeAnswer, command: str) -> s
             for point in answer.front
         ]
         lines += ["", "## Trade-offs", ""]
-        heads = ("devices", "step", "days", "dollars", "energy", "layout")
-        lines += _table(heads, points)
+        lines += _table(("devices", "step", "days", "dollars", "energy", "layout"), points)
     lines += ["", "## What the next brings", ""]
     lines += _bullets(
         f"{gain.change}: {gain.days:+.2g} days"

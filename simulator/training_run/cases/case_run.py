@@ -41,6 +41,8 @@ _FEWEST_DEVICES, _MOST_DEVICES, _TOKENS_PER_DEVICE = 8, 16384, 2048
 # A known model stands in for another whose parameters are within this factor of its own.
 _NEAR = 1.5
 _TUNED_PARAMETERS, _TUNED_DEVICES = 100e9, 1000
+# Where a token visits a smaller share of the parameters than this the others are experts.
+_DENSE = 0.8
 # Of these devices many trained with frameworks of before 2023; TPUs have their own.
 _EARLY = ("v100", "a100", "tpu")
 _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
@@ -241,11 +243,16 @@ def _framework(case: PublishedCase, said: list[str]) -> str:
     if silent and "megatron" not in case.zero.lower() and re.search(r"\bFSDP\b", case.zero):
         return "FSDP"
     large = (case.parameters or 0.0) >= _TUNED_PARAMETERS
-    recent = not _device(case).startswith(_EARLY) or _is_recent(case.source)
+    device = _device(case)
+    visited = case.active_parameters or case.parameters or 0.0
+    sparse = bool(case.experts) or visited < _DENSE * (case.parameters or 0.0)
+    recent = not device.startswith(_EARLY) or _is_recent(case.source)
+    recent = recent or (sparse and not device.startswith("tpu"))
     if large and recent and (case.devices or _TUNED_DEVICES) >= _TUNED_DEVICES:
         said.append("framework Megatron-Core, for the scale")
         return "Megatron-Core"
-    return ""
+    # Experts came to GPUs' frameworks after 2022.
+    return "unknown-2023" if sparse and recent and device.startswith(_EARLY) else ""
 
 
 def _is_recent(source: str) -> bool:
