@@ -7,16 +7,13 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from profiles.errors import InputError
 from shardwright.reports.brief.brief import BarChart, Brief
 from shardwright.reports.brief.brief_html import WRITTEN
 from shardwright.reports.picture import Picture
 from shardwright.reports.print_figure import blank_page, need_format, save_pages
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _WIDTH = 8.27  # inches, of A4
 _PICTURE_INCHES, _BAR_INCHES, _CHART_INCHES = 2.9, 0.21, 0.85
@@ -72,7 +69,8 @@ def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
     return pages
 
 
-def _page(brief: Brief, rows: list[_Row], most: float) -> Figure:
+def _page(brief: Brief, rows: list[_Row], most: float) -> Any:
+    """A figure of matplotlib."""
     heights = [row.height for row in rows]
     used = sum(heights)
     if math.isfinite(most) and used < most:

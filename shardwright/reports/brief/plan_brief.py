@@ -139,14 +139,14 @@ def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
 def _decision(planned: Planned) -> Section:
     several = len({row.get("cluster") for row in planned.rows if row.get("cluster")}) > 1
     heads = ("framework", *(("cluster",) if several else ()), "plan", ">step", ">MFU", ">peak")
-    heads += (">cost per million", ">energy per million")
+    heads += (">cost per million",)
     reasons = any(row.get("why_not_first") for row in planned.rows)
     heads += ("why not first",) if reasons else ()
     rows = []
     for row in planned.rows:
         first = [str(row.get("stack") or "-")]
         first += [str(row.get("cluster") or "-")] if several else []
-        numbers = ("step_time_s", "mfu", "peak_memory_bytes", "usd_per_million", "kwh_per_million")
+        numbers = ("step_time_s", "mfu", "peak_memory_bytes", "usd_per_million")
         why = row.get("why_not_first") or ("chosen" if row.get("row") == "chosen" else "")
         said = tuple(_value(row, name) for name in numbers)
         cells = (*first, str(row.get("layout") or "-"), *said)

@@ -104,9 +104,14 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 
 def _decision(data: Mapping[str, Any]) -> Section:
+    limits = {
+        ">in time": "probability_of_deadline",
+        ">in budget": "probability_of_budget",
+    }
+    limits = {head: key for head, key in limits.items() if data.get(key) is not None}
     heads = (
         *("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy"),
-        *(">in time", ">in budget", "why not first"),
+        *(*limits, "why not first"),
     )
     rows: list[tuple[str, ...]] = []
     chosen = data.get("device") is not None
@@ -120,12 +125,11 @@ def _decision(data: Mapping[str, Any]) -> Section:
                 with_range(run, "days"),
                 with_range(run, "usd"),
                 with_range(run, "kwh"),
-                probability(run.get("probability_of_deadline")),
-                probability(run.get("probability_of_budget")),
+                *(probability(run.get(key)) for key in limits.values()),
                 run.get("why_not_first") or "chosen",
             )
         )
-    rows += [(name, *("-",) * 8, why) for name, why in data["refused"].items()]
+    rows += [(name, *("-",) * (len(heads) - 2), why) for name, why in data["refused"].items()]
     tables = [Table(heads=heads, rows=tuple(rows), chosen=chosen)] if rows else []
     if data["relaxations"]:
         tables.append(

@@ -26,11 +26,11 @@ def front_picture(data: Mapping[str, Any]) -> Picture | None:
     points = []
     for number, run in enumerate(runs):
         # The front names devices as they were asked for, and holds the chosen one in closed form.
-        same = (run["nodes"], run["devices"], f"{run['days']:.2g}")
+        name = _family(run["device"], runs)
+        same = (name, run["devices"], f"{run['days']:.2g}")
         if run.get(key) is None or same in seen:
             continue
         seen.add(same)
-        name = _family(run["device"], runs)
         points.append(
             Point(
                 x=run["days"],
