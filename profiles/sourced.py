@@ -35,3 +35,35 @@ class Sourced:
             raise InputError(f"the number {self.value!r} has no source; say where it comes from")
         if not self.uncertainty >= 0.0:
             raise InputError(f"uncertainty must be 0 or more, got {self.uncertainty!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedRange:
+    """A usual value with the range that was found of it, and where.
+
+    low, high  smallest and largest of what the source (or its several sources) say
+
+    Raises InputError where the value is outside its range or nothing says where it is from.
+    """
+
+    value: float
+    low: float
+    high: float
+    source: str
+    date: str
+    method: str = "published"
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise InputError(f"the range [{self.low}, {self.high}] does not hold {self.value}")
+        if self.method not in METHODS:
+            raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
+        if not self.source.strip():
+            raise InputError(f"the number {self.value!r} has no source; say where it comes from")
+
+
+def given(value: float, source: str) -> SourcedRange:
+    """A number that the user says: it has no range."""
+    return SourcedRange(
+        value=value, low=value, high=value, source=source, date="", method="assumed"
+    )

@@ -11,12 +11,12 @@ from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel
+from shardwright.asking.asked_price import price_for as price_for
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.asking.places import local_profile, trace_cache
 from shardwright.asking.python_plan import cluster as cluster
 from shardwright.asking.python_plan import frameworks as frameworks
 from shardwright.asking.python_plan import plan as plan
-from shardwright.asking.python_plan import price_for as price_for
 from shardwright.asking.python_plan import target_of as target_of
 from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.asking.python_plan import trace as trace

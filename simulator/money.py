@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
+from simulator.energy import cluster_watts
 from simulator.values.prediction import Interval
 
 
@@ -36,20 +37,19 @@ def usd_per_million(per_s: Interval, devices: Sequence[tuple[int, Sourced]]) -> 
     )
 
 
-def kwh_per_million_tokens(tokens_per_s: Interval, cluster: Cluster) -> Interval:
-    """Board power of every device, with the cluster's overhead, per million tokens."""
-    watts = low = high = 0.0
-    for group in cluster.groups:
-        count = group.count * group.devices_per_node
-        power = group.device.power_w
-        watts += count * power.value
-        low += count * power.value * max(0.0, 1 - power.uncertainty)
-        high += count * power.value * (1 + power.uncertainty)
-    factor = (1 + cluster.overhead_power) / 3.6e6 * 1e6
+def kwh_per_million_tokens(
+    tokens_per_s: Interval, cluster: Cluster, mfu: float | None = None
+) -> Interval:
+    """What the site draws for a million tokens (simulator/energy.py), idle devices included.
+
+    mfu  of the 16-bit peak; None for full load
+    """
     if tokens_per_s.value <= 0:
         return Interval(value=0.0, low=0.0, high=0.0)
+    watts = cluster_watts(cluster, mfu)
+    factor = 1e6 / 3.6e6
     return Interval(
-        value=watts * factor / tokens_per_s.value,
-        low=low * factor / tokens_per_s.high,
-        high=high * factor / tokens_per_s.low,
+        value=watts.value * factor / tokens_per_s.value,
+        low=watts.low * factor / tokens_per_s.high,
+        high=watts.high * factor / tokens_per_s.low,
     )

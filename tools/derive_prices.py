@@ -1,10 +1,11 @@
-"""Derives our small price table from a table of dated offers.
+"""Derives the offers that we ship from a table of dated offers.
 
     python -m tools.derive_prices PRICES.csv
 
-Only dated rows are used (an undated snapshot must not be pooled with them); per device and kind of
-price: median, half the inter-quartile range over the median, offers, providers, first and last
-date.
+Of the table are taken: this year's dated rows of devices of the catalogue. Left out are rows that a
+newer one of the same provider, region and instance replaces, averages over a provider's price list
+where the list itself is there, and of each provider, region and kind all but the cheapest instance.
+Rows without a date are one snapshot of unknown day and are not taken.
 """
 
 from __future__ import annotations
@@ -12,65 +13,89 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-
 from profiles.document import write_text
-from profiles.hardware.catalogue.catalog import device_names
-from profiles.hardware.catalogue.prices import PRICE_FILE
-
-COLUMNS: tuple[str, ...] = (
-    "device",
-    "kind",
-    "median_usd_per_hour",
-    "half_spread",
-    "offers",
-    "providers",
+from profiles.errors import UnknownNameError
+from profiles.hardware.catalogue.catalog import base_of
+from profiles.hardware.prices.offer_table import (
+    OFFER_COLUMNS,
+    OFFER_FILE,
+    SOURCE_COLUMNS,
+    SOURCE_FILE,
 )
-COLUMNS += ("first_date", "last_date", "source")
-_YEAR = "2026"
+
+_YEAR = "2026-"
+_AVERAGE = "average of "  # how the table names an average over a provider's listed prices
+Row = dict[str, str]
 
 
-def derive(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """One row per device of ours and kind of price, from this year's dated offers."""
-    known = set(device_names())
-    offers: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+def current(rows: list[Row]) -> list[Row]:
+    """The rows that are taken, with the catalogue's names of devices, in a fixed order."""
+    dated = []
     for row in rows:
-        if row["device"] in known and row["date"].startswith(_YEAR):
-            offers[(row["device"], row["kind"])].append(row)
-    table = []
-    for (device, kind), found in sorted(offers.items()):
-        prices = np.asarray([float(row["usd_per_device_hour"]) for row in found])
-        low, median, high = (float(q) for q in np.quantile(prices, (0.25, 0.5, 0.75)))
-        dates = sorted(row["date"] for row in found)
-        providers = sorted({row["provider"] for row in found})
-        table.append(
-            {
-                "device": device,
-                "kind": kind,
-                "median_usd_per_hour": f"{median:.4g}",
-                "half_spread": f"{(high - low) / 2 / median:.3f}",
-                "offers": str(len(found)),
-                "providers": str(len(providers)),
-                "first_date": dates[0],
-                "last_date": dates[-1],
-                "source": f"price lists of {' '.join(providers)}",
-            }
-        )
-    return table
+        device = _device(row["device"])
+        if device and row["date"].startswith(_YEAR) and len(row["date"]) == len("2026-01-01"):
+            dated.append({**row, "device": device})
+    newest: dict[tuple[str, ...], Row] = {}
+    for row in sorted(dated, key=lambda row: row["date"]):
+        newest[_key(row, "region", "instance")] = row
+    listed = {_key(row) for row in newest.values() if not row["instance"].startswith(_AVERAGE)}
+    cheapest: dict[tuple[str, ...], Row] = {}
+    for row in newest.values():
+        if row["instance"].startswith(_AVERAGE) and _key(row) in listed:
+            continue
+        known = cheapest.get(_key(row, "region"))
+        if known is None or _rank(row) < _rank(known):
+            cheapest[_key(row, "region")] = row
+    return sorted(
+        cheapest.values(), key=lambda r: (r["device"], r["kind"], r["provider"], r["region"])
+    )
+
+
+def _device(name: str) -> str:
+    try:
+        return base_of(name)
+    except UnknownNameError:
+        return ""
+
+
+def _key(row: Row, *more: str) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("provider", "device", "kind", *more))
+
+
+def _rank(row: Row) -> tuple[float, int, str]:
+    """Cheapest first, of equal ones the newest."""
+    return (float(row["usd_per_device_hour"]), -int(row["date"].replace("-", "")), row["instance"])
+
+
+def tables(rows: list[Row]) -> tuple[str, str]:
+    """The text of offers.csv and of sources.csv."""
+    kept = current(rows)
+    numbers = {address: f"s{i}" for i, address in enumerate(sorted({r["source"] for r in kept}), 1)}
+    offers = [
+        {name: row[name] for name in OFFER_COLUMNS if name != "source"}
+        | {"source": numbers[row["source"]]}
+        for row in kept
+    ]
+    sources = [{"source": number, "address": address} for address, number in numbers.items()]
+    return _csv(OFFER_COLUMNS, offers), _csv(SOURCE_COLUMNS, sources)
+
+
+def _csv(columns: tuple[str, ...], rows: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def main(path: Path) -> None:
-    """Write the price table."""
+    """Writes both tables."""
     with path.open(encoding="utf-8", newline="") as stream:
-        table = derive(list(csv.DictReader(stream)))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    write_text(PRICE_FILE, text.getvalue())
+        offers, sources = tables(list(csv.DictReader(stream)))
+    write_text(OFFER_FILE, offers)
+    write_text(SOURCE_FILE, sources)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction
 from simulator.values.mixed_plan import MixedPlan
 from simulator.values.plan_file import PlanFile
@@ -49,6 +51,7 @@ class MixedPlanFile:
     plan, prediction   where the best plan has replicas that differ
     ordinary  where the best plan has ranks all alike, or nothing fits: the ordinary answer on the
               part of the cluster that `chosen` names
+    prices_usd_per_hour   of a device of each type that has a price: what the dollars rest on
     keys, keys_solved  degrees, micro-batches, ZeRO stages and numbers of replicas: how many there
               were, and how many could not be pruned
     """
@@ -66,6 +69,7 @@ class MixedPlanFile:
     peak_memory_bytes: float | None = None
     usd_per_million_tokens: float | None = None
     usd_per_million_samples: float | None = None
+    prices_usd_per_hour: Mapping[str, Sourced] = field(default_factory=dict)
     search_time_s: float
     keys: int = 0
     keys_solved: int = 0

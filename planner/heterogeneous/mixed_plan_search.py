@@ -124,6 +124,7 @@ def plan_mixed(
         status="infeasible",
         model=traced.name,
         cluster=cluster.name,
+        prices_usd_per_hour=dict(usd_per_hour),
         search_time_s=0.0,
         keys=outcome.keys,
         keys_solved=outcome.solved,

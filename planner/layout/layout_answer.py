@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profiles.sourced import Sourced
 from simulator.failures import Reliability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.axis_order import AXIS_ORDERS
@@ -28,6 +29,7 @@ class LayoutPrediction:
     peak_memory_bytes   of the fullest device, with the room that the allocator needs
     out_of_memory_probability   that a device needs more than it has, by the peaks of published runs
                         of the framework (interval.out_of_memory_probability)
+    price_usd_per_hour   of a device, that the dollars rest on, with its source
     mfu_range, peak_memory_range   the same with their intervals
     reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
                         token that is kept
@@ -38,6 +40,7 @@ class LayoutPrediction:
     mfu: float
     peak_memory_bytes: float
     out_of_memory_probability: float | None = None
+    price_usd_per_hour: Sourced | None = None
     usd_per_million_tokens: Interval | None = None
     kwh_per_million_tokens: Interval
     tokens_per_s: Interval

@@ -22,6 +22,7 @@ from simulator.training_run.fit.interval import (
     widened,
 )
 from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.values.prediction import Interval
 
@@ -41,8 +42,9 @@ def choice_of(
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
     mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
-    usd = usd_per_million_tokens(per_s, cluster.num_devices, price(cluster))
-    kwh = kwh_per_million_tokens(per_s, cluster)
+    usd_per_hour = price(cluster)
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
+    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
     lasting = reliability(run.model.parameters, run.num_devices)
     return LayoutChoice(
         run=run,
@@ -54,6 +56,7 @@ def choice_of(
             out_of_memory_probability=out_of_memory_probability(
                 run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
             ),
+            price_usd_per_hour=usd_per_hour,
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
@@ -66,6 +69,13 @@ def choice_of(
         why_not_first="" if best is None else why_not_first(layout, best),
         idle_devices=cluster.num_devices - run.num_devices,
     )
+
+
+def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
+    """MFU of the 16-bit peak over all devices, also those that stay idle: what power follows."""
+    device = get_device(run.device)
+    low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
+    return mfu * max(1.0, low_precision) * run.num_devices / num_devices
 
 
 def _step(

@@ -38,6 +38,7 @@ def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
     cost = usd_per_million_tokens(per_s, run.num_devices + choice.idle_devices, price)
     priced = replace(
         prediction,
+        price_usd_per_hour=price,
         usd_per_million_tokens=cost,
         usd_per_million_tokens_delivered=delivered(cost, prediction.reliability.goodput),
     )

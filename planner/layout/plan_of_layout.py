@@ -59,6 +59,7 @@ def _figures(choice: LayoutChoice) -> Figures:
         mfu=found.mfu_range,
         tokens_per_s=found.tokens_per_s,
         peak_memory_bytes=found.peak_memory_range,
+        price_usd_per_hour=found.price_usd_per_hour,
         usd_per_million_tokens=found.usd_per_million_tokens,
         kwh_per_million_tokens=found.kwh_per_million_tokens,
     )

@@ -216,7 +216,10 @@ def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
     return replace(
         answer,
         prediction=replace(
-            prediction, usd_per_million_tokens=per_token, usd_per_million_samples=per_sample
+            prediction,
+            price_usd_per_hour=price,
+            usd_per_million_tokens=per_token,
+            usd_per_million_samples=per_sample,
         ),
         usd_per_million_tokens=per_token.value if per_token else None,
         usd_per_million_samples=per_sample.value if per_sample else None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.prices.offer import Offer
 from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here, sample_of
 from simulator.values.workload import Workload
@@ -29,6 +30,8 @@ class PlanRequest:
     calibration  a file of `profile --from`
     precision   one name, a list or `any`; empty for what the devices train in
     price       a kind of the price table, or US dollars per device-hour
+    offers      of a price file, with ours; None for ours alone
+    price_told  what must be told of the price: that there is none, that it is old
     """
 
     model: str
@@ -48,6 +51,8 @@ class PlanRequest:
     seed: int = 0
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     price: str = "on-demand"
+    offers: tuple[Offer, ...] | None = None
+    price_told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

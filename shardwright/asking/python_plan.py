@@ -12,10 +12,10 @@ from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.prices import price_of
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.axes import Axes, axes_from
 from shardwright.asking.executor_layouts import (
     EXECUTOR,
@@ -131,11 +131,6 @@ def _spec_of(
     return spec_of_module(
         module, inputs, targets=targets, loss_fn=loss_fn, tokens_per_sample=sequence_length
     )
-
-
-def price_for(on: Cluster, kind: str = "on-demand") -> Sourced | None:
-    """The price of a device-hour of a cluster of one device type, or None."""
-    return price_of(on.groups[0].device.name, kind) if on.homogeneous else None
 
 
 @overload

@@ -23,7 +23,6 @@ A file (TOML or JSON) holds grids; each stands for every combination of its list
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -43,9 +42,9 @@ from profiles.errors import (
 )
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.prices import KINDS, price_of
+from profiles.hardware.prices.offer import Offer
 from profiles.model.loaders import resolve_model
-from profiles.sourced import Sourced
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.axes import AXES, Axes, axes_of
 from shardwright.asking.executor_layouts import (
     EXECUTOR,
@@ -202,14 +201,17 @@ def _sample(model: str, length: int | None, *, described: bool) -> Sample:
         return Sample(sequence_length=length or DEFAULT_SEQUENCE)
 
 
-def pose(question: Question, *, local: Path | None = None) -> Posed:
+def pose(
+    question: Question, *, local: Path | None = None, offers: tuple[Offer, ...] | None = None
+) -> Posed:
     """The question with the content that its words name.
 
     local  the file of this machine's profile
+    offers  in the place of those that we ship
     Raises ShardwrightError for a model, cluster or price that is none.
     """
     cluster = get_cluster(question.cluster, local=local)
-    price = price_for(cluster, question.price)
+    price = price_for(cluster, question.price, offers)
     layouts = question.layouts or _executor_layouts(question, cluster)
     if layouts is not None:
         job = job_of(layout_task(_layout_question(question, layouts, cluster)))
@@ -247,19 +249,3 @@ def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> 
         space=asked.space,
         options=asked.options,
     )
-
-
-def price_for(cluster: Cluster, text: str) -> Sourced | None:
-    """The price of a device-hour of a cluster: a kind of the price table or US dollars.
-
-    None where the table has none and for clusters of several device types. Raises InputError.
-    """
-    try:
-        usd = float(text)
-    except ValueError:
-        if text not in KINDS:
-            raise UnknownNameError("price", text, KINDS, where="--price") from None
-        return price_of(cluster.groups[0].device.name, text) if cluster.homogeneous else None
-    if not 0 <= usd < math.inf:
-        raise InputError(f"--price {text} must be 0 or more US dollars per device-hour")
-    return Sourced(value=usd, source="given as --price", date="", method="assumed")

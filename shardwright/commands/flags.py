@@ -79,3 +79,7 @@ Seq = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="machine output on stdout")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
+Prices = Annotated[
+    Path | None,
+    typer.Option("--prices", help="a file of your own prices, .toml or .csv (docs/prices.md)"),
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,18 @@ from rich.text import Text
 from profiles.document import need_writable, to_json, write_text
 from profiles.units import format_time
 from shardwright.reports import terminal
+from shardwright.reports.labelled import labelled
 
 
 def show(what: RenderableType) -> None:
     """Print a result, at most 100 columns."""
     terminal.console().print(what)
+
+
+def tell_price(notes: Sequence[str]) -> None:
+    """What must be told of a price (asking/asked_price.py), under a report."""
+    for said in notes:
+        show(labelled("Price:  ", said, style="dim"))
 
 
 def note(text: str) -> None:

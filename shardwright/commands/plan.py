@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,12 @@ from planner.many.answer_cache import AnswerCache
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.errors import InfeasibleError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from profiles.units import parse_quantity
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
+from shardwright.asking.asked_price import price_for, price_notes
 from shardwright.asking.axes import AXES, axes_of
 from shardwright.asking.executor_layouts import why_block_by_block
 from shardwright.asking.named_model import described_of
@@ -24,9 +27,18 @@ from shardwright.asking.places import answer_cache, local_profile
 from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack, risk_of
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
-from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of
-from shardwright.commands.flags import Json, Local, Optimizer, Pareto, Quiet, Seq, Solver, samples
+from shardwright.commands.flags import (
+    Json,
+    Local,
+    Optimizer,
+    Pareto,
+    Prices,
+    Quiet,
+    Seq,
+    Solver,
+    samples,
+)
 from shardwright.commands.output import (
     Heartbeat,
     SearchProgress,
@@ -34,6 +46,7 @@ from shardwright.commands.output import (
     note,
     print_json,
     show,
+    tell_price,
 )
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
@@ -143,6 +156,7 @@ def plan(
     price: Annotated[
         str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
     ] = "on-demand",
+    prices: Prices = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
     questions: Annotated[
         Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
@@ -169,6 +183,7 @@ def plan(
     if not stack:
         need_stack(choices, precision)
     profile_file = local or local_profile()
+    offers, today = None if prices is None else offers_with(prices), date.today().isoformat()
     answer_output = AnswerOutput(
         file=output, json=json_output, explain=explain, quiet=quiet, cache=not no_cache
     )
@@ -198,7 +213,15 @@ def plan(
             "--fit-risk": fit_risk,
             "--calibration": calibration,
         }
-        sweep = Sweep(output=answer_output, workers=workers, ray=ray, sort=sort, local=profile_file)
+        sweep = Sweep(
+            output=answer_output,
+            workers=workers,
+            ray=ray,
+            sort=sort,
+            local=profile_file,
+            offers=offers,
+            today=today,
+        )
         plan_many(questions, grid, sweep, refused=refused)
         return
     if sort != "step":
@@ -209,10 +232,11 @@ def plan(
     limit_s = DEFAULT_TIME_LIMIT_S
     if time_limit:
         limit_s = parse_quantity(time_limit, "time", where="--time-limit")
+    cluster = get_cluster(on, local=profile_file)
     request = PlanRequest(
         model=model,
         on=on,
-        cluster=get_cluster(on, local=profile_file),
+        cluster=cluster,
         global_batch=global_batch,
         seq=seq,
         axes=axes,
@@ -227,6 +251,8 @@ def plan(
         seed=seed,
         time_limit_s=limit_s,
         price=price,
+        offers=offers,
+        price_told=price_notes(cluster, price, today=today, offers=offers),
     )
     plan_one(request, answer_output)
 
@@ -305,7 +331,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         found = answered(
             task,
             solve,
-            price=price_for(request.cluster, request.price),
+            price=price_for(request.cluster, request.price, request.offers),
             cache=AnswerCache(folder=answer_cache()) if output.cache else None,
             time_limit_s=request.time_limit_s,
         )
@@ -313,9 +339,10 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     if output.json:
-        print_json(answer_json(answer))
+        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:
         show(terminal.plan_report(answer))
+        tell_price(request.price_told)
         if said := how_it_came_about(found, request.time_limit_s):
             show(said)
         if output.explain and answer.plan is not None:

@@ -21,6 +21,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from shardwright.asking.answered import Answered, how_it_came_about, layout_answered
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import EXECUTOR, executor_space, runnable_answer
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
@@ -29,8 +30,7 @@ from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_precision
 from shardwright.asking.provenance import provenance
-from shardwright.asking.questions import price_for
-from shardwright.commands.output import SearchProgress, note, print_json, show
+from shardwright.commands.output import SearchProgress, note, print_json, show, tell_price
 from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
 from shardwright.reports.layout_report import (
     frameworks_report,
@@ -86,9 +86,11 @@ def _give(
     else:
         _write(output, answer)
     if output.json:
-        print_json(answer_json(answer if plan is None else plan))
+        data = answer_json(answer if plan is None else plan)
+        print_json(data | {"price_notes": list(request.price_told)})
         return
     show(layout_report(answer))
+    tell_price(request.price_told)
     if told := how_it_came_about(found, request.time_limit_s):
         show(told)
     if told := _best_of_others(answer, others):
@@ -157,7 +159,7 @@ def _answered(
     return layout_answered(
         task,
         solve,
-        price=price_for(question.cluster, request.price),
+        price=price_for(question.cluster, request.price, request.offers),
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
     )
 
@@ -208,9 +210,11 @@ def _several(
             for each in answers[1:]
             if each.chosen is not None and best is not None
         }
-        print_json(frameworks_json(answers, refused, why))
+        data = frameworks_json(answers, refused, why)
+        print_json(data | {"price_notes": list(request.price_told)})
     elif answers:
         show(frameworks_report(answers, refused))
+        tell_price(request.price_told)
     if not answers:
         said = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise InfeasibleError(
@@ -275,19 +279,21 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         )
 
     def priced(part: Cluster) -> Sourced | None:
-        return price_for(part, request.price)
+        return price_for(part, request.price, request.offers)
 
     choices = [
         (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
         for part, layout in found
     ]
-    data = front_json(against, [(part.name, choice) for part, choice in choices])
+    points = [(part.name, choice) for part, choice in choices]
+    data = front_json(against, points)
     if output.file is not None:
         write_text(output.file, to_json(data))
     if output.json:
-        print_json(data)
+        print_json(data | {"price_notes": list(request.price_told)})
         return
     show(front_report(against, choices))
+    tell_price(request.price_told)
     if output.file is not None:
         note(f"written: {output.file}")
 

@@ -14,11 +14,11 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
+from shardwright.asking.asked_price import price_for
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
-from shardwright.asking.questions import price_for
 from shardwright.asking.solve_task import task_of, trace_task
-from shardwright.commands.output import Heartbeat, note, print_json, show
+from shardwright.commands.output import Heartbeat, note, print_json, show, tell_price
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
@@ -44,7 +44,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
             work,
             space=space,
             stack=load_stack(),
-            usd_per_hour=prices_of(cluster, request.price),
+            usd_per_hour=prices_of(cluster, request),
             solver=request.solver,
             seed=request.seed,
             time_limit_s=request.time_limit_s,
@@ -53,9 +53,10 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None:
         _write(output.file, answer, provenance(cluster))
     if output.json:
-        print_json(answer_json(answer))
+        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:
         show(mixed_report(answer))
+        tell_price(request.price_told)
         if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:
             show(prediction_report(answer.ordinary, explain=True))
         elif output.explain:
@@ -66,10 +67,13 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
         raise InfeasibleError(f"no plan of {answer.model} fits on {cluster.name}")
 
 
-def prices_of(cluster: Cluster, price: str) -> dict[str, Sourced]:
-    """US dollars per device-hour of each type that has a price of this kind."""
+def prices_of(cluster: Cluster, request: PlanRequest) -> dict[str, Sourced]:
+    """US dollars per device-hour of each type that has a price of the kind that is asked for."""
     names = {group.device.name for group in cluster.groups}
-    found = {name: price_for(only(cluster, name), price) for name in sorted(names)}
+    found = {
+        name: price_for(only(cluster, name), request.price, request.offers)
+        for name in sorted(names)
+    }
     return {name: each for name, each in found.items() if each is not None}
 
 

@@ -14,14 +14,17 @@ from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Question, Row, Workers, has_plan, sweep
 from profiles.document import need_writable, write_text
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, ShardwrightError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.prices.offer import Offer
 from profiles.units import format_time
 from shardwright import __version__
+from shardwright.asking.asked_price import price_notes
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_request import AnswerOutput
 from shardwright.asking.questions import Grid, pose, questions_of, read_questions
-from shardwright.commands.output import Bar, note, show
+from shardwright.commands.output import Bar, note, show, tell_price
 from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
@@ -41,6 +44,8 @@ class Sweep:
     output   its file is the folder where answers and tables go, and where earlier ones are found
     workers  processes of this machine, None where not asked for; ray  a cluster's address
     sort     a column of reports/sweep_table.py
+    offers   of a price file, with ours; None for ours alone
+    today    the ISO day of the questions, or "" to tell nothing of prices
     """
 
     output: AnswerOutput
@@ -48,6 +53,8 @@ class Sweep:
     ray: str | None = None
     sort: str = "step"
     local: Path | None = None
+    offers: tuple[Offer, ...] | None = None
+    today: str = ""
 
 
 def plan_many(
@@ -124,7 +131,7 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
         with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
             found = sweep(
                 questions,
-                pose=lambda question: pose(question, local=asked.local),
+                pose=lambda question: pose(question, local=asked.local, offers=asked.offers),
                 workers=workers,
                 shelf=shelf,
             )
@@ -145,6 +152,7 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
         sys.stdout.write(sweep_json(rows, asked.sort))
     else:
         show(sweep_report(rows))
+        tell_price(_price_notes(questions, asked))
         reused = sum(row.reused for row in rows)
         note(
             f"written: {folder} (summary.csv, summary.json, a plan file per question); "
@@ -152,6 +160,20 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
         )
     if not any(has_plan(row.answer) for row in rows):
         raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
+
+
+def _price_notes(questions: tuple[Question, ...], asked: Sweep) -> tuple[str, ...]:
+    """What must be told of the prices of the questions' clusters, each thing once."""
+    found: dict[str, None] = {}
+    if asked.today:
+        for on, price in sorted({(question.cluster, question.price) for question in questions}):
+            try:
+                cluster = get_cluster(on, local=asked.local)
+                notes = price_notes(cluster, price, today=asked.today, offers=asked.offers)
+            except ShardwrightError:
+                continue  # the row of the question says why
+            found |= dict.fromkeys(notes)
+    return tuple(found)
 
 
 def _folder(folder: Path | None) -> Path:

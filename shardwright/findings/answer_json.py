@@ -24,6 +24,7 @@ ANSWER_KEYS = (
     "out_of_memory_probability",
     "usd_per_million_tokens",
     "usd_per_million_samples",
+    "price_usd_per_hour",
     "search_time_s",
     "considered",
     "plan",
@@ -48,6 +49,8 @@ def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]
         if answer.ordinary is not None and answer.ordinary.plan is not None:
             data["plan"] = encode(answer.ordinary.plan)
         return {"schema": MIXED_SCHEMA, **data}
+    if answer.prediction is not None:
+        data["price_usd_per_hour"] = encode(answer.prediction.price_usd_per_hour)
     data["considered"] = answer.cells_considered
     data["alternatives"] = encode(answer).get("alternatives", [])
     return {"schema": PLAN_SCHEMA, **data}
@@ -65,6 +68,7 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
         "peak_memory_bytes": found.peak_memory_bytes,
         "out_of_memory_probability": found.out_of_memory_probability,
         "usd_per_million_tokens": usd.value if usd else None,
+        "price_usd_per_hour": encode(found.price_usd_per_hour),
         "plan": encode(choice.run),
         "devices_used": choice.run.num_devices,
         "devices_idle": choice.idle_devices,

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode
+from profiles.sourced import Sourced
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.findings.plan_sheet import PlanSheet, sheet_of
 from simulator.values.plan_file import PlanFile
@@ -65,6 +66,7 @@ class PlanDiff:
     figures         what the plans bring: step, MFU, tokens, peak memory, money, energy
     parts           of the step of each critical rank; they add up to its step
     memory          of each plan's fullest rank at its peak; they add up to its peak
+    prices          what the dollars of each plan rest on, None where it has none
     reason          one sentence: what makes the second faster or slower
     """
 
@@ -73,6 +75,7 @@ class PlanDiff:
     figures: tuple[Change, ...]
     parts: tuple[Change, ...]
     memory: tuple[Change, ...]
+    prices: tuple[Sourced | None, Sourced | None]
     reason: str
 
     @property
@@ -91,6 +94,7 @@ def diff_plans(before: PlanFile | LayoutFile, after: PlanFile | LayoutFile) -> P
         figures=_figures(a, b),
         parts=_parts(a, b),
         memory=_memory(a, b),
+        prices=(a.price, b.price),
         reason=_reason(a, b),
     )
 
@@ -117,6 +121,7 @@ def plan_diff_data(diff: PlanDiff) -> dict[str, Any]:
         "figures": values(diff.figures),
         "parts": values(diff.parts),
         "memory": values(diff.memory),
+        "prices": encode(diff.prices),
         "reason": diff.reason,
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.layout.layout_choice import part_words
 from profiles.hardware.catalogue.catalog import get_device
+from profiles.sourced import Sourced
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Interval, Prediction, RankMemory
@@ -41,6 +42,7 @@ class PlanSheet:
     figures         name -> (unit, value): what the plan brings
     parts           seconds of the step, by part;  memory  bytes of the fullest rank, by part
     step_time_s     None where nothing fitted;  peak_bytes  of the fullest rank
+    price           of a device-hour, that the dollars rest on
     """
 
     asked: dict[str, str]
@@ -50,6 +52,7 @@ class PlanSheet:
     memory: dict[str, float] = field(default_factory=dict)
     step_time_s: Interval | None = None
     peak_bytes: float = 0.0
+    price: Sourced | None = None
 
 
 def sheet_of(answer: PlanFile | LayoutFile) -> PlanSheet:
@@ -74,6 +77,7 @@ def _plan_sheet(answer: PlanFile) -> PlanSheet:
         memory={name: getattr(fullest, key) for name, key in MEMORY_PARTS} if fullest else {},
         step_time_s=prediction.step_time_s,
         peak_bytes=prediction.peak_memory_bytes.value,
+        price=prediction.price_usd_per_hour,
     )
 
 
@@ -187,6 +191,7 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
         },
         step_time_s=prediction.step_time_s,
         peak_bytes=prediction.peak_memory_bytes,
+        price=prediction.price_usd_per_hour,
     )
 
 

@@ -18,6 +18,7 @@ from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.markdown import cells, signed_percent, verdict
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import COLOURS
+from shardwright.reports.price_words import price_note
 from shardwright.reports.reproduce import recipe
 from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
@@ -74,6 +75,7 @@ def report_html(
             stages=stages_line(plan),
             branch_rows=branch_rows(plan, prediction),
             facts=_facts(answer, prediction, measured),
+            price=price_note(prediction.price_usd_per_hour) if prediction.usd_per_million else "",
             verdict=verdict(comparison) if comparison else "",
             rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),

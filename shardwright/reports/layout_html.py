@@ -10,6 +10,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.reports.html import fact, template
+from shardwright.reports.price_words import price_note
 from simulator.training_run.explain.explain_run import RunExplanation
 from simulator.values.prediction import Interval
 
@@ -56,6 +57,7 @@ def layout_html(
                 f"step · {run.precision} · status {answer.status}"
             ),
             facts=facts,
+            price=price_note(prediction.price_usd_per_hour) if usd is not None else "",
             parts=[
                 {
                     "name": part_words(name),

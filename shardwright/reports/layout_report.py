@@ -8,12 +8,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from planner.layout.layout_choice import part_words, slower_by
+from planner.layout.layout_choice import part_words, power_mfu, slower_by
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
+from shardwright.reports.price_words import price_lines
 from shardwright.reports.terminal import format_interval, table, usd_or_dash
+from simulator.energy import power_words
 from simulator.values.prediction import Interval
 
 
@@ -66,6 +68,8 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         *_batches(answer),
         labelled("Step:   ", _parts(chosen)),
         *_ranges(chosen),
+        *price_lines(prediction.price_usd_per_hour),
+        labelled("Energy: ", _power(chosen)),
         *_helps(answer),
         *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
@@ -93,6 +97,7 @@ def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str])
         Text(""),
         rows,
         Text(""),
+        *(price_lines(best.prediction.price_usd_per_hour) if best else ()),
         *(labelled(f"{name}: ", why, style="dim") for name, why in refused.items()),
     )
 
@@ -144,7 +149,8 @@ def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) 
     left_out = len(choices) - len(shown)
     head = f"Layouts that no other beats in both step time and {what}"
     head += f" ({left_out} within 5 % of a neighbour are not shown):" if left_out else ":"
-    return Group(Text(head), Text(""), rows)
+    price = shown[0][1].prediction.price_usd_per_hour
+    return Group(Text(head), Text(""), rows, *price_lines(price))
 
 
 def _spaced(
@@ -227,6 +233,13 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
         counted = found.usd_per_million_tokens_delivered
         lost += f"; {_range('per M tokens that count', counted, format_usd)}"
     return [labelled("Range:  ", "; ".join(first)), labelled("Failures: ", lost)]
+
+
+def _power(choice: LayoutChoice) -> str:
+    """What the energy of the range rests on."""
+    run = choice.run
+    mfu = power_mfu(run, choice.prediction.mfu, run.num_devices + choice.idle_devices)
+    return power_words(run.device, mfu)
 
 
 def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str:

@@ -12,6 +12,7 @@ from planner.heterogeneous.mixed_answer import Compared, MixedPlanFile
 from planner.heterogeneous.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
+from shardwright.reports.price_words import prices_lines
 from shardwright.reports.terminal import infeasible_report, stages_line, table, usd_heading
 from simulator.mixed.mixed_prediction import (
     MixedPrediction,
@@ -37,6 +38,7 @@ def mixed_report(answer: MixedPlanFile) -> RenderableType:
         Text(""),
         _comparison(answer),
         Text(""),
+        *prices_lines(answer.prices_usd_per_hour),
         *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.findings.plan_diff import Change, PlanDiff
 from shardwright.reports.markdown import safe
+from shardwright.reports.price_words import price_note
 from shardwright.reports.terminal import table
 
 EQUAL = "The two plans are equal."
@@ -30,6 +31,8 @@ def plan_diff_report(diff: PlanDiff) -> RenderableType:
         for change in changes:
             numbers.add_row(*_cells(change))
         parts += [numbers, Text("")]
+    for line in _price_lines(diff):
+        parts += [Text(line), Text("")]
     return Group(*parts[:-1])
 
 
@@ -44,7 +47,19 @@ def plan_diff_markdown(diff: PlanDiff) -> str:
     for title, changes in _counted(diff):
         lines += [f"| {title} | before | after | change | |", "|---|---:|---:|---:|---:|"]
         lines += ["| " + " | ".join(_cells(change)) + " |" for change in changes] + [""]
+    for line in _price_lines(diff):
+        lines += [safe(line), ""]
     return "\n".join(lines[:-1]) + "\n"
+
+
+def _price_lines(diff: PlanDiff) -> list[str]:
+    """What the dollars rest on; none where no plan has any."""
+    if not any(change.unit == "usd" for change in diff.figures):
+        return []
+    before, after = diff.prices
+    if before == after:
+        return [f"Price: {price_note(before)}"]
+    return [f"Price before: {price_note(before)}", f"Price after: {price_note(after)}"]
 
 
 def _worded(diff: PlanDiff) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:

@@ -19,7 +19,10 @@ from planner.layout.layout_price import tokens_per_s
 from planner.many.sweep import Answer, Row, has_plan
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
+from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time, format_usd
+from shardwright.reports.labelled import labelled
+from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import plan_title, table, usd_heading
 from simulator.values.plan_file import PlanFile
 
@@ -40,6 +43,7 @@ class Line:
 
     file    the plan file's name in the sweep's folder
     reason  why there is no plan, or empty
+    price   as asked for;  price_*  what a device-hour was taken to cost, and whose price that is
     """
 
     model: str
@@ -61,6 +65,9 @@ class Line:
     peak_memory_bytes: float | None = None
     usd_per_million_tokens: float | None = None
     usd_per_million_samples: float | None = None
+    price_usd_per_hour: float | None = None
+    price_source: str = ""
+    price_date: str = ""
     pp: int | None = None
     dp: int | None = None
     tp: int | None = None
@@ -115,6 +122,7 @@ def _plan_figures(answer: PlanFile) -> dict[str, object]:
             found[name] = getattr(answer.plan, name)
     if answer.prediction is not None:
         found[f"{answer.prediction.counted_in}_per_s"] = answer.prediction.per_s.value
+        found |= _price_figures(answer.prediction.price_usd_per_hour)
     return found
 
 
@@ -126,14 +134,28 @@ def _layout_figures(answer: LayoutFile) -> dict[str, object]:
     step, usd = prediction.step_time_s, prediction.usd_per_million_tokens
     for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
         found[name] = getattr(run, name)
-    return found | {
-        "step_time_s": step.value,
-        "step_time_low_s": step.low,
-        "step_time_high_s": step.high,
-        "mfu": prediction.mfu,
-        "tokens_per_s": tokens_per_s(run, step).value,
-        "peak_memory_bytes": prediction.peak_memory_bytes,
-        "usd_per_million_tokens": usd.value if usd else None,
+    return (
+        found
+        | _price_figures(prediction.price_usd_per_hour)
+        | {
+            "step_time_s": step.value,
+            "step_time_low_s": step.low,
+            "step_time_high_s": step.high,
+            "mfu": prediction.mfu,
+            "tokens_per_s": tokens_per_s(run, step).value,
+            "peak_memory_bytes": prediction.peak_memory_bytes,
+            "usd_per_million_tokens": usd.value if usd else None,
+        }
+    )
+
+
+def _price_figures(price: Sourced | None) -> dict[str, object]:
+    if price is None:
+        return {}
+    return {
+        "price_usd_per_hour": price.value,
+        "price_source": price.source,
+        "price_date": price.date,
     }
 
 
@@ -224,4 +246,27 @@ def sweep_report(rows: Sequence[Row]) -> RenderableType:
         Text(f"No plan on {', '.join(where)} of {reason}")
         for reason, where in sorted(alike.items())
     ]
-    return Group(*([shown] if shown.rows else []), *([Text("")] if words else []), *words)
+    return Group(
+        *([shown, Text(""), *_price_lines(rows)] if shown.rows else []),
+        *([Text("")] if words else []),
+        *words,
+    )
+
+
+def _price_lines(rows: Sequence[Row]) -> list[RenderableType]:
+    """What the dollars of the rows rest on, each price once, with the clusters that it is of."""
+    found: dict[Sourced, dict[str, None]] = {}
+    for row in rows:
+        price = _price(row.answer)
+        if price is not None:
+            found.setdefault(price, {})[row.question.cluster] = None
+    return [
+        labelled("Price:  ", f"on {', '.join(where)}: {price_words(price)}")
+        for price, where in found.items()
+    ]
+
+
+def _price(answer: Answer | None) -> Sourced | None:
+    if isinstance(answer, LayoutFile):
+        return answer.chosen.prediction.price_usd_per_hour if answer.chosen else None
+    return answer.prediction.price_usd_per_hour if answer and answer.prediction else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from profiles.hardware.catalogue.catalog import CatalogRow
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.prices.device_price import DevicePrice
 from profiles.units import (
     format_bytes,
     format_count,
@@ -30,6 +31,7 @@ from shardwright.findings.plan_sheet import MEMORY_PARTS
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
 from shardwright.reports.markdown import cells, verdict
+from shardwright.reports.price_words import price_lines
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Interval, Prediction
@@ -135,6 +137,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
         *branch_table(plan, prediction),
         labelled("Limit:  ", prediction.limit),
         labelled("Data:   ", sources_line(prediction)),
+        *price_lines(prediction.price_usd_per_hour),
         *(labelled("Assumed: ", said, style="dim") for said in answer.assumptions),
     )
 
@@ -278,20 +281,31 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     return Group(rows, Text(""), Text(verdict(comparison)))
 
 
-def catalog_report(found: Sequence[CatalogRow]) -> RenderableType:
-    """The devices that are known."""
+def catalog_report(
+    found: Sequence[CatalogRow], prices: Mapping[str, DevicePrice | None]
+) -> RenderableType:
+    """The devices that are known; prices  by device, None where none is known."""
     rows = table("device", ">bf16 peak", ">memory", ">bandwidth", ">power", ">$/hour", "measured")
     for row in found:
+        price = prices.get(row.name)
         rows.add_row(
             row.name,
             format_flop(row.peak_bf16_flop_per_s) + "/s",
             format_bytes(row.memory_bytes),
             format_rate(row.memory_bandwidth_bytes_per_s),
             f"{row.power_w:.0f} W",
-            format_usd(row.usd_per_hour) if row.usd_per_hour else "-",
+            format_usd(price.usd_per_hour) if price else "-",
             row.measured,
         )
-    return rows
+    known = [price for price in prices.values() if price is not None]
+    if not known:
+        return rows
+    first, last = min(p.oldest_date for p in known), max(p.date for p in known)
+    said = (
+        f"$/hour: median over providers, each one's cheapest region; on-demand, {first} to {last}; "
+        "`catalog prices` has every kind with its range, `catalog show` the offers"
+    )
+    return Group(rows, Text(""), Text(said))
 
 
 def device_report(device: Device) -> RenderableType:

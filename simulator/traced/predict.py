@@ -101,18 +101,20 @@ def predict(
         value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
     )
     usd = usd_per_million_tokens(per_s, plan.world_size, price)
-    kwh = kwh_per_million_tokens(per_s, cluster)
+    used = _mfu(plan, traced, cluster, interval)
+    kwh = kwh_per_million_tokens(per_s, cluster, used.value)
     tokens = plan.workload.counted_in == "tokens"
     peak = max(rank.peak_bytes for rank in ranks)
     return Prediction(
         step_time_s=replace(interval, value=sum(part.time_s for part in components)),
         components=components,
-        mfu=_mfu(plan, traced, cluster, interval),
+        mfu=used,
         tokens_per_s=per_s if tokens else None,
         samples_per_s=None if tokens else per_s,
         peak_memory_bytes=Interval(
             value=peak, low=peak * (1 - _MEMORY_WIDTH), high=peak * (1 + _MEMORY_WIDTH)
         ),
+        price_usd_per_hour=price,
         usd_per_million_tokens=usd if tokens else None,
         usd_per_million_samples=None if tokens else usd,
         kwh_per_million_tokens=kwh if tokens else None,

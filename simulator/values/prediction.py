@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ReferencePoint
+from profiles.sourced import Sourced
 
 COMPONENTS = (
     "compute",
@@ -156,6 +157,7 @@ class Prediction:
     ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
     limit         one sentence: what binds (a rank's compute, memory, a link)
     tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
+    price_usd_per_hour   of a device, that the dollars rest on, with its source; None without one
     events        one replica's timeline, dp rank 0 and tp rank 0
     references    how fast the machine was whose measurements this rests on, where it said so
     """
@@ -167,6 +169,7 @@ class Prediction:
     samples_per_s: Interval | None = None
     peak_memory_bytes: Interval
     usd_per_million_tokens: Interval | None = None
+    price_usd_per_hour: Sourced | None = None
     usd_per_million_samples: Interval | None = None
     kwh_per_million_tokens: Interval | None = None
     kwh_per_million_samples: Interval | None = None

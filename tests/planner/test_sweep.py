@@ -140,9 +140,14 @@ def test_dollars_follow_the_price_and_nothing_else_changes() -> None:
     assert dear.usd_per_million_tokens == pytest.approx(2 * 3.0 / 3600 / 64 * 1e6)
     assert with_price(dear, None).usd_per_million_tokens is None
     assert dear.prediction is not None
+    assert dear.prediction.price_usd_per_hour == dollars(3.0)
     assert before.prediction is not None
     assert (
-        replace(dear.prediction, usd_per_million_tokens=before.prediction.usd_per_million_tokens)
+        replace(
+            dear.prediction,
+            price_usd_per_hour=before.prediction.price_usd_per_hour,
+            usd_per_million_tokens=before.prediction.usd_per_million_tokens,
+        )
         == before.prediction
     )
     assert dear.plan == before.plan

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from profiles.errors import InputError, UnknownNameError
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device, node_design
-from profiles.hardware.catalogue.prices import price_of
 from profiles.hardware.kernels.kernel_surface import surface_path
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -220,12 +219,3 @@ def test_cards_are_shared_and_hosts_draw_power_as_the_design_says() -> None:
 def test_wrong_strings_say_what_to_write(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message.replace("(", "\\(").replace("`", ".")):
         get_cluster(text)
-
-
-def test_prices_are_dated_medians() -> None:
-    price = price_of("h100-sxm-80gb")
-    assert price is not None
-    assert 1 < price.value < 15
-    assert price.date.startswith("2026-")
-    with pytest.raises(UnknownNameError, match="on-demand"):
-        price_of("h100-sxm-80gb", "on demand")

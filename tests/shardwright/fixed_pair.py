@@ -25,6 +25,7 @@ from simulator.values.prediction import (
     SourceTag,
 )
 from tests.shardwright.two_ranks import (
+    PRICE,
     four_blocks,
     measured_ranks,
     measured_stages,
@@ -118,6 +119,7 @@ def prediction(*, capacity_bytes: float = 1000 * MIB) -> Prediction:
         tokens_per_s=within(80.0),
         peak_memory_bytes=within(500 * MIB),
         usd_per_million_tokens=within(1.25),
+        price_usd_per_hour=PRICE,
         kwh_per_million_tokens=within(3.0),
         bubble_fraction=0.1875,
         stages=predicted_stages(),

@@ -17,6 +17,7 @@ from simulator.values.prediction import (
     SourceTag,
 )
 from tests.shardwright.two_ranks import (
+    PRICE,
     four_blocks,
     measured_ranks,
     measured_stages,
@@ -57,6 +58,7 @@ def prediction() -> Prediction:
         tokens_per_s=within(64.0),
         peak_memory_bytes=within(500.0),
         usd_per_million_tokens=within(1.25),
+        price_usd_per_hour=PRICE,
         kwh_per_million_tokens=within(3.0),
         bubble_fraction=0.2,
         stages=predicted_stages(),

@@ -38,7 +38,8 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
-from shardwright.asking.questions import Grid, pose, price_for, questions_of, read_questions
+from shardwright.asking.asked_price import price_for
+from shardwright.asking.questions import Grid, pose, questions_of, read_questions
 from shardwright.asking.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.cli import app, main
 from shardwright.commands.sweep import SOLVE

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from profiles.sourced import Sourced
 from simulator.values.measurement import GradientCheck, RankSample, StageSample
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Interval, StagePrediction
 from simulator.values.workload import Workload
+
+PRICE = Sourced(
+    value=2.88,
+    source="median of 3 providers (a, b, c), on-demand, 2026-09-20 to 2026-10-08; $2.00 (a) to "
+    "$4.00 (c)",
+    date="2026-10-08",
+    method="derived",
+)
 
 
 def within(value: float) -> Interval:

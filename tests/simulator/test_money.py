@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from profiles.hardware.energy.power_draw import power_draw
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.values.prediction import Interval
 from tests.simulator.hand_made import cluster, said
@@ -28,10 +29,12 @@ def test_no_price_no_dollars():
 
 
 def test_energy_by_hand():
-    # 8 devices x 500 W for 1000 s = 4 MJ = 1.111 kWh, and a fifth more for hosts and cooling.
+    # 8 devices x 500 W for 1000 s = 4 MJ = 1.111 kWh, a fifth more for hosts, and the site's PUE.
+    pue = power_draw().pue
     plain = kwh_per_million_tokens(RATE, cluster())
-    assert plain.value == pytest.approx(4e6 / 3.6e6)
-    cooled = kwh_per_million_tokens(RATE, cluster(overhead_power=0.2))
-    assert cooled.value == pytest.approx(1.2 * 4e6 / 3.6e6)
-    assert plain.low == pytest.approx(plain.value * 0.8)
-    assert plain.high == pytest.approx(plain.value * 1.25)
+    assert plain.value == pytest.approx(4e6 / 3.6e6 * pue.value)
+    hosted = kwh_per_million_tokens(RATE, cluster(overhead_power=0.2))
+    assert hosted.value == pytest.approx(1.2 * 4e6 / 3.6e6 * pue.value)
+    width = power_draw().rest_share.uncertainty
+    assert plain.low == pytest.approx(4e6 / 3.6e6 * 0.8 * (1 - width) * pue.low)
+    assert plain.high == pytest.approx(4e6 / 3.6e6 * 1.25 * (1 + width) * pue.high)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from profiles.document import decode, encode
 from profiles.errors import InputError, MismatchError
+from profiles.hardware.energy.power_draw import power_draw
 from simulator.traced.block_cost import price_block
 from simulator.traced.predict import predict
 from simulator.values.plan import Recompute
@@ -145,7 +146,9 @@ def test_money_and_energy():
     found = run(cluster(overhead_power=0.5), price=said(3.60), **PLANS["data"])
     seconds = 1e6 / found.tokens_per_s.value
     assert found.usd_per_million_tokens.value == pytest.approx(8 * 3.60 / 3600 * seconds)
-    assert found.kwh_per_million_tokens.value == pytest.approx(1.5 * 8 * 500 * seconds / 3.6e6)
+    assert found.price_usd_per_hour == said(3.60)
+    watts = 1.5 * 8 * 500 * power_draw().share(found.mfu.value) * power_draw().pue.value
+    assert found.kwh_per_million_tokens.value == pytest.approx(watts * seconds / 3.6e6)
     assert run(**PLANS["data"]).usd_per_million_tokens is None
 
 

@@ -315,18 +315,14 @@ class CatalogRow:
     memory_bytes: float
     memory_bandwidth_bytes_per_s: float
     power_w: float
-    usd_per_hour: float | None
     measured: str
 
 
 def catalog_rows() -> tuple[CatalogRow, ...]:
     """Every device of the catalogue with its main figures, by name."""
-    from profiles.hardware.catalogue.prices import price_of
-
     rows = []
     for name in device_names():
         device = get_device(name)
-        price = price_of(name)
         what = "kernels" if (DATA / "kernels" / f"{name}.gemm.toml").is_file() else ""
         rows.append(
             CatalogRow(
@@ -337,7 +333,6 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
                 memory_bytes=device.memory_bytes.value,
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
                 power_w=device.power_w.value,
-                usd_per_hour=price.value if price is not None else None,
                 measured=what or (f"as {device.efficiency_of}" if device.efficiency_of else "no"),
             )
         )

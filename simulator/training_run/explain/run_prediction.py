@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.catalog import get_device
+from profiles.sourced import Sourced
 from simulator.schedules.schedule import ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.training_run.memory.footprint import Footprint, RankFootprint, footprint
@@ -55,6 +56,7 @@ class Figures:
     mfu: Interval
     tokens_per_s: Interval
     peak_memory_bytes: Interval
+    price_usd_per_hour: Sourced | None
     usd_per_million_tokens: Interval | None
     kwh_per_million_tokens: Interval
 
@@ -89,6 +91,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
         mfu=totals.mfu,
         tokens_per_s=totals.tokens_per_s,
         peak_memory_bytes=totals.peak_memory_bytes,
+        price_usd_per_hour=totals.price_usd_per_hour,
         usd_per_million_tokens=totals.usd_per_million_tokens,
         kwh_per_million_tokens=totals.kwh_per_million_tokens,
         bubble_fraction=seconds["bubble_s"] / totals.step_time_s.value,

@@ -1,0 +1,62 @@
+"""`Offer`: what one provider asks for a device-hour in one region, and where that was read."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from profiles.errors import InputError, UnknownNameError
+
+KINDS = (
+    *("on-demand", "spot", "reserved-1y", "reserved-3y"),
+    *("committed-1y", "committed-3y"),
+)
+_DATE = re.compile(r"^20\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A price of one kind.
+
+    region   as the provider names it; empty where its price list names none
+    kind     one of KINDS; `reserved` is a capacity that is held for the buyer, `committed` a
+             discount for use that is promised
+    device   canonical name of the catalogue
+    date     ISO day on which the source said so
+    address  where it was read
+    instance the provider's name of what is rented
+
+    Raises InputError for a price or a date that is none, UnknownNameError for another kind.
+    """
+
+    provider: str
+    region: str = ""
+    kind: str
+    device: str
+    usd_per_device_hour: float
+    date: str
+    address: str
+    notes: str = ""
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.provider.strip():
+            raise InputError(f"an offer of {self.device} has no provider; say whose price it is")
+        if self.kind not in KINDS:
+            raise UnknownNameError("kind of price", self.kind, KINDS)
+        if not (math.isfinite(self.usd_per_device_hour) and self.usd_per_device_hour > 0):
+            raise InputError(
+                f"a device-hour of {self.device} at {self.provider} must cost more than 0, not "
+                f"{self.usd_per_device_hour}"
+            )
+        if not _DATE.match(self.date):
+            raise InputError(
+                f"the offer of {self.device} at {self.provider} has the date {self.date!r}; write "
+                "the day on which it was read, for example 2026-10-08"
+            )
+        if not self.address.strip():
+            raise InputError(
+                f"the offer of {self.device} at {self.provider} has no address; say where it can "
+                "be read again"
+            )

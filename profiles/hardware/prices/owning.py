@@ -1,0 +1,108 @@
+"""`Owning`: what a device costs whoever owns it; a user's file over the shipped usual values.
+
+    schema = "shardwright/owning@1"
+    purchase_usd_per_device = 31000     # with its share of the server
+    network_share = 0.12                # of the purchase, on top: switches, cables
+    staff_usd_per_device_year = 600
+    power_usd_per_kwh = 0.07            # these have usual values:
+    hosting_usd_per_kw_month = 170      #   profiles/data/prices/owning.toml
+    depreciation_years = 4
+
+Purchase, network and staff must be said: no credible public source of them was found.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import DocumentError, InputError
+from profiles.sourced import SourcedRange, given
+
+DEFAULT_FILE = Path(__file__).parents[2] / "data" / "prices" / "owning.toml"
+DEFAULT_SCHEMA = "shardwright/owning-defaults@1"
+OWNING_SCHEMA = "shardwright/owning@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwningDefaults:
+    """The values that have a public source."""
+
+    depreciation_years: SourcedRange
+    hosting_usd_per_kw_month: SourcedRange
+    power_usd_per_kwh: SourcedRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwningFile:
+    """The file as people write it; None takes the usual value."""
+
+    purchase_usd_per_device: float
+    network_share: float
+    staff_usd_per_device_year: float
+    depreciation_years: float | None = None
+    hosting_usd_per_kw_month: float | None = None
+    power_usd_per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owning:
+    """Costs of one owned device.
+
+    purchase_usd   with its share of the server;  network_share  of the purchase, on top
+    depreciation_years   over which both are written off in equal parts, to nothing
+    hosting_usd_per_kw_month   per kilowatt that the device may draw, in use or not
+    power_usd_per_kwh   of what the site draws;  staff_usd_per_year  for one device
+
+    Raises InputError for what is below 0, and for no years of depreciation.
+    """
+
+    purchase_usd: SourcedRange
+    network_share: SourcedRange
+    depreciation_years: SourcedRange
+    hosting_usd_per_kw_month: SourcedRange
+    power_usd_per_kwh: SourcedRange
+    staff_usd_per_year: SourcedRange
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name).low < 0:
+                raise InputError(f"{name} must not be negative, is {getattr(self, name).low:g}")
+        if not self.depreciation_years.low > 0:
+            raise InputError("depreciation_years must be above 0")
+
+
+@functools.cache
+def owning_defaults() -> OwningDefaults:
+    """The shipped usual values."""
+    return read_document(DEFAULT_FILE, OwningDefaults, schema=DEFAULT_SCHEMA)
+
+
+def owning_of(file: OwningFile, source: str) -> Owning:
+    """The inputs of a user with the usual values where the user has none."""
+    usual = owning_defaults()
+
+    def or_usual(value: float | None, default: SourcedRange) -> SourcedRange:
+        return default if value is None else given(value, source)
+
+    return Owning(
+        purchase_usd=given(file.purchase_usd_per_device, source),
+        network_share=given(file.network_share, source),
+        depreciation_years=or_usual(file.depreciation_years, usual.depreciation_years),
+        hosting_usd_per_kw_month=or_usual(
+            file.hosting_usd_per_kw_month, usual.hosting_usd_per_kw_month
+        ),
+        power_usd_per_kwh=or_usual(file.power_usd_per_kwh, usual.power_usd_per_kwh),
+        staff_usd_per_year=given(file.staff_usd_per_device_year, source),
+    )
+
+
+def read_owning(path: Path) -> Owning:
+    """The inputs in a file; raises DocumentError, naming the key that is missing or wrong."""
+    file = read_document(path, OwningFile, schema=OWNING_SCHEMA)
+    try:
+        return owning_of(file, str(path))
+    except InputError as error:
+        raise DocumentError(f"{path}: {error}") from error

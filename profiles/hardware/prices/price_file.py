@@ -1,0 +1,247 @@
+"""A user's own prices: a TOML or CSV file, read into offers and written from them.
+
+    schema = "shardwright/prices@1"
+
+    [currency]
+    date = "2026-11-20"
+    eur_in_usd = 1.08
+
+    [[offers]]
+    provider = "our contract"
+    device = "h200"
+    kind = "reserved-1y"
+    price_per_device_hour = 2.60
+    currency = "eur"
+    date = "2026-11-01"
+
+As CSV it has the columns of COLUMNS, of which the first five must be there; a currency other than
+usd needs its rate in the same row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog import base_of
+from profiles.hardware.prices.offer import KINDS, Offer
+from profiles.hardware.prices.price_table import with_own
+from profiles.text_file import read_text
+
+PRICES_SCHEMA = "shardwright/prices@1"
+COLUMNS = (
+    *("provider", "device", "kind", "price_per_device_hour", "date"),
+    *("currency", "currency_in_usd", "region", "instance", "address", "notes"),
+)
+_NEEDED = COLUMNS[:5]
+_RATE = re.compile(r"^([a-z]{3})_in_usd$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnOffer:
+    """An offer as a user writes it.
+
+    device   a name or alias of the catalogue
+    price_per_device_hour   in `currency`: `usd`, or one whose rate stands under [currency]
+    address  where it can be read again; the file itself where it says none
+    """
+
+    provider: str
+    device: str
+    kind: str = "on-demand"
+    price_per_device_hour: float
+    currency: str = "usd"
+    date: str
+    region: str = ""
+    instance: str = ""
+    address: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceFile:
+    """The whole file; currency: `date`, and `eur_in_usd` for each currency."""
+
+    offers: tuple[OwnOffer, ...]
+    currency: Mapping[str, str | float] = field(default_factory=dict)
+
+
+def offers_with(path: Path) -> tuple[Offer, ...]:
+    """The offers of a user's file and ours: of what the user has a price for, only theirs."""
+    return with_own(read_price_file(path))
+
+
+def read_price_file(path: Path) -> tuple[Offer, ...]:
+    """The offers of a file.
+
+    Raises DocumentError or UnknownNameError, naming file and key (TOML) or line (CSV).
+    """
+    found = _read_csv(path) if path.suffix == ".csv" else _read_toml(path)
+    if not found:
+        raise DocumentError(f"{path} holds no offer, so there is no price in it")
+    return found
+
+
+def _read_toml(path: Path) -> tuple[Offer, ...]:
+    file = read_document(path, PriceFile, schema=PRICES_SCHEMA)
+    rates = _rates(file.currency, str(path))
+    date = str(file.currency.get("date", ""))
+    return tuple(
+        _offer(own, rates, date, f"{path}: offers[{number}]", path)
+        for number, own in enumerate(file.offers)
+    )
+
+
+def _rates(currency: Mapping[str, str | float], where: str) -> dict[str, float]:
+    """US dollars per unit of each currency."""
+    rates = {"usd": 1.0}
+    for key, value in currency.items():
+        if key == "date":
+            continue
+        match = _RATE.match(key)
+        if match is None:
+            raise DocumentError(
+                f"{where}: currency.{key}: write the US dollars of one unit as eur_in_usd = 1.08"
+            )
+        if isinstance(value, str) or not value > 0:
+            raise DocumentError(f"{where}: currency.{key}: a rate above 0 is wanted, not {value!r}")
+        rates[match.group(1)] = value
+    if len(rates) > 1 and not currency.get("date"):
+        raise DocumentError(
+            f"{where}: currency: the key 'date' is missing; write the day of the rates, for "
+            'example date = "2026-11-20"'
+        )
+    return rates
+
+
+def _offer(
+    own: OwnOffer, rates: Mapping[str, float], rate_date: str, where: str, path: Path
+) -> Offer:
+    if own.kind not in KINDS:
+        raise UnknownNameError("kind of price", own.kind, KINDS, where=f"{where}.kind")
+    code = own.currency.lower()
+    if code not in rates:
+        raise DocumentError(
+            f"{where}.currency: {own.currency!r} has no rate; state it in the file "
+            f"({code}_in_usd, with the date of the rate)"
+        )
+    try:
+        device = base_of(own.device)
+    except UnknownNameError as error:
+        raise DocumentError(f"{where}.device: {error}") from error
+    at = f"{own.price_per_device_hour:g} {code} at {rates[code]:g} usd, {rate_date}".rstrip(", ")
+    notes = (own.notes, "" if code == "usd" else at)
+    try:
+        return Offer(
+            provider=own.provider,
+            region=own.region,
+            instance=own.instance,
+            device=device,
+            kind=own.kind,
+            usd_per_device_hour=own.price_per_device_hour * rates[code],
+            date=own.date,
+            address=own.address or str(path),
+            notes="; ".join(note for note in notes if note),
+        )
+    except InputError as error:
+        raise DocumentError(f"{where}: {error}") from error
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path) -> tuple[Offer, ...]:
+    reader = csv.DictReader(io.StringIO(read_text(path)))
+    names = reader.fieldnames or ()
+    for name in names:
+        if name not in COLUMNS:
+            raise UnknownNameError("column", str(name), COLUMNS, where=f"{path}, line 1")
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        raise DocumentError(f"{path}, line 1: the column {missing[0]!r} is missing")
+    found = []
+    for row in reader:
+        where = f"{path}, line {reader.line_num}: "
+        if None in row or None in row.values():
+            raise DocumentError(f"{where}{len(names)} cells are wanted, as in the heading")
+        found.append(_of_row({name: str(text).strip() for name, text in row.items()}, where, path))
+    return tuple(found)
+
+
+def _of_row(row: Mapping[str, str], where: str, path: Path) -> Offer:
+    code = (row.get("currency") or "usd").lower()
+    rates = {"usd": 1.0}
+    if code != "usd":
+        rates[code] = _number(row, "currency_in_usd", where)
+    given = {
+        name: row[name]
+        for name in ("provider", "device", "kind", "date", "region", "instance", "address", "notes")
+        if row.get(name)
+    }
+    absent = [name for name in _NEEDED if not row[name] and name != "kind"]
+    if absent:
+        raise DocumentError(f"{where}the cell {absent[0]!r} is empty")
+    own = OwnOffer(
+        price_per_device_hour=_number(row, "price_per_device_hour", where), currency=code, **given
+    )
+    return _offer(own, rates, "", where + "column", path)
+
+
+def _number(row: Mapping[str, str], name: str, where: str) -> float:
+    text = row.get(name, "")
+    try:
+        value = float(text)
+    except ValueError:
+        raise DocumentError(f"{where}{name}: a number is wanted, found {text!r}") from None
+    if not value > 0:
+        raise DocumentError(f"{where}{name}: must be above 0, is {text}")
+    return value
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def price_file_text(offers: Iterable[Offer], suffix: str) -> str:
+    """The offers as a file of that suffix (`.toml` or `.csv`), in a fixed order.
+
+    Raises InputError for another suffix.
+    """
+    ordered = sorted(offers, key=lambda o: (o.device, o.kind, o.provider, o.region, o.instance))
+    rows = [_cells(offer) for offer in ordered]
+    if suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+    if suffix != ".toml":
+        raise InputError(f"a price file ends in .toml or .csv, not in {suffix!r}")
+    lines = [f"schema = {json.dumps(PRICES_SCHEMA)}"]
+    for row in rows:
+        lines += ["", "[[offers]]"]
+        # JSON's strings and numbers are TOML's too.
+        lines += [
+            f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(offer: Offer) -> dict[str, str | float]:
+    found: dict[str, str | float] = {
+        "provider": offer.provider,
+        "device": offer.device,
+        "kind": offer.kind,
+        "price_per_device_hour": offer.usd_per_device_hour,
+        "date": offer.date,
+    }
+    for name in ("region", "instance", "address", "notes"):
+        if text := getattr(offer, name):
+            found[name] = text
+    return found

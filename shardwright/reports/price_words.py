@@ -1,0 +1,36 @@
+"""What the dollars of an answer rest on, in words: whose price, of which kind, of which date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+
+from profiles.sourced import Sourced
+from profiles.units import format_usd
+from shardwright.reports.labelled import labelled
+
+NO_SOURCE = "at a price that the file does not hold: another release wrote it"
+
+
+def price_words(price: Sourced) -> str:
+    """`$3.80 per device-hour: median of 23 providers, on-demand, 2026-05-25 to 2026-11-09; ...`."""
+    return f"{format_usd(price.value)} per device-hour: {price.source}"
+
+
+def price_note(price: Sourced | None) -> str:
+    """The same beside a number, where files of earlier releases have dollars without a price."""
+    return NO_SOURCE if price is None else price_words(price)
+
+
+def price_lines(price: Sourced | None) -> list[RenderableType]:
+    """The line of a report; none where there are no dollars."""
+    return [] if price is None else [labelled("Price:  ", price_words(price))]
+
+
+def prices_lines(prices: Mapping[str, Sourced]) -> list[RenderableType]:
+    """One line per type of device."""
+    return [
+        labelled("Price:  ", f"{name}: {price_words(price)}")
+        for name, price in sorted(prices.items())
+    ]

@@ -1,0 +1,1 @@
+"""What `catalog` prints of prices and of owning."""

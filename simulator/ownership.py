@@ -1,0 +1,145 @@
+"""Owning against renting: what an owned device-hour costs, and from which use on it is cheaper.
+
+Per hour of the calendar an owned device costs, whether it is used or not,
+
+    F = purchase (1 + network share) / (years x 8760) + hosting x kW x 12 / 8760 + staff / 8760
+
+and, of power at the price c per kWh, c x kW x PUE while it is used and the part r of that while it
+stands idle (simulator/energy.py). With a use u of its hours an hour that is used costs
+
+    (F + c kW PUE (u + r (1 - u))) / u
+
+which meets a rent p at u = (F + c kW PUE r) / (p - c kW PUE (1 - r)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.hardware.prices.owning import Owning
+from profiles.sourced import SourcedRange
+from simulator.energy import run_energy
+from simulator.values.prediction import Interval
+
+HOURS_PER_YEAR = 8760.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedCost:
+    """US dollars per hour of the calendar of one device.
+
+    capital_usd, hosting_usd, staff_usd   used or not;  power_usd  while it is used
+    idle_power_usd   while it stands idle
+    """
+
+    capital_usd: Interval
+    hosting_usd: Interval
+    staff_usd: Interval
+    power_usd: Interval
+    idle_power_usd: Interval
+
+    @property
+    def fixed_usd(self) -> Interval:
+        """What it costs used or not, without power."""
+        return _sum(self.capital_usd, self.hosting_usd, self.staff_usd)
+
+    def usd_per_used_hour(self, use: float) -> Interval:
+        """Dollars per hour that it is used, where it is used for the part `use` of the calendar.
+
+        Raises InputError for a use that is not above 0 and at most 1.
+        """
+        if not 0 < use <= 1:
+            raise InputError(f"the use of an owned device lies above 0 and at most at 1, not {use}")
+        power = _sum(self.power_usd.scaled(use), self.idle_power_usd.scaled(1 - use))
+        return _sum(self.fixed_usd, power).scaled(1 / use)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """From which use on an owned device is cheaper than a rented one.
+
+    use           part of the calendar; above 1: never, however much it is used
+    device_hours  of use over the years of depreciation; value, low and high belong to those of use
+    """
+
+    use: Interval
+    device_hours: Interval
+
+    @property
+    def ever(self) -> bool:
+        """Whether owning is cheaper at full use."""
+        return self.use.value <= 1
+
+
+def owned_cost(
+    owning: Owning, device: str, mfu: float | None = None, pue: SourcedRange | None = None
+) -> OwnedCost:
+    """Costs of an owned device of the catalogue that trains at an MFU (None: full load).
+
+    Hosting is paid for the power that a node draws at full load, without the site's overhead.
+    """
+    leased_kw = run_energy(device, 1, 1.0, scope="node")
+    used_kw = run_energy(device, 1, 1.0, mfu, pue)
+    idle_kw = run_energy(device, 1, 1.0, 0.0, pue)
+    years, share = owning.depreciation_years, owning.network_share
+    purchase = owning.purchase_usd
+    return OwnedCost(
+        capital_usd=Interval(
+            value=purchase.value * (1 + share.value) / (years.value * HOURS_PER_YEAR),
+            low=purchase.low * (1 + share.low) / (years.high * HOURS_PER_YEAR),
+            high=purchase.high * (1 + share.high) / (years.low * HOURS_PER_YEAR),
+        ),
+        hosting_usd=_times(leased_kw, owning.hosting_usd_per_kw_month).scaled(12 / HOURS_PER_YEAR),
+        staff_usd=_times(_one(1.0), owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
+        power_usd=_times(used_kw, owning.power_usd_per_kwh),
+        idle_power_usd=_times(idle_kw, owning.power_usd_per_kwh),
+    )
+
+
+def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> BreakEven:
+    """The use from which on owning is cheaper than a rent.
+
+    rent_usd_per_hour  of a device-hour, with the range of its providers
+    years              of depreciation
+
+    The ends pair dear ownership with a cheap rent and the other way round. Raises InputError where
+    the rent is below the power alone, so that no use makes owning cheaper.
+    """
+    ends = {
+        "low": (cost.fixed_usd.low, cost.power_usd.low, cost.idle_power_usd.low, "high"),
+        "value": (cost.fixed_usd.value, cost.power_usd.value, cost.idle_power_usd.value, "value"),
+        "high": (cost.fixed_usd.high, cost.power_usd.high, cost.idle_power_usd.high, "low"),
+    }
+    use: dict[str, float] = {}
+    for end, (fixed, power, idle, of_rent) in ends.items():
+        rent = getattr(rent_usd_per_hour, of_rent)
+        saved = rent - (power - idle)
+        use[end] = (fixed + idle) / saved if saved > 0 else float("inf")
+    if use["value"] == float("inf"):
+        raise InputError(
+            f"a rent of ${rent_usd_per_hour.value:.2f} per device-hour is less than the power of "
+            f"an owned device, ${cost.power_usd.value:.2f} per hour: no use makes owning cheaper"
+        )
+    found = Interval(**use)
+    return BreakEven(use=found, device_hours=found.scaled(years * HOURS_PER_YEAR))
+
+
+def _one(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value)
+
+
+def _sum(*parts: Interval) -> Interval:
+    return Interval(
+        value=sum(part.value for part in parts),
+        low=sum(part.low for part in parts),
+        high=sum(part.high for part in parts),
+    )
+
+
+def _times(number: Interval, factor: SourcedRange) -> Interval:
+    return Interval(
+        value=number.value * factor.value,
+        low=number.low * factor.low,
+        high=number.high * factor.high,
+    )

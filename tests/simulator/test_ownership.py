@@ -1,0 +1,158 @@
+"""Owning against renting, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import InputError
+from profiles.hardware.energy.power_draw import power_draw
+from profiles.hardware.prices.owning import Owning, OwningFile, owning_of, read_owning
+from profiles.sourced import given as said
+from simulator.ownership import OwnedCost, break_even, owned_cost
+from simulator.storage_cost import StoragePrice, egress_usd, storage_usd
+from simulator.values.prediction import Interval
+
+FILE = """\
+schema = "shardwright/owning@1"
+purchase_usd_per_device = 35040
+network_share = 0.25
+staff_usd_per_device_year = 876
+depreciation_years = 5
+"""
+
+
+def exactly(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value)
+
+
+def plain(**changes: float) -> Owning:
+    numbers = {
+        "purchase_usd": 35040.0,
+        "network_share": 0.25,
+        "depreciation_years": 5.0,
+        "hosting_usd_per_kw_month": 146.0,
+        "power_usd_per_kwh": 0.1,
+        "staff_usd_per_year": 876.0,
+    }
+    return Owning(**{name: said(value, "here") for name, value in {**numbers, **changes}.items()})
+
+
+def test_an_owned_hour_by_hand() -> None:
+    cost = owned_cost(plain(), "h100")
+    # 35,040 x 1.25 over 5 x 8,760 hours; 876 over 8,760.
+    assert cost.capital_usd.value == pytest.approx(1.0)
+    assert cost.staff_usd.value == pytest.approx(0.1)
+    # 0.896 kW (700 W and 28 %) at $146 a month, twelve months over 8,760 hours: $0.2 per kW-hour.
+    assert cost.hosting_usd.value == pytest.approx(0.896 * 0.2)
+    assert cost.power_usd.value == pytest.approx(0.0896 * power_draw().pue.value)
+    assert cost.idle_power_usd.value == pytest.approx(
+        cost.power_usd.value * power_draw().rest_share.value
+    )
+    fixed = 1.1 + 0.1792
+    assert cost.fixed_usd.value == pytest.approx(fixed)
+    assert cost.usd_per_used_hour(1.0).value == pytest.approx(fixed + cost.power_usd.value)
+    half = fixed + (cost.power_usd.value + cost.idle_power_usd.value) / 2
+    assert cost.usd_per_used_hour(0.5).value == pytest.approx(2 * half)
+    with pytest.raises(InputError, match="above 0 and at most at 1"):
+        cost.usd_per_used_hour(0.0)
+
+
+def round_cost() -> OwnedCost:
+    return OwnedCost(
+        capital_usd=exactly(1.0),
+        hosting_usd=exactly(0.2),
+        staff_usd=exactly(0.1),
+        power_usd=exactly(0.2),
+        idle_power_usd=exactly(0.1),
+    )
+
+
+def test_break_even_by_hand() -> None:
+    # (1.3 + 0.1) / (2.9 - (0.2 - 0.1)) = 1.4 / 2.8: half of the calendar, of 5 x 8,760 hours.
+    found = break_even(round_cost(), exactly(2.9), years=5)
+    assert found.use.value == pytest.approx(0.5)
+    assert found.device_hours.value == pytest.approx(21900)
+    assert found.ever
+    # A rent of $0.8 is cheaper than owning however much it is used: 1.4 / 0.7.
+    never = break_even(round_cost(), exactly(0.8), years=5)
+    assert never.use.value == pytest.approx(2.0)
+    assert not never.ever
+    with pytest.raises(InputError, match="no use makes owning cheaper"):
+        break_even(round_cost(), exactly(0.1), years=5)
+
+
+def test_dear_rents_pay_sooner() -> None:
+    rent = Interval(value=2.9, low=1.5, high=5.7)
+    found = break_even(round_cost(), rent, years=5)
+    assert found.use.low == pytest.approx(1.4 / 5.6)
+    assert found.use.high == pytest.approx(1.4 / 1.4)
+
+
+@given(st.floats(0.5, 20), st.floats(0.05, 1))
+def test_at_break_even_both_cost_the_same(rent: float, share: float) -> None:
+    cost = round_cost()
+    found = break_even(cost, exactly(rent), years=4)
+    if found.use.value <= 1:
+        assert cost.usd_per_used_hour(found.use.value).value == pytest.approx(rent)
+        more = min(1.0, found.use.value * (1 + share))
+        assert cost.usd_per_used_hour(more).value <= rent * (1 + 1e-9)
+
+
+def test_a_file_takes_usual_values_with_their_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "owning.toml"
+    path.write_text(FILE, encoding="utf-8")
+    found = read_owning(path)
+    assert found.depreciation_years.value == 5
+    assert found.power_usd_per_kwh.low < found.power_usd_per_kwh.value
+    assert "eia.gov" in found.power_usd_per_kwh.source
+    assert "cbre.com" in found.hosting_usd_per_kw_month.source
+    cost = owned_cost(found, "h100")
+    assert cost.capital_usd.low == cost.capital_usd.value == pytest.approx(1.0)
+    assert cost.hosting_usd.low < cost.hosting_usd.value < cost.hosting_usd.high
+
+
+@pytest.mark.parametrize(
+    ("line", "into", "message"),
+    [
+        ("purchase_usd_per_device = 35040\n", "", "the key 'purchase_usd_per_device' is missing"),
+        ("network_share = 0.25\n", "", "the key 'network_share' is missing"),
+        ("depreciation_years = 5", "depreciation_years = 0", "must be above 0"),
+        ("= 35040", "= -1", "purchase_usd must not be negative"),
+        ("network_share", "netwerk_share", "Did you mean 'network_share'"),
+    ],
+)
+def test_what_a_file_lacks_is_named(tmp_path: Path, line: str, into: str, message: str) -> None:
+    path = tmp_path / "owning.toml"
+    path.write_text(FILE.replace(line, into), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_owning(path)
+
+
+def test_only_the_unsaid_is_usual() -> None:
+    file = OwningFile(
+        purchase_usd_per_device=1.0,
+        network_share=0.0,
+        staff_usd_per_device_year=0.0,
+        depreciation_years=4.0,
+        hosting_usd_per_kw_month=0.0,
+        power_usd_per_kwh=0.05,
+    )
+    found = owning_of(file, "mine")
+    assert {getattr(found, name).source for name in Owning.__slots__} == {"mine"}
+
+
+def test_storage_by_hand() -> None:
+    price = StoragePrice(
+        usd_per_gib_month=0.02, egress_usd_per_gib=0.05, source="own list", date="2026-11-01"
+    )
+    # 1 TiB for 73 days: 1,024 GiB x 2.4 months.
+    assert storage_usd(price, 2.0**40, 73 * 86400) == pytest.approx(1024 * 0.02 * 2.4)
+    assert egress_usd(price, 2.0**40) == pytest.approx(51.2)
+    with pytest.raises(InputError, match="source and a date"):
+        StoragePrice(usd_per_gib_month=0.02, egress_usd_per_gib=0.0, source="", date="")
+    with pytest.raises(InputError, match="negative"):
+        StoragePrice(usd_per_gib_month=-1, egress_usd_per_gib=0.0, source="x", date="y")
