@@ -18,6 +18,7 @@ _UNITS = {
     "bytes": {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()},
     "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400},
     "count": {**_DECIMAL, "B": 1e9},
+    "money": {"$": 1.0, "k$": 1e3, "K$": 1e3, "M$": 1e6, "B$": 1e9},
 }
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d]*)\s*$")
 
@@ -25,14 +26,17 @@ _EXAMPLE = {
     "bytes": "80GiB or 80GB",
     "time": "30d, 4h or 12ms",
     "count": "1024, 4M or 2T",
+    "money": "20M$, $20M or 750k$",
 }
+# `$20M` and `20 M USD` for `20M$`.
+_DOLLARS_FIRST = re.compile(r"^\s*\$\s*(.*?)\s*$")
 
 
 def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     """The SI value of `text` read as a quantity of `dimension`.
 
-    dimension: `bytes`, `time` or `count`. A bare number is accepted for `count` only: everything
-    else must say its unit.
+    dimension: `bytes`, `time`, `count` or `money` (US dollars). A bare number is accepted for
+    `count` only: everything else must say its unit.
 
     Raises UnitError, naming `where`, for a missing, unknown or foreign unit and for values that
     are negative or not finite.
@@ -41,9 +45,11 @@ def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     85899345920.0
     >>> parse_quantity("2T", "count")
     2000000000000.0
+    >>> parse_quantity("5 M$", "money")
+    5000000.0
     """
     place = f"{where}: " if where else ""
-    match = _NUMBER.match(text)
+    match = _NUMBER.match(_dollars_last(text) if dimension == "money" else text)
     if match is None:
         raise UnitError(
             f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}"
@@ -60,6 +66,13 @@ def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     if not math.isfinite(value) or value < 0:
         raise UnitError(f"{place}{text!r} must be finite and not negative")
     return value
+
+
+def _dollars_last(text: str) -> str:
+    """`20M$` for `$20M` and for `20 M USD`."""
+    text = re.sub(r"\s*USD\s*$", "$", text)
+    found = _DOLLARS_FIRST.match(text)
+    return f"{found.group(1)}$" if found else text
 
 
 def format_bytes(memory_bytes: float) -> str:

@@ -22,6 +22,10 @@ COMMANDS = {
         "of many models, clusters and prices: a sweep, into the folder -o. Missing folders are "
         "made."
     ),
+    "size": (
+        "What to rent for a training run: devices, days, dollars, energy, how sure; any of tokens, "
+        "deadline, budget and devices may be the unknown."
+    ),
     "predict": (
         "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
         "one prediction per row of a table of runs (--runs) or of modules (--modules)."

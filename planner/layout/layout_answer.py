@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.sourced import Sourced
-from simulator.failures import Reliability
+from simulator.goodput.lasting import Reliability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun

@@ -13,7 +13,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from simulator.failures import delivered, reliability
+from simulator.goodput.lasting import delivered, reliability
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.fit.interval import (
     memory_interval,
@@ -45,7 +45,7 @@ def choice_of(
     usd_per_hour = price(cluster)
     usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
     kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
-    lasting = reliability(run.model.parameters, run.num_devices)
+    lasting = reliability(run.model.parameters, run.num_devices, run.device)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.sourced import Sourced
-from simulator.failures import delivered
+from simulator.goodput.lasting import delivered
 from simulator.money import usd_per_million_tokens
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval

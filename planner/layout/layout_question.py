@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from planner.layout.layout_goal import LayoutGoal
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
@@ -32,6 +34,7 @@ class LayoutQuestion:
     options       what may be chosen beside the axes
     fit_risk      probability of running out of memory that a layout may have
     calibration   coefficients learnt from own runs, in the place of the shipped ones
+    lora_rank     of low-rank adapters, which alone are trained; 0 trains all weights
     """
 
     name: str
@@ -45,6 +48,7 @@ class LayoutQuestion:
     options: AskedOptions = field(default_factory=AskedOptions)
     fit_risk: float = DEFAULT_FIT_RISK
     calibration: Calibration | None = None
+    lora_rank: int = 0
 
     def __post_init__(self) -> None:
         if self.space.recompute is not None:
@@ -55,6 +59,8 @@ class LayoutQuestion:
                 f"--fit-risk {self.fit_risk:g}: the probability of running out of memory must be "
                 "above 0 and below 1; write 10%, or 0.1"
             )
+        if self.lora_rank < 0:
+            raise InputError(f"--lora {self.lora_rank}: the rank of adapters is 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +87,12 @@ def solve_layouts(
     runners_up: int = 3,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    goal: LayoutGoal | None = None,
+    below: float = math.inf,
     altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
 ) -> tuple[LayoutOutcome, TrainingRun]:
-    """The search's outcome; `capacity` times the device's memory."""
+    """The search's outcome; `capacity` times the device's memory, `goal` and `below` as in
+    `search_layouts`."""
     base, ground = ground_of(question, said)
     base = altered(base)
     outcome = search_layouts(
@@ -97,6 +106,8 @@ def solve_layouts(
         clock=clock,
         time_limit_s=time_limit_s,
         progress=progress,
+        goal=goal,
+        below=below,
     )
     return outcome, base
 
@@ -114,6 +125,12 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         precision=question.precision,
         said=said,
     )
+    if question.lora_rank:
+        base = replace(base, lora=True, lora_rank=question.lora_rank)
+        said.append(
+            f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
+            "all other weights are frozen (--lora)"
+        )
     ground = LayoutGround(
         model=question.model,
         rules=rules,

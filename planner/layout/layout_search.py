@@ -8,7 +8,9 @@
    own timeline; it ends when no bound is left below the best.
 
 What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
-times go to less memory, then to the first in the space's order.
+times go to less memory, then to the first in the space's order. With a goal of its own
+(layout_goal.py) a search finds the layout of the least value in the place of the fastest, by the
+same three steps.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout.layout_goal import LayoutGoal, StepTime, nodes_filled, nodes_of_run
 from planner.layout.layout_space import (
     LayoutGround,
     LayoutSpace,
@@ -45,8 +48,10 @@ Progress = Callable[[float, float, float, float], None]
 _OFTEN = 64
 # Layouts refined at most after the proof, for runners-up.
 _FURTHER = 100
-# Meshes are opened so many at a time, and twice as many the next time.
-_FIRST_WAVE = 256
+# Meshes are opened so many at a time, and twice as many the next time, up to so many.
+_FIRST_WAVE, _LAST_WAVE = 256, 8192
+# With a goal of its own so many of the least bounds are opened first, of each tp, cp and ep.
+_FIRST_OF_GOAL = 8
 # Meshes that use this share of the devices are looked at before all others.
 _NEARLY_ALL = 7 / 8
 
@@ -67,7 +72,9 @@ class LayoutOutcome:
     """What a search found and proved.
 
     layouts     the best first, one of each family (mesh and schedule)
-    bound_s     no layout of the space is faster; infinite where none fits
+    values      of the goal, of each of them; their seconds where the goal is the step time
+    bound_s     no layout of the space is faster (of a goal of its own: has a smaller value);
+                infinite where none fits
     considered  layouts priced or pruned;  too_big  fell by their floor of memory alone
     refined     looked at one by one;  pruned  cannot be faster than the best, a mesh that was not
                 opened counted as one layout of each ZeRO stage and recompute kind
@@ -76,6 +83,7 @@ class LayoutOutcome:
     """
 
     layouts: tuple[PricedLayout, ...]
+    values: tuple[float, ...]
     bound_s: float
     considered: int
     too_big: int
@@ -95,16 +103,28 @@ def search_layouts(
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    goal: LayoutGoal | None = None,
+    below: float = math.inf,
 ) -> LayoutOutcome:
     """The best layouts of a space within a limit of memory.
 
     runners_up    after the proof, others are refined until so many of other families are known
+    goal          what is least of the best; None for the seconds of a step
+    below         values that are sought; where none is smaller, no layout is found
     clock         seconds; read between refinements and waves only
 
     Raises InputError where the space holds no legal layout.
     """
     return _Search(
-        prices, space, ground, limit, clock=clock, time_limit_s=time_limit_s, progress=progress
+        prices,
+        space,
+        ground,
+        limit,
+        clock=clock,
+        time_limit_s=time_limit_s,
+        progress=progress,
+        goal=goal,
+        below=below,
     ).outcome(runners_up)
 
 
@@ -121,18 +141,22 @@ class _Search:
         clock: Callable[[], float],
         time_limit_s: float | None,
         progress: Progress | None,
+        goal: LayoutGoal | None,
+        below: float,
     ) -> None:
+        self.own_goal, self.goal = goal is not None, goal or StepTime()
         self.prices, self.space, self.ground, self.limit = prices, space, ground, limit
         self.bounds = MeshBounds(prices, space, ground)
         self.floors = MemoryFloors(prices.base)
         self.clock, self.progress = clock, progress
         self.start = clock()
         self.end = math.inf if time_limit_s is None else self.start + time_limit_s
-        self.found: dict[tuple[object, ...], PricedLayout] = {}
-        self.open: list[tuple[Candidates, int]] = []
+        self.found: dict[tuple[object, ...], _Found] = {}
+        self.open: list[_Open] = []
         self.lightest: list[tuple[float, TrainingRun]] = []
-        self.best_s = math.inf
+        self.best = below
         self.left_s = math.inf
+        self.unseen = True
         self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
         self.complete = True
 
@@ -142,6 +166,8 @@ class _Search:
                 self._open(wave)
         except (KeyboardInterrupt, TimeoutError):
             self.complete = False
+            if self.unseen:
+                self.left_s = min(self.left_s, self._least_bound())
         if self.complete and not (self.meshes and self.considered):
             raise InputError(why_none(self.space, self.ground))
         if self.complete and self.found:
@@ -149,8 +175,9 @@ class _Search:
         ranked = sorted(self.found.values(), key=_rank)
         known = bool(ranked) or not self.complete
         return LayoutOutcome(
-            layouts=tuple(ranked[: runners_up + 1]),
-            bound_s=min(self.best_s, self.left_s) if known else math.inf,
+            layouts=tuple(found.layout for found in ranked[: runners_up + 1]),
+            values=tuple(found.value for found in ranked[: runners_up + 1]),
+            bound_s=min(self.best, self.left_s) if known else math.inf,
             considered=self.considered,
             too_big=self.too_big,
             refined=self.refined,
@@ -160,41 +187,66 @@ class _Search:
         )
 
     def _waves(self) -> Iterator[Meshes]:
-        """Meshes that may be faster than the best, the lowest bounds first."""
-        most = _NEARLY_ALL * self.ground.num_devices
+        """Meshes that may be better than the best, the lowest bounds first."""
         per_mesh = max(1, len(self.ground.rules.zero_stages) * len(self.ground.rules.recompute))
         kept: list[float] = []
 
-        def nearly_all(meshes: Meshes) -> NDArray[np.bool_]:
+        def first(meshes: Meshes) -> NDArray[np.bool_]:
             self.meshes += len(meshes)
-            return np.asarray(meshes.devices > most)
+            return self._first(meshes)
 
         def others(meshes: Meshes) -> NDArray[np.bool_]:
-            rest = meshes.devices <= most
-            worth = rest & (self.bounds.coarse(meshes) < self.best_s)
+            rest = ~self._first(meshes)
+            worth = rest & (self._values(meshes, self.bounds.coarse(meshes)) < self.best)
             self.considered += per_mesh * int(np.count_nonzero(rest & ~worth))
             return np.asarray(worth)
 
-        for worth in (nearly_all, others):
+        for worth in (first, others):
             self._must_have_time()
             meshes = meshes_of(self.space, self.ground, worth)
+            self.unseen = worth is first
             if worth is others and kept and not len(meshes):
                 return
             kept.append(len(meshes))
-            bounds = self.bounds.of(meshes)
+            bounds = self._values(meshes, self.bounds.of(meshes))
             order = np.argsort(bounds, kind="stable")
             size, done = _FIRST_WAVE, 0
-            while done < order.size and bounds[order[done]] < self.best_s:
+            while done < order.size and bounds[order[done]] < self.best:
                 self.left_s = float(bounds[order[done]])
                 self._must_have_time()
                 wave = order[done : done + size]
-                wave = wave[bounds[wave] < self.best_s]
+                wave = wave[bounds[wave] < self.best]
                 done += wave.size
-                size *= 2
+                size = min(2 * size, _LAST_WAVE)
                 # Until it is searched, what is in the wave may be as fast as its bound.
                 yield meshes.rows(wave)
             self.considered += per_mesh * (order.size - done)
             self.left_s = math.inf
+
+    def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
+        """[meshes] those that are opened before all others: that use nearly all devices, or with a
+        goal of its own some of the least bounds."""
+        if not self.own_goal:
+            return np.asarray(meshes.devices > _NEARLY_ALL * self.ground.num_devices)
+        chosen = np.zeros(len(meshes), dtype=bool)
+        values = self._values(meshes, self.bounds.coarse(meshes))
+        chosen[np.argsort(values, kind="stable")[:_FIRST_OF_GOAL]] = True
+        return chosen & np.isfinite(values)
+
+    def _least_bound(self) -> float:
+        """The least bound of all meshes, where a search ends before it saw them all."""
+        found = [math.inf]
+
+        def none(meshes: Meshes) -> NDArray[np.bool_]:
+            values = self._values(meshes, self.bounds.coarse(meshes))
+            found.append(float(np.min(values, initial=math.inf)))
+            return np.zeros(len(meshes), dtype=bool)
+
+        meshes_of(self.space, self.ground, none)
+        return min(found)
+
+    def _values(self, part: Meshes | Layouts, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.goal.values(nodes_filled(part), seconds) if self.own_goal else seconds
 
     def _must_have_time(self) -> None:
         if self.clock() > self.end:
@@ -212,41 +264,49 @@ class _Search:
             partial_recompute=self.ground.rules.partial_recompute,
         )
         self.too_big += left.too_big
-        order, bounds = left.order, left.bounds
+        bounds = self._values(left.layouts, left.bounds)
+        order = np.argsort(bounds, kind="stable") if self.own_goal else left.order
         refiner = Refiner(self.prices, left.layouts, self.limit)
         position = 0
-        while position < order.size and bounds[order[position]] < self.best_s:
+        while position < order.size and bounds[order[position]] < self.best:
             self._must_have_time()
             self._refine(refiner, left, int(order[position]))
             position += 1
             if self.progress is not None and self.refined % _OFTEN == 1:
-                bound = min(self.best_s, self.left_s)
-                gap = (self.best_s - bound) / self.best_s if self.found else math.inf
-                self.progress(bound, self.best_s, gap, self.clock() - self.start)
-        self.open.append((left, position))
-        if not self.found:
+                bound = min(self.best, self.left_s)
+                gap = (self.best - bound) / self.best if self.found else math.inf
+                self.progress(bound, self.best, gap, self.clock() - self.start)
+        if not self.own_goal:
+            self.open.append(_Open(left, position))
+        if not self.found and not self.own_goal:
             self._note_lightest(layouts)
 
     def _refine(self, refiner: Refiner, left: Candidates, index: int) -> None:
         self.refined += 1
         layout = refiner.refine(index, float(left.bounds[index]), exact=bool(left.exact[index]))
-        if layout is not None:
-            _keep(self.found, layout)
-            self.best_s = min(self.best_s, layout.step_time_s)
+        if layout is None:
+            return
+        value = layout.step_time_s
+        if self.own_goal:
+            seconds = np.asarray([layout.step_time_s])
+            value = float(self.goal.values(np.asarray([nodes_of_run(layout.run)]), seconds)[0])
+        if not self.own_goal or value < self.best or (self.found and value == self.best):
+            _keep(self.found, _Found(layout, value))
+            self.best = min(self.best, value)
 
     def _look_further(self, runners_up: int) -> None:
         """Refines the best of other families among the open meshes."""
         rest = heapq.merge(
             *(
-                [(float(left.bounds[i]), number, int(i)) for i in left.order[position:]]
-                for number, (left, position) in enumerate(self.open)
+                [(float(one.left.bounds[i]), number, int(i)) for i in one.left.order[one.done :]]
+                for number, one in enumerate(self.open)
             )
         )
         for seen, (bound, number, index) in enumerate(rest):
-            times = sorted(layout.step_time_s for layout in self.found.values())
+            times = sorted(found.value for found in self.found.values())
             if seen >= _FURTHER or (len(times) > runners_up and times[runners_up] <= bound):
                 return
-            left = self.open[number][0]
+            left = self.open[number].left
             if self.clock() > self.end:
                 return
             self._refine(Refiner(self.prices, left.layouts, self.limit), left, index)
@@ -279,11 +339,27 @@ def family(run: TrainingRun) -> tuple[object, ...]:
     return (*mesh, run.precision, run.axis_order, run.compression, run.local_steps)
 
 
-def _rank(layout: PricedLayout) -> tuple[float, float]:
-    return (layout.step_time_s, layout.memory.needed_bytes)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A refined layout that fits, with its value."""
+
+    layout: PricedLayout
+    value: float
 
 
-def _keep(found: dict[tuple[object, ...], PricedLayout], layout: PricedLayout) -> None:
-    kind = family(layout.run)
-    if kind not in found or _rank(layout) < _rank(found[kind]):
-        found[kind] = layout
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Candidates of opened meshes, of which the first `done` were refined."""
+
+    left: Candidates
+    done: int
+
+
+def _rank(found: _Found) -> tuple[float, float, float]:
+    return (found.value, found.layout.step_time_s, found.layout.memory.needed_bytes)
+
+
+def _keep(known: dict[tuple[object, ...], _Found], found: _Found) -> None:
+    kind = family(found.layout.run)
+    if kind not in known or _rank(found) < _rank(known[kind]):
+        known[kind] = found

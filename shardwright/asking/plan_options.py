@@ -64,7 +64,7 @@ def first_precision(precision: str) -> str:
 
 def need_stack(given: Mapping[str, str | None], precision: str) -> None:
     """Raises InputError where an option is typed that our own executor has not."""
-    for name, flag in OPTION_FLAGS.items():
+    for name, flag in {**OPTION_FLAGS, "lora": "--lora"}.items():
         if given.get(name) is not None:
             raise InputError(
                 f"{flag} needs --stack: it is a choice of layouts of described models, and our own "

@@ -28,6 +28,7 @@ class PlanRequest:
     pareto      `memory` or `usd`: the front of step time and that, empty for the one best plan
     fit_risk    probability of running out of memory, None for the default
     calibration  a file of `profile --from`
+    lora_rank   of adapters, which alone are trained; 0 trains all weights
     precision   one name, a list or `any`; empty for what the devices train in
     price       a kind of the price table, or US dollars per device-hour
     offers      of a price file, with ours; None for ours alone
@@ -45,6 +46,7 @@ class PlanRequest:
     pareto: str = ""
     fit_risk: float | None = None
     calibration: Path | None = None
+    lora_rank: int = 0
     precision: str = ""
     optimizer: str = "adamw"
     solver: str = "auto"

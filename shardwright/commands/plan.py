@@ -144,6 +144,9 @@ def plan(
         str | None,
         typer.Option(help="with --stack: share of activations in host memory, or any"),
     ] = None,
+    lora: Annotated[
+        int, typer.Option(min=0, help="with --stack: rank of adapters, which alone are trained")
+    ] = 0,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
     output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
@@ -181,7 +184,7 @@ def plan(
     choices = {name: given[name] for name in OPTION_FLAGS}
     options = asked_options(choices, precision) if stack else AskedOptions()
     if not stack:
-        need_stack(choices, precision)
+        need_stack(choices | {"lora": str(lora) if lora else None}, precision)
     profile_file = local or local_profile()
     offers, today = None if prices is None else offers_with(prices), date.today().isoformat()
     answer_output = AnswerOutput(
@@ -212,6 +215,7 @@ def plan(
             "--explain": explain,
             "--fit-risk": fit_risk,
             "--calibration": calibration,
+            "--lora": lora,
         }
         sweep = Sweep(
             output=answer_output,
@@ -245,6 +249,7 @@ def plan(
         pareto=pareto.value if pareto else "",
         fit_risk=None if fit_risk is None else risk_of(fit_risk),
         calibration=calibration,
+        lora_rank=lora,
         precision=precision,
         optimizer=optimizer.value,
         solver=solver.value,

@@ -119,6 +119,7 @@ def layout_question(request: PlanRequest) -> tuple[LayoutQuestion, tuple[str, ..
         options=request.options,
         fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
         calibration=None if request.calibration is None else _calibration(request.calibration),
+        lora_rank=request.lora_rank,
     )
     return question, (*sample.assumptions, *told)
 

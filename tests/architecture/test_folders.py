@@ -33,6 +33,7 @@ ORDER = {
         "simulator/schedules",
         "simulator/values",
         "simulator",
+        "simulator/goodput",
         "simulator/training_run",
         "simulator/training_run/run",
         "simulator/training_run/framework",
@@ -43,6 +44,7 @@ ORDER = {
         "simulator/training_run/reading",
         "simulator/training_run/fit",
         "simulator/training_run/explain",
+        "simulator/training_run/cases",
         "simulator/traced",
         "simulator/modules",
         "simulator/mixed",
@@ -58,6 +60,7 @@ ORDER = {
         "planner/layout",
         "planner/op_sharding",
         "planner/many",
+        "planner/sizing",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (

@@ -1,0 +1,108 @@
+"""`RunGoal`: the whole run that a layout makes of its nodes and its step, and what is least of it.
+
+With n nodes of d devices and steps of T seconds, a run of K steps takes
+
+    hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (run_stretch.py)
+    dollars   n d h p                      p: of a device-hour
+    energy    n d h w(mfu)                 w: watts of a device and its share of the site
+
+with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
+(power falls with the utilisation by less than the utilisation itself), so the value of a bound of T
+is a bound of the value (layout_goal.py). A layout pays for whole nodes, and for no more than it
+fills, so that one search over the layouts of the most nodes is a search over every number of nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.layout.layout_goal import Array
+from planner.layout.layouts import Counts
+from planner.sizing.run_stretch import RunStretch
+from planner.sizing.size_question import TOKENS
+
+# Of equal numbers of nodes the faster: what hours weigh beside a node where there is no deadline.
+_MANY_HOURS = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCurve:
+    """Watts of one device with its share of host and site, rising over model flop utilisation (of
+    the 16-bit peak)."""
+
+    mfu: tuple[float, ...]
+    watts: tuple[float, ...]
+
+    def at(self, mfu: Array) -> Array:
+        """Watts, straight between the points."""
+        return np.interp(mfu, self.mfu, self.watts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGoal:
+    """The least of `minimise` within the limits.
+
+    node_devices  paid for per node;  fewest, most  nodes
+    steps         of the run; 1 where its tokens are sought
+    stretch       wall-clock over steady steps by nodes
+    usd           of a device-hour, None where unknown
+    flop_per_s    16-bit peak of a node's devices;  step_flop  of the model's own arithmetic
+    """
+
+    minimise: str
+    node_devices: int
+    fewest: int
+    most: int
+    steps: float
+    stretch: RunStretch
+    usd: float | None
+    power: PowerCurve
+    flop_per_s: float
+    step_flop: float
+    deadline_h: float | None
+    budget_usd: float | None
+
+    def values(self, nodes: Counts, seconds: Array) -> Array:
+        """[layouts] what is least of the best; infinite beyond a limit."""
+        paid = np.maximum(nodes, self.fewest)
+        allowed = paid <= self.most
+        paid = np.minimum(paid, self.most)
+        steady = self.steps * seconds / 3600.0
+        shares = []
+        if self.deadline_h is not None:
+            shares.append(steady * self.stretch.deadline[paid] / self.deadline_h)
+        if self.budget_usd is not None:
+            spent = self.dollars(paid, steady * self.stretch.budget[paid])
+            shares.append(spent / self.budget_usd)
+        if self.minimise == TOKENS:
+            return np.where(allowed, np.max(np.stack(shares), axis=0), np.inf)
+        for share in shares:
+            allowed &= share <= 1.0
+        hours = self.hours(paid, seconds)
+        return np.where(allowed, self._least(paid, seconds, hours), np.inf)
+
+    def hours(self, nodes: Counts, seconds: Array) -> Array:
+        """Wall-clock hours of the run, the median."""
+        return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
+
+    def dollars(self, nodes: Counts, hours: Array) -> Array:
+        """Of all device-hours; infinite without a price."""
+        usd = np.inf if self.usd is None else self.usd
+        return np.asarray(nodes * self.node_devices * hours * usd)
+
+    def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
+        """Of devices, hosts and site. Hours without steps draw what steps draw."""
+        mfu = self.step_flop / (np.maximum(seconds, 1e-12) * nodes * self.flop_per_s)
+        return np.asarray(nodes * self.node_devices * hours * self.power.at(mfu) / 1000.0)
+
+    def _least(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
+        if self.minimise == "time":
+            return hours
+        if self.minimise == "energy":
+            return self.kwh(nodes, seconds, hours)
+        if self.minimise == "devices":
+            faster = hours / (hours + (self.deadline_h or _MANY_HOURS))
+            return np.asarray(nodes * self.node_devices + faster)
+        return self.dollars(nodes, hours)

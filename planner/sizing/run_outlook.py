@@ -1,0 +1,121 @@
+"""`RunOutlook`: what a sized run takes and costs, each with its 90 % interval, by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.layout.layout_answer import LayoutChoice
+from planner.layout.layout_choice import choice_of, model_flop_per_token
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.sizing_search import SizedRun, layout_question_of, stack_named
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.energy import carbon, run_energy
+from simulator.goodput.lasting import reliability
+from simulator.goodput.time_to_train import TimeToTrain, time_to_train
+from simulator.log_interval import probability_below, product
+from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutlook:
+    """A run that is shown.
+
+    plan              its layout, with the step's interval
+    days, device_hours, usd, kwh, tco2e    of the whole run; usd None without a price
+    productive_time   share of the time that steps take which are kept
+    probability_of_deadline, probability_of_budget   None where there is none
+    lost              share of the time by what it is lost to, the most first
+    checkpoint_every_s  the interval that loses least;  interruptions  unexpected ones
+    spare_nodes       with which a run waits for one for less than 1 % of its time
+    why_not           beside the best; "" of the best itself
+    """
+
+    run: SizedRun
+    plan: LayoutChoice
+    days: Interval
+    device_hours: Interval
+    usd: Interval | None
+    kwh: Interval
+    tco2e: Interval
+    productive_time: Interval
+    probability_of_deadline: float | None
+    probability_of_budget: float | None
+    lost: tuple[tuple[str, float], ...]
+    checkpoint_every_s: float
+    interruptions: Interval
+    spare_nodes: int
+    why_not: str = ""
+
+
+def outlook_of(
+    question: SizeQuestion, run: SizedRun, coefficients: CoefficientFile, *, seed: int, runs: int
+) -> RunOutlook:
+    """The run simulated `runs` times."""
+    stack = stack_named(question, run.stack)
+    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, run.nodes)
+    plan = choice_of(run.layout, None, asked.cluster, lambda _: None, coefficients)
+    step = plan.prediction.step_time_s.scaled(question.stretch)
+    time = time_to_train(
+        step,
+        run.steps,
+        run.devices,
+        run.choice.device,
+        question.model.parameters,
+        inputs=question.reliability,
+        seed=seed,
+        runs=runs,
+    )
+    lasting = reliability(
+        question.model.parameters, run.devices, run.choice.device, question.reliability
+    )
+    known = question.reliability.spare_nodes
+    spares = lasting.spare_nodes if known is None else known
+    usd = None
+    if run.choice.usd_per_hour is not None:
+        usd = product(time.device_hours, run.choice.usd_per_hour)
+    hours = time.days.scaled(24.0)
+    kwh = _kwh(question, run, hours)
+    one = Interval(value=1.0, low=1.0, high=1.0)
+    per_kwh = carbon(one, question.region)
+    deadline = question.deadline_s
+    budget = question.budget_usd
+    return RunOutlook(
+        run=run,
+        plan=plan,
+        days=time.days,
+        device_hours=time.device_hours,
+        usd=usd,
+        kwh=kwh,
+        tco2e=product(kwh, per_kwh.scaled(1e-3)),
+        productive_time=time.productive_time,
+        probability_of_deadline=(
+            time.probability_by(deadline / 86400.0) if deadline is not None else None
+        ),
+        probability_of_budget=(
+            probability_below(usd, budget) if budget is not None and usd is not None else None
+        ),
+        lost=_lost(time),
+        checkpoint_every_s=time.checkpoint_every_s,
+        interruptions=time.interruptions,
+        spare_nodes=spares,
+    )
+
+
+def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
+    """Of the run at the utilisation of its steps, as uncertain as the power and the hours."""
+    mfu = mfu_of_run(question, run)
+    each = run_energy(run.choice.device, run.devices, hours.value, mfu, question.pue)
+    per_hour = each.scaled(1.0 / hours.value)
+    return product(per_hour, hours)
+
+
+def mfu_of_run(question: SizeQuestion, run: SizedRun) -> float:
+    """Of all devices that are paid for, of their 16-bit peak as power is (simulator/energy.py)."""
+    peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
+    step = run.batch * question.seq_len * model_flop_per_token(question.model, question.seq_len)
+    return step / (run.layout.step_time_s * peak)
+
+
+def _lost(time: TimeToTrain) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(time.parts.items(), key=lambda part: -part[1]))

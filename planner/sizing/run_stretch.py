@@ -1,0 +1,105 @@
+"""Wall-clock of a long run over its steady steps by nodes, in closed form: for ranking only.
+
+Per simulated cluster what expected_time.py says, times a step of its 90 % interval; of all clusters
+the median, and what is exceeded with the probability that a limit may be. At numbers of nodes a
+third of an octave apart and straight between them, with the draws of `time_to_train` but for a
+run's own luck. The answer that is shown, and its runners-up, are simulated with it (run_outlook.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.layout.layout_goal import Array
+from simulator.goodput.clusters import draw_clusters, two_sided
+from simulator.goodput.expected_time import expected
+from simulator.goodput.reliability_inputs import ReliabilityInputs
+from simulator.values.prediction import Interval
+
+_PER_OCTAVE = 3
+_DRAWS = 2000
+_SEED, _PRICE_SEED = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunStretch:
+    """[nodes] each, from 0 nodes on: what steady steps are multiplied by.
+
+    middle     for the median of the whole time
+    deadline   for what the time exceeds with the probability that it may
+    budget     the same of dollars: with the spread of the price of a device-hour
+    """
+
+    middle: Array
+    deadline: Array
+    budget: Array
+
+    def times(self, factor: float) -> RunStretch:
+        """Of a run that takes so many times as long."""
+        return RunStretch(
+            middle=self.middle * factor,
+            deadline=self.deadline * factor,
+            budget=self.budget * factor,
+        )
+
+
+def run_stretch(
+    parameters: float,
+    device: str,
+    node_devices: int,
+    most_nodes: int,
+    inputs: ReliabilityInputs,
+    *,
+    step_band: Callable[[int], Interval],
+    price: Interval | None,
+    confidence: float,
+) -> RunStretch:
+    """Of a model of so many parameters on up to so many nodes.
+
+    step_band   measured over predicted step time on so many nodes;  price  of a device-hour
+    confidence  probability (0 to 1) with which a limit must be kept
+    """
+    octaves = np.log2(max(2, most_nodes))
+    counts = np.unique(np.geomspace(1, most_nodes, 1 + int(_PER_OCTAVE * octaves)).round())
+    dearer = _dearer(price)
+    found = []
+    for nodes in counts.astype(int).tolist():
+        lost, normal = _drawn(parameters, nodes * node_devices, device, inputs)
+        band = step_band(nodes)
+        time = lost * two_sided(band.low, band.value, band.high, normal)
+        found.append(
+            (
+                float(np.median(time)),
+                float(np.quantile(time, confidence)),
+                float(np.quantile(time * dearer, confidence)),
+            )
+        )
+    at = np.log(np.arange(1, most_nodes + 1))
+    middle, deadline, budget = (
+        np.concatenate([np.ones(1), np.interp(at, np.log(counts), np.asarray(each))])
+        for each in zip(*found, strict=True)
+    )
+    return RunStretch(middle=middle, deadline=deadline, budget=budget)
+
+
+def _dearer(price: Interval | None) -> Array:
+    """[draws] the price of a device-hour over its median."""
+    normal = np.random.default_rng(_PRICE_SEED).standard_normal(_DRAWS)
+    if price is None or price.value <= 0:
+        return np.ones(_DRAWS)
+    return two_sided(price.low / price.value, 1.0, price.high / price.value, normal)
+
+
+@functools.lru_cache(maxsize=1024)
+def _drawn(
+    parameters: float, devices: int, device: str, inputs: ReliabilityInputs
+) -> tuple[Array, Array]:
+    """[draws] wall-clock over steady steps, and the step's place in its interval."""
+    rng = np.random.default_rng(_SEED)
+    clusters = draw_clusters(parameters, devices, device, inputs, draws=_DRAWS, rng=rng)
+    normal = rng.standard_normal(_DRAWS)
+    return expected(clusters).wall_s * clusters.contingency, normal

@@ -1,0 +1,89 @@
+"""`SizeAnswer`: what to rent, how sure that is, and what else was looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.sizing.run_outlook import RunOutlook
+from planner.sizing.sizing_search import SizedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A run that no other beats in days, dollars, energy and devices at once; in closed form."""
+
+    device: str
+    stack: str
+    nodes: int
+    devices: int
+    layout: str
+    step_time_s: float
+    days: float
+    usd: float | None
+    kwh: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What one change brings, solved anew; days and dollars that it adds (below 0: saves)."""
+
+    change: str
+    days: float
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation:
+    """A change of the question under which there is an answer, solved."""
+
+    change: str
+    flag: str
+    days: float
+    usd: float | None
+    devices: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeAnswer:
+    """The answer.
+
+    status      `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
+    bound       no run over the listed choices has a smaller value of the goal
+    others      the best of each other type of device;  refused  what has no answer, and why
+    binds       which limit the best one meets
+    flop        of the whole run
+    considered  layouts priced or pruned
+    """
+
+    status: str
+    minimised: str
+    bound: float | None
+    gap: float | None
+    best: RunOutlook | None
+    others: tuple[RunOutlook, ...] = ()
+    front: tuple[FrontPoint, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    binds: str = ""
+    flop: float = 0.0
+    refused: tuple[tuple[str, str], ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    considered: int = 0
+    search_time_s: float = 0.0
+    assumptions: tuple[str, ...] = ()
+
+
+def value_words(run: SizedRun, best: SizedRun) -> str:
+    """How a run differs from the best: `12 % dearer, 8.1 d longer`."""
+    said = []
+    if run.usd is not None and best.usd:
+        said.append(_more(run.usd / best.usd - 1, "dearer", "cheaper"))
+    said.append(_more(run.hours / best.hours - 1, "longer", "shorter"))
+    said.append(_more(run.kwh / best.kwh - 1, "more energy", "less energy"))
+    return ", ".join(word for word in said if word)
+
+
+def _more(share: float, above: str, below: str) -> str:
+    if abs(share) < 5e-3:
+        return ""
+    return f"{abs(share):.0%} {above if share > 0 else below}"

@@ -1,0 +1,107 @@
+"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout; `front_of`:
+those that no other beats in days, dollars, energy and devices at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from planner.layout.layout_answer import layout_title
+from planner.layout.layout_solver import LayoutSolver
+from planner.sizing.run_goal import PowerCurve
+from planner.sizing.size_answer import FrontPoint
+from planner.sizing.size_question import DeviceChoice, SizeQuestion
+from planner.sizing.sizing_search import (
+    SizedDevice,
+    SizedRun,
+    goal_of,
+    layout_question_of,
+    sized_run,
+    stack_named,
+)
+from profiles.sourced import SourcedRange
+from simulator.training_run.step.coefficients import CoefficientFile
+
+# Numbers of nodes that are looked at, as multiples of the best's.
+_TIMES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+
+
+def at_nodes(
+    question: SizeQuestion,
+    run: SizedRun,
+    nodes: int,
+    power: PowerCurve,
+    solver: LayoutSolver,
+) -> SizedRun | None:
+    """The fastest run of the same device, framework and batch on so many nodes at most, whatever
+    the limits; None where none fits or no time is left."""
+    stack = stack_named(question, run.stack)
+    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, nodes)
+    layout = solver.best(asked)
+    if layout is None:
+        return None
+    free = replace(
+        question,
+        tokens=run.tokens,
+        deadline_s=None,
+        budget_usd=None,
+        minimise="time",
+    )
+    choice = replace(run.choice, fewest=1, most=max(nodes, run.choice.most))
+    goal = goal_of(free, choice, stack, run.batch, power)
+    return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
+
+
+def runs_beside(
+    question: SizeQuestion,
+    done: Sequence[SizedDevice],
+    power: Callable[[DeviceChoice, SourcedRange], PowerCurve],
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float,
+) -> tuple[SizedRun, ...]:
+    """The best of every type of device, and the fastest on fewer and more nodes of the best one,
+    whatever the limits."""
+    solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
+    runs = [one.best for one in done if one.best is not None]
+    best = runs[0]
+    curve = power(best.choice, question.pue)
+    for times in _TIMES:
+        nodes = round(best.nodes * times)
+        if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:
+            found = at_nodes(question, best, nodes, curve, solver)
+            runs += [found] if found is not None else []
+    return tuple(runs)
+
+
+def front_of(runs: Sequence[SizedRun]) -> tuple[FrontPoint, ...]:
+    """The runs that no other beats, the fewest days first."""
+    every = [_figures(run) for run in runs]
+    kept = {
+        mine: run
+        for mine, run in zip(every, runs, strict=True)
+        if not any(_beats(other, mine) for other in every)
+    }
+    return tuple(_point(run) for _, run in sorted(kept.items(), key=lambda pair: pair[0]))
+
+
+def _figures(run: SizedRun) -> tuple[float, float, float, int]:
+    return (run.hours, run.usd if run.usd is not None else 0.0, run.kwh, run.devices)
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(x <= y for x, y in zip(one, other, strict=True))
+
+
+def _point(run: SizedRun) -> FrontPoint:
+    return FrontPoint(
+        device=run.choice.asked,
+        stack=run.stack,
+        nodes=run.nodes,
+        devices=run.devices,
+        layout=layout_title(run.layout.run),
+        step_time_s=run.layout.step_time_s,
+        days=run.hours / 24.0,
+        usd=run.usd,
+        kwh=run.kwh,
+    )

@@ -1,0 +1,158 @@
+"""`gains_of`: what the next node, dollar, GB/s, GiB and point of MFU bring, each solved anew on the
+device, framework and batch of the best run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from planner.layout.layout_question import solve_layouts
+from planner.layout.layout_solver import LayoutSolver
+from planner.layout.refined_layout import PricedLayout
+from planner.sizing.run_goal import PowerCurve
+from planner.sizing.run_outlook import mfu_of_run
+from planner.sizing.size_answer import Gain
+from planner.sizing.size_front import at_nodes
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.sizing_search import (
+    SizedRun,
+    goal_of,
+    layout_question_of,
+    sized_run,
+    stack_named,
+)
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.units import format_usd
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import CoefficientFile
+
+_GIB = 2**30
+# More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
+_MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
+
+
+def gains_of(
+    question: SizeQuestion,
+    best: SizedRun,
+    power: PowerCurve,
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float,
+) -> tuple[Gain, ...]:
+    """The changes that could be solved in time."""
+    solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
+    stack = stack_named(question, best.stack)
+    asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
+    found: list[Gain] = []
+
+    def step(change: str, layout: PricedLayout | None) -> None:
+        """What the same nodes take with another step."""
+        if layout is not None:
+            times = layout.step_time_s / best.layout.step_time_s - 1.0
+            found.append(
+                Gain(
+                    change=change,
+                    days=best.hours / 24.0 * times,
+                    usd=best.usd * times if best.usd is not None else None,
+                )
+            )
+
+    found += _more_nodes(question, best, power, solver)
+    if best.usd is not None:
+        richer = _with_more_dollars(question, best, power, coefficients, solver)
+        extra = _MORE_USD * best.usd
+        if richer is not None:
+            found.append(_between(f"up to {format_usd(extra)} more, spent on speed", richer, best))
+    run = best.layout.run
+    network = run.node_network
+    if run.num_devices > run.node_devices:
+        rate = network.bytes_per_s_per_node / 1e9
+        words = f"{_MORE_RATE * rate:.3g} GB/s more per node between nodes ({rate:.3g} now)"
+
+        def faster(base: TrainingRun) -> TrainingRun:
+            return replace(base, network=base.node_network.faster(1.0 + _MORE_RATE))
+
+        step(words, solver.best(asked, altered=faster))
+    usable = get_device(best.choice.device).usable_bytes
+    step(
+        f"{_MORE_GIB} GiB more memory per device",
+        solver.best(asked, capacity=1.0 + _MORE_GIB * _GIB / usable),
+    )
+    mfu = mfu_of_run(question, best)
+    point = mfu / (mfu + 0.01) - 1.0
+    found.append(
+        Gain(
+            change=f"one point more of MFU ({mfu:.1%} now)",
+            days=best.hours / 24.0 * point,
+            usd=best.usd * point if best.usd is not None else None,
+        )
+    )
+    return tuple(found)
+
+
+def _more_nodes(
+    question: SizeQuestion, best: SizedRun, power: PowerCurve, solver: LayoutSolver
+) -> list[Gain]:
+    """One node more, and where that would stay idle the least power of two more that would not."""
+    extra = 1
+    while extra <= best.nodes:
+        found = at_nodes(question, best, best.nodes + extra, power, solver)
+        if found is None:
+            return []
+        if found.layout.step_time_s < best.layout.step_time_s:
+            more = found.nodes - best.nodes
+            words = "one more node" if more == 1 else f"{more} more nodes (fewer would stay idle)"
+            return [_between(words, found, best)]
+        extra *= 2
+    return []
+
+
+def _between(change: str, run: SizedRun, best: SizedRun) -> Gain:
+    known = run.usd is not None and best.usd is not None
+    return Gain(
+        change=change,
+        days=(run.hours - best.hours) / 24.0,
+        usd=run.usd - best.usd if known and run.usd is not None and best.usd is not None else None,
+    )
+
+
+def _with_more_dollars(
+    question: SizeQuestion,
+    best: SizedRun,
+    power: PowerCurve,
+    coefficients: CoefficientFile,
+    solver: LayoutSolver,
+) -> SizedRun | None:
+    """The fastest run for a little more than the best's dollars."""
+    if not solver.has_time or best.usd is None:
+        return None
+    free = replace(
+        question,
+        tokens=best.tokens,
+        minimise="time",
+        deadline_s=None,
+        budget_usd=(1.0 + _MORE_USD) * best.usd,
+    )
+    stack = stack_named(question, best.stack)
+    goal = goal_of(free, best.choice, stack, best.batch, power)
+    now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
+    try:
+        outcome, _ = solve_layouts(
+            layout_question_of(free, best.choice, stack, best.batch, best.width, best.choice.most),
+            coefficients,
+            [],
+            clock=solver.clock,
+            runners_up=0,
+            time_limit_s=solver.end_s - solver.clock(),
+            goal=goal,
+            below=float(now[0]),
+        )
+    except InputError:
+        return None
+    if not outcome.layouts:
+        return None
+    layout, value = outcome.layouts[0], outcome.values[0]
+    return sized_run(free, best.choice, goal, best.stack, layout, value, best.width)

@@ -1,0 +1,106 @@
+"""Phases of one run: ramps of batch and sequence length, context extension, annealing.
+
+    schema = "shardwright/phases@1"
+
+    [[phases]]
+    name = "main"
+    tokens = "14T"
+    seq = 8192
+    global_batch = 2048
+
+    [[phases]]
+    name = "context extension"
+    tokens = "800B"
+    seq = 131072
+    global_batch = 128
+
+The nodes are chosen for the phase of the most tokens, with the time of all: each other phase runs
+on the same nodes with a layout of its own, the fastest there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planner.layout.layout_solver import LayoutSolver
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.sizing_search import SizedRun, layout_question_of, stack_named
+from profiles.errors import InputError
+from profiles.units import parse_quantity
+from simulator.training_run.step.coefficients import CoefficientFile
+
+PHASES_SCHEMA = "shardwright/phases@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a run in which sequence length and batch stay.
+
+    tokens  a count as text: `14T`;  seq  tokens per sequence;  global_batch  sequences per step
+    """
+
+    tokens: str
+    seq: int
+    global_batch: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if parse_quantity(self.tokens, "count", where="tokens") < 1:
+            raise InputError(f"tokens = {self.tokens!r}: 1 or more are wanted")
+        if min(self.seq, self.global_batch) < 1:
+            raise InputError(
+                f"seq = {self.seq}, global_batch = {self.global_batch}: both are 1 or more"
+            )
+
+    @property
+    def tokens_count(self) -> float:
+        """Tokens of the phase."""
+        return parse_quantity(self.tokens, "count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFile:
+    """The phases of a file, in their order."""
+
+    phases: tuple[Phase, ...]
+
+
+def stretch_of_phases(
+    question: SizeQuestion,
+    run: SizedRun,
+    phases: Sequence[Phase],
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+) -> float:
+    """Steady time of all phases on a run's nodes over that of the longest one.
+
+    Raises InputError where a phase has no layout there.
+    """
+    solver = LayoutSolver(coefficients=coefficients, clock=clock)
+    longest = max(phases, key=lambda phase: phase.tokens_count)
+    stack = stack_named(question, run.stack)
+    total = 0.0
+    for phase in phases:
+        if phase is longest:
+            step_s = run.layout.step_time_s
+        else:
+            asked = layout_question_of(
+                replace(question, seq_len=phase.seq),
+                run.choice,
+                stack,
+                phase.global_batch,
+                run.width,
+                run.nodes,
+            )
+            best = solver.best(asked)
+            if best is None:
+                raise InputError(
+                    f"phase {phase.name or phase.tokens!r}: sequences of {phase.seq:,} tokens, "
+                    f"{phase.global_batch:,} a step, have no layout on {run.devices:,} "
+                    f"{run.choice.asked} with {run.stack}"
+                )
+            step_s = best.step_time_s
+        total += phase.tokens_count / (phase.seq * phase.global_batch) * step_s
+    own = longest.tokens_count / (longest.seq * longest.global_batch) * run.layout.step_time_s
+    return total / own

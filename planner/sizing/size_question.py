@@ -1,0 +1,119 @@
+"""`SizeQuestion`: a training run of which some of tokens, time, dollars and devices are unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planner.layout.layout_space import LayoutSpace
+from planner.tolerances import DEFAULT_FIT_RISK
+from profiles.errors import InputError, UnknownNameError
+from profiles.model.figures.transformer import Transformer
+from profiles.sourced import SourcedRange
+from simulator.goodput.reliability_inputs import ReliabilityInputs
+from simulator.values.prediction import Interval
+
+MINIMISED = ("cost", "time", "devices", "energy")
+TOKENS = "tokens"
+"""The goal of a question whose tokens are unknown: as many as the limits allow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChoice:
+    """Devices of one type that may be rented.
+
+    asked, device  as the user and as the catalogue name it
+    node_devices   rented together: a node, a rack
+    widths         devices of each node that a layout may use: all of them, or a rack without its
+                   last trays
+    fewest, most   nodes
+    usd_per_hour   of one device, None where no price is known; price_words  whose, of what kind,
+                   how old
+    network        a link of the catalogue between nodes, one card per device as the usual one; ""
+                   for the usual one
+    """
+
+    asked: str
+    device: str
+    node_devices: int
+    widths: tuple[int, ...]
+    fewest: int
+    most: int
+    usd_per_hour: Interval | None = None
+    price_words: str = ""
+    network: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most:
+            raise InputError(
+                f"{self.asked}: {self.fewest} to {self.most} nodes of {self.node_devices} devices "
+                "is no range (--nodes, --devices)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackChoice:
+    """A framework that may run the training, and the layouts that it may be given."""
+
+    name: str
+    space: LayoutSpace = field(default_factory=LayoutSpace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeQuestion:
+    """What is asked.
+
+    tokens       of the whole run; None: as many as deadline and budget allow
+    deadline_s   seconds from start to end, failures and all;  budget_usd  both None for no limit
+    confidence   probability (0 to 1) with which each limit must be kept
+    minimise     one of MINIMISED; without tokens it is TOKENS
+    batches      sequences per step to choose from
+    pue          electricity of the site over that of its nodes;  region  of its grid
+    reliability  how often what fails, and what a restart takes
+    stretch      wall-clock of the whole run over that of `tokens` in one phase (`--phases`)
+    """
+
+    name: str
+    model: Transformer
+    choices: tuple[DeviceChoice, ...]
+    stacks: tuple[StackChoice, ...]
+    tokens: float | None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    confidence: float = 0.5
+    minimise: str = "cost"
+    batches: tuple[int, ...]
+    seq_len: int
+    precision: str = "bf16"
+    lora_rank: int = 0
+    fit_risk: float = DEFAULT_FIT_RISK
+    pue: SourcedRange
+    region: str
+    reliability: ReliabilityInputs
+    stretch: float = 1.0
+
+    def __post_init__(self) -> None:
+        known = MINIMISED if self.tokens is not None else (TOKENS,)
+        if self.minimise not in known:
+            raise UnknownNameError("goal", self.minimise, known, where="--minimise")
+        if self.tokens is None and self.deadline_s is None and self.budget_usd is None:
+            raise InputError(
+                "nothing limits the run: give --tokens, or a --deadline or --budget of which the "
+                "tokens follow"
+            )
+        if not 0.0 < self.confidence < 1.0:
+            raise InputError(
+                f"--sure {self.confidence:g}: the probability of keeping a limit is above 0 and "
+                "below 1; write 80%, or 0.8"
+            )
+        for flag, value in (
+            ("--tokens", self.tokens),
+            ("--deadline", self.deadline_s),
+            ("--budget", self.budget_usd),
+        ):
+            if value is not None and not value > 0:
+                raise InputError(f"{flag} must be above 0, got {value:g}")
+
+    @property
+    def needs_price(self) -> bool:
+        """Whether a device without a price has no place in the answer."""
+        return self.budget_usd is not None or self.minimise == "cost"

@@ -1,0 +1,137 @@
+"""`size_run`: the answer to a question: searched, proven, simulated, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from planner.layout.layout_choice import model_flop_per_token
+from planner.sizing.run_goal import PowerCurve
+from planner.sizing.run_outlook import outlook_of
+from planner.sizing.size_answer import SizeAnswer, value_words
+from planner.sizing.size_front import front_of, runs_beside
+from planner.sizing.size_gains import gains_of
+from planner.sizing.size_limits import binding_limit, relaxations_of
+from planner.sizing.size_question import DeviceChoice, SizeQuestion
+from planner.sizing.sizing_search import SizedDevice, size_device
+from planner.tolerances import status_of
+from profiles.sourced import SourcedRange
+from simulator.energy import run_energy
+from simulator.training_run.step.coefficients import CoefficientFile
+
+Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
+_POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
+
+
+def power_of(choice: DeviceChoice, pue: SourcedRange) -> PowerCurve:
+    """What a device draws by the utilisation of its steps."""
+    watts = [1000.0 * run_energy(choice.device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS]
+    return PowerCurve(mfu=_POWER_POINTS, watts=tuple(watts))
+
+
+def search_here(
+    coefficients: CoefficientFile, clock: Callable[[], float], end_s: float = math.inf
+) -> Search:
+    """The search of every type of device in this process, one after the other."""
+
+    def search(question: SizeQuestion) -> tuple[SizedDevice, ...]:
+        return tuple(
+            size_device(
+                question,
+                choice,
+                power=power_of(choice, question.pue),
+                coefficients=coefficients,
+                clock=clock,
+                end_s=end_s,
+            )
+            for choice in question.choices
+        )
+
+    return search
+
+
+def size_run(
+    question: SizeQuestion,
+    *,
+    search: Search,
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float = math.inf,
+    seed: int = 0,
+    runs: int = 2000,
+    explain: bool = True,
+) -> SizeAnswer:
+    """The best run over the question's choices, with its proof, or why there is none.
+
+    search   how the types of devices are searched (`search_here`, or on workers)
+    end_s    of the clock, after which nothing further is solved
+    runs     of the simulation of each run that is shown
+    explain  adds the front and what the next node, dollar, GB/s, GiB and point of MFU brings
+
+    Equal inputs give equal answers, but for `search_time_s`.
+    """
+    start = clock()
+    found = search(question)
+    done = sorted((one for one in found if one.best is not None), key=_value)
+    refused = _refused(question, found)
+    considered = sum(one.considered for one in found)
+    if not done or done[0].best is None:
+        return SizeAnswer(
+            status="infeasible",
+            minimised=question.minimise,
+            bound=None,
+            gap=None,
+            best=None,
+            relaxations=relaxations_of(question, search),
+            refused=refused,
+            considered=considered,
+            search_time_s=clock() - start,
+        )
+    best = done[0].best
+    bound = min(one.bound for one in found if one.bound is not None)
+    gap = max(0.0, (best.value - bound) / best.value)
+    outlooks = [
+        outlook_of(question, one.best, coefficients, seed=seed, runs=runs)
+        for one in done
+        if one.best is not None
+    ]
+    others = tuple(replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:])
+    power = power_of(best.choice, question.pue)
+    beside = runs_beside(question, done, power_of, coefficients, clock, end_s) if explain else ()
+    return SizeAnswer(
+        status=status_of(gap),
+        minimised=question.minimise,
+        bound=bound,
+        gap=gap,
+        best=outlooks[0],
+        others=others,
+        front=front_of(beside),
+        gains=gains_of(question, best, power, coefficients, clock, end_s) if explain else (),
+        binds=binding_limit(question, best, beside),
+        flop=best.tokens * model_flop_per_token(question.model, question.seq_len),
+        refused=refused,
+        considered=considered,
+        search_time_s=clock() - start,
+    )
+
+
+def _value(one: SizedDevice) -> float:
+    return math.inf if one.best is None else one.best.value
+
+
+def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tuple[str, str], ...]:
+    """The types of devices without an answer: of each the reason of its first framework, or that no
+    number of its nodes keeps the limits."""
+    said = []
+    for one in found:
+        if one.best is None:
+            reasons = dict(one.refused)
+            every = len(reasons) == len(question.stacks)
+            why = (
+                next(iter(reasons.values())) if every else "no number of its nodes keeps the limits"
+            )
+            said.append((one.choice.asked, why))
+    return tuple(said)

@@ -1,0 +1,256 @@
+"""`size_device`: for a type of device the best number of nodes, layout, framework and batch.
+
+One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
+every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
+after the other and share the best value found, so that most fall by their bounds alone. Of equal
+values the first one found stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.layout.layout_choice import model_flop_per_token
+from planner.layout.layout_goal import nodes_of_run
+from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.layout.refined_layout import PricedLayout
+from planner.sizing.run_goal import PowerCurve, RunGoal
+from planner.sizing.run_stretch import RunStretch, run_stretch
+from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRun:
+    """The best of one type of device: its layout, and what the run comes to in closed form.
+
+    value   of the goal;  nodes  paid for;  width  devices of a node that may be used
+    steps   of the whole run;  hours, usd, kwh  of the whole run
+    """
+
+    choice: DeviceChoice
+    stack: str
+    batch: int
+    width: int
+    layout: PricedLayout
+    value: float
+    nodes: int
+    steps: float
+    tokens: float
+    hours: float
+    usd: float | None
+    kwh: float
+
+    @property
+    def devices(self) -> int:
+        """Paid for."""
+        return self.nodes * self.choice.node_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedDevice:
+    """What the search of one type of device found and proved.
+
+    best      None where nothing keeps the limits;  bound  no run of it has a smaller value, None
+              where it has none at all
+    refused   frameworks that have no layout there, and why
+    """
+
+    choice: DeviceChoice
+    best: SizedRun | None
+    bound: float | None
+    considered: int
+    complete: bool
+    refused: tuple[tuple[str, str], ...]
+
+
+def size_device(
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    *,
+    power: PowerCurve,
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float = math.inf,
+    below: float = math.inf,
+) -> SizedDevice:
+    """The best run on devices of one type.
+
+    power   of such a device and its share of the site
+    end_s   of the clock, when the search ends;  below  values that are sought
+    """
+    best: SizedRun | None = None
+    bound, considered, complete = math.inf, 0, True
+    refused: dict[str, str] = {}
+    for stack in question.stacks:
+        for width in choice.widths:
+            for batch in question.batches:
+                sought = below if best is None else best.value
+                try:
+                    goal = goal_of(question, choice, stack, batch, power)
+                    asked = layout_question_of(question, choice, stack, batch, width, choice.most)
+                    outcome, _ = solve_layouts(
+                        asked,
+                        coefficients,
+                        [],
+                        clock=clock,
+                        runners_up=0,
+                        time_limit_s=end_s - clock(),
+                        goal=goal,
+                        below=sought,
+                    )
+                except InputError as error:
+                    refused[stack.name] = str(error)
+                    continue
+                considered += outcome.considered
+                complete &= outcome.complete
+                bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
+                if outcome.layouts:
+                    layout, value = outcome.layouts[0], outcome.values[0]
+                    best = sized_run(question, choice, goal, stack.name, layout, value, width)
+    bound = min(bound, best.value if best else math.inf)
+    return SizedDevice(
+        choice=choice,
+        best=best,
+        bound=bound if math.isfinite(bound) else None,
+        considered=considered,
+        complete=complete,
+        refused=tuple(refused.items()),
+    )
+
+
+def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
+    """Wall-clock of the whole run over the steady steps of its tokens.
+
+    The interval of a step is that of a plain layout of the framework on so many nodes: those of all
+    layouts of a search are alike but for what no run was fitted on (layout_choice.py).
+    """
+    asked = layout_question_of(
+        question, choice, stack, question.batches[0], choice.node_devices, choice.most
+    )
+    base, _ = ground_of(asked, [])
+
+    def step_band(nodes: int) -> Interval:
+        devices = nodes * choice.node_devices
+        return step_interval(replace(base, num_devices=devices, dp=devices), 1.0)
+
+    return run_stretch(
+        question.model.parameters,
+        choice.device,
+        choice.node_devices,
+        choice.most,
+        question.reliability,
+        step_band=step_band,
+        price=choice.usd_per_hour,
+        confidence=question.confidence,
+    ).times(question.stretch)
+
+
+def goal_of(
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    stack: StackChoice,
+    batch: int,
+    power: PowerCurve,
+) -> RunGoal:
+    """The goal of a question on devices of one type with a framework."""
+    per_step = batch * question.seq_len
+    peak = get_device(choice.device).peak_or_twins("bfloat16").value
+    return RunGoal(
+        minimise=question.minimise,
+        node_devices=choice.node_devices,
+        fewest=choice.fewest,
+        most=choice.most,
+        # Of unknown tokens the value is the share of the limits that one step takes, so that
+        # batches of several sizes compare by the tokens of a step.
+        steps=1.0 / per_step if question.tokens is None else math.ceil(question.tokens / per_step),
+        stretch=stretch_of(question, choice, stack),
+        usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
+        power=power,
+        flop_per_s=choice.node_devices * peak,
+        step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
+        deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
+        budget_usd=question.budget_usd,
+    )
+
+
+def layout_question_of(
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    stack: StackChoice,
+    batch: int,
+    width: int,
+    nodes: int,
+) -> LayoutQuestion:
+    """The question of the layouts on so many nodes."""
+    return LayoutQuestion(
+        name=question.name,
+        model=question.model,
+        cluster=_cluster(choice, width, nodes),
+        stack=stack.name,
+        global_batch=batch,
+        seq_len=question.seq_len,
+        precision=question.precision,
+        space=stack.space,
+        fit_risk=question.fit_risk,
+        lora_rank=question.lora_rank,
+    )
+
+
+def _cluster(choice: DeviceChoice, width: int, nodes: int) -> Cluster:
+    count = f"{nodes}x" if nodes > 1 else ""
+    found = get_cluster(f"{count}{width}x{choice.device}")
+    if not choice.network or nodes == 1:
+        return found
+    outer = found.levels[-1]
+    link = replace(get_link(choice.network), shared_by=outer.link.shared_by)
+    levels = (*found.levels[:-1], replace(outer, link=link))
+    return replace(found, levels=levels)
+
+
+def stack_named(question: SizeQuestion, name: str) -> StackChoice:
+    """The framework of a run that was found."""
+    return next(stack for stack in question.stacks if stack.name == name)
+
+
+def sized_run(
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    goal: RunGoal,
+    stack: str,
+    layout: PricedLayout,
+    value: float,
+    width: int,
+) -> SizedRun:
+    """A layout as the whole run that it makes."""
+    per_step = layout.run.global_batch * question.seq_len
+    tokens = 1.0 / value if question.minimise == TOKENS else float(question.tokens or 0.0)
+    steps = tokens / per_step if question.minimise == TOKENS else goal.steps
+    nodes = max(choice.fewest, nodes_of_run(layout.run))
+    seconds, paid = np.asarray([layout.step_time_s]), np.asarray([nodes])
+    # The goal's steps are one where the tokens are sought.
+    hours = goal.hours(paid, seconds) / goal.steps * steps
+    usd = float(goal.dollars(paid, hours)[0])
+    return SizedRun(
+        choice=choice,
+        stack=stack,
+        batch=layout.run.global_batch,
+        width=width,
+        layout=layout,
+        value=value,
+        nodes=nodes,
+        steps=steps,
+        tokens=tokens,
+        hours=float(hours[0]),
+        usd=usd if math.isfinite(usd) else None,
+        kwh=float(goal.kwh(paid, seconds, hours)[0]),
+    )

@@ -1,0 +1,258 @@
+"""What `size` is given, as typed, read into values; everything wrong is told at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from planner.sizing.size_question import MINIMISED
+from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
+from profiles.units import parse_quantity
+
+T = TypeVar("T")
+OPTIMAL = "optimal"
+_ON = re.compile(r"^(?:(\d+)x)?([A-Za-z][\w.@/-]*)$")
+_RANGE = re.compile(r"^(\d+)(?:\.\.(\d+))?$")
+MOST_DEVICES = 32768
+"""As many devices as are considered where no flag says how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """From the first to the last, both in it."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedDevice:
+    """An entry of --on: `gb200`, or `8xgb200` for nodes of eight (0: the usual node)."""
+
+    name: str
+    node_devices: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeFlags:
+    """The flags of `size` as values.
+
+    tokens        None where they are the unknown;  optimal_tokens  those of a scaling law
+    deadline_s, budget_usd, nodes, devices   None where not given
+    batches       sequences per step; () for the usual one
+    price         a kind of price, or US dollars per device-hour
+    network       a link of the catalogue between nodes; "" for each device's usual one
+    """
+
+    model: str
+    on: tuple[NamedDevice, ...]
+    tokens: float | None = None
+    optimal_tokens: bool = False
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    confidence: float = 0.5
+    nodes: Range | None = None
+    devices: Range | None = None
+    minimise: str = ""
+    stack: str = "any"
+    batches: tuple[int, ...] = ()
+    seq: int | None = None
+    precision: str = ""
+    lora: int = 0
+    pue: float | None = None
+    region: str = ""
+    prices: Path | None = None
+    price: str = "on-demand"
+    network: str = ""
+    reliability: Path | None = None
+    phases: Path | None = None
+
+
+class Faults:
+    """What is wrong, gathered."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def read(self, read: Callable[[], T], otherwise: T) -> T:
+        """What `read` gives, or `otherwise` where that is an error, which is kept."""
+        try:
+            return read()
+        except ShardwrightError as error:
+            self.said.append(str(error))
+            return otherwise
+
+    def end(self) -> None:
+        """Raises InputError with all that was kept."""
+        if self.said:
+            raise InputError("; ".join(self.said))
+
+
+def size_flags(
+    model: str,
+    on: str,
+    *,
+    tokens: str = "",
+    deadline: str = "",
+    budget: str = "",
+    sure: str = "50%",
+    nodes: str = "",
+    devices: str = "",
+    minimise: str = "",
+    stack: str = "any",
+    global_batch: str = "",
+    seq: int | None = None,
+    precision: str = "",
+    lora: int = 0,
+    pue: float | None = None,
+    region: str = "",
+    prices: Path | None = None,
+    price: str = "on-demand",
+    network: str = "",
+    reliability: Path | None = None,
+    phases: Path | None = None,
+) -> SizeFlags:
+    """The flags as values; "" and None where a flag was not typed.
+
+    Raises InputError that names every wrong flag and every contradiction.
+    """
+    faults = Faults()
+    read = SizeFlags(
+        model=model,
+        on=faults.read(lambda: devices_of(on), ()),
+        tokens=faults.read(lambda: _tokens(tokens), None),
+        optimal_tokens=tokens == OPTIMAL,
+        deadline_s=faults.read(lambda: _quantity(deadline, "time", "--deadline"), None),
+        budget_usd=faults.read(lambda: _quantity(budget, "money", "--budget"), None),
+        confidence=faults.read(lambda: _share(sure), 0.5),
+        nodes=faults.read(lambda: range_of(nodes, "--nodes"), None),
+        devices=faults.read(lambda: range_of(devices, "--devices"), None),
+        minimise=faults.read(lambda: _minimised(minimise), ""),
+        stack=stack,
+        batches=faults.read(lambda: batches_of(global_batch), ()),
+        seq=seq,
+        precision=precision,
+        lora=lora,
+        pue=pue,
+        region=region,
+        prices=prices,
+        price=price,
+        network=network,
+        reliability=reliability,
+        phases=phases,
+    )
+    faults.said += contradictions(read, tokens)
+    faults.end()
+    return read
+
+
+def contradictions(read: SizeFlags, tokens: str) -> list[str]:
+    """What cannot be meant together."""
+    said = []
+    if phases_twice := read.phases is not None and bool(tokens):
+        said.append("--tokens and --phases both say how many tokens; leave one out")
+    if read.nodes is not None and read.devices is not None:
+        said.append("--nodes and --devices both say how many; leave one out")
+    unknown = not tokens and read.phases is None and not phases_twice
+    if unknown and read.deadline_s is None and read.budget_usd is None:
+        said.append(
+            "tokens are unknown and nothing limits them: give --tokens (15T, or optimal), or "
+            "--budget or --deadline"
+        )
+    if unknown and read.minimise:
+        said.append(
+            f"--minimise {read.minimise} without --tokens: as many tokens as the limits allow are "
+            "sought; give --tokens, or leave --minimise out"
+        )
+    if read.lora < 0:
+        said.append(f"--lora {read.lora}: the rank of adapters is 1 or more")
+    if read.pue is not None and not 1.0 <= read.pue <= 10.0:
+        said.append(f"--pue {read.pue:g}: a site draws 1 to 10 times what its machines do")
+    return said
+
+
+def devices_of(text: str) -> tuple[NamedDevice, ...]:
+    """`h100-sxm,8xgb200` as devices; raises InputError."""
+    found = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        match = _ON.match(part)
+        if match is None or match.group(1) == "0":
+            raise InputError(
+                f"--on {part!r} is no type of device; write h100-sxm, or 8xgb200 for nodes of "
+                "eight; how many is the answer's affair (--nodes, --devices bound it)"
+            )
+        found.append(NamedDevice(name=match.group(2), node_devices=int(match.group(1) or 0)))
+    if not found:
+        raise InputError("--on names no type of device; write h100-sxm,h200,b200")
+    return tuple(dict.fromkeys(found))
+
+
+def range_of(text: str, flag: str) -> Range | None:
+    """`32`, or `16..2048`; None for ""; raises InputError."""
+    if not text:
+        return None
+    match = _RANGE.match(text.replace(",", "").strip())
+    if match is None:
+        raise InputError(f"{flag} {text!r} is no count or range; write 32, or 16..2048")
+    first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+    if not 1 <= first <= last:
+        raise InputError(f"{flag} {text}: a range goes from 1 or more upwards, as 16..2048")
+    return Range(first=first, last=last)
+
+
+def batches_of(text: str) -> tuple[int, ...]:
+    """`2048`, `1024,2048`, or `1024..4096` for the powers of two times 1024 between."""
+    if not text:
+        return ()
+    if ".." in text:
+        between = range_of(text, "--global-batch")
+        assert between is not None
+        found, each = [], between.first
+        while each <= between.last:
+            found.append(each)
+            each *= 2
+        return tuple(found)
+    counts = [parse_quantity(part, "count", where="--global-batch") for part in text.split(",")]
+    if any(count < 1 or count != int(count) for count in counts):
+        raise UnitError(f"--global-batch {text!r}: sequences per step are whole, 1 or more")
+    return tuple(int(count) for count in counts)
+
+
+def _tokens(text: str) -> float | None:
+    if not text or text == OPTIMAL:
+        return None
+    try:
+        found = parse_quantity(text, "count", where="--tokens")
+    except UnitError as error:
+        raise UnitError(f"{error} (tokens are counted: 15T, 300B, 1.5e12, or optimal)") from error
+    if found < 1:
+        raise UnitError(f"--tokens {text!r}: a run trains on 1 token or more")
+    return found
+
+
+def _quantity(text: str, dimension: str, flag: str) -> float | None:
+    if not text:
+        return None
+    found = parse_quantity(text, dimension, where=flag)
+    if found <= 0:
+        raise UnitError(f"{flag} {text!r} must be above 0")
+    return found
+
+
+def _share(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise InputError(f"--sure {text!r} is no probability; write 80%, or 0.8") from None
+    if not 0.0 < found < 1.0:
+        raise InputError(f"--sure {text}: a probability above 0 and below 1; write 80%, or 0.8")
+    return found
+
+
+def _minimised(text: str) -> str:
+    if text and text not in MINIMISED:
+        raise UnknownNameError("goal", text, MINIMISED, where="--minimise")
+    return text

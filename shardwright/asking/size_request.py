@@ -1,0 +1,285 @@
+"""A `SizeQuestion` from flags: the model's figures, the devices' prices, and what no flag said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.layout.layout_space import LayoutSpace
+from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
+from profiles.hardware.energy.grid_carbon import WORLD, grid_of
+from profiles.hardware.energy.power_draw import power_draw
+from profiles.hardware.prices.device_price import STALE_DAYS
+from profiles.hardware.prices.offer import KINDS, Offer
+from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.price_file import offers_with
+from profiles.hardware.prices.price_table import price_or_relatives
+from profiles.model.figures.transformer import Transformer
+from profiles.sourced import SourcedRange
+from profiles.units import format_count
+from shardwright.asking.executor_layouts import EXECUTOR, executor_space
+from shardwright.asking.named_model import described_of
+from shardwright.asking.plan_options import first_precision
+from shardwright.asking.plan_request import default_precision
+from shardwright.asking.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
+from simulator import scaling_law
+from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
+from simulator.training_run.framework.framework import (
+    framework_of_device,
+    load_framework,
+    offered_frameworks,
+)
+from simulator.values.prediction import Interval
+
+# Tokens of a step where no flag says: 4 Mi (Llama 2, arXiv 2307.09288, table 1), from so many
+# parameters on 16 Mi (Llama 3 405B, arXiv 2407.21783, table 4); with adapters 8 sequences (MLPerf
+# Training 4.1, llama2_70b_lora).
+_FEW_TOKENS, _MANY_TOKENS, _LARGE = 2**22, 2**24, 65e9
+_ADAPTER_BATCH = 8
+ANY_STACK = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequest:
+    """A question, what was assumed for want of a flag, and the devices that have no place in it."""
+
+    question: SizeQuestion
+    assumed: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def size_request(flags: SizeFlags, *, today: str) -> SizeRequest:
+    """The question of the flags; `today` as an ISO day, for the age of prices.
+
+    Raises InputError, UnknownNameError, DocumentError.
+    """
+    described = described_of(flags.model, flags.seq)
+    figures, sample = described.figures, described.sample
+    if sample.counted_in != "tokens":
+        raise InputError(
+            f"{flags.model} is trained on {sample.counted_in}, not tokens: `size` counts tokens"
+        )
+    assumed = list(sample.assumptions)
+    precision = _precision(flags, assumed)
+    batches = flags.batches or (_usual_batch(flags, figures, sample.sequence_length, assumed),)
+    reliability = _reliability(flags, assumed)
+    pue, region = _site(flags, today, assumed)
+    tokens = flags.tokens
+    if flags.optimal_tokens:
+        tokens = scaling_law.optimal_tokens(figures.parameters)
+        assumed.append(
+            f"tokens {format_count(tokens)}: least loss for this model's compute "
+            f"({scaling_law.SOURCE}; {scaling_law.RANGE_WORDS})"
+        )
+    minimise = TOKENS if tokens is None else flags.minimise or _usual_goal(flags)
+    question = SizeQuestion(
+        name=flags.model,
+        model=figures,
+        choices=(_unpriced(flags.on[0], flags),),
+        stacks=_stacks(flags, figures),
+        tokens=tokens,
+        deadline_s=flags.deadline_s,
+        budget_usd=flags.budget_usd,
+        confidence=flags.confidence,
+        minimise=minimise,
+        batches=batches,
+        seq_len=sample.sequence_length,
+        precision=precision,
+        lora_rank=flags.lora,
+        pue=pue,
+        region=region,
+        reliability=reliability,
+    )
+    choices, left_out = _choices(flags, question, precision, today, assumed)
+    return SizeRequest(
+        question=replace(question, choices=choices),
+        assumed=tuple(assumed),
+        left_out=tuple(left_out),
+    )
+
+
+def _usual_goal(flags: SizeFlags) -> str:
+    """Within a budget alone the fastest, else the cheapest."""
+    return "time" if flags.budget_usd is not None and flags.deadline_s is None else "cost"
+
+
+def _choices(
+    flags: SizeFlags,
+    question: SizeQuestion,
+    precision: str,
+    today: str,
+    assumed: list[str],
+) -> tuple[tuple[DeviceChoice, ...], list[tuple[str, str]]]:
+    offers = _offers(flags.prices)
+    found, left_out = [], []
+    old: list[str] = []
+    for named in flags.on:
+        choice = _priced(_unpriced(named, flags), flags, offers, today, old)
+        if choice.usd_per_hour is None and question.needs_price:
+            left_out.append(
+                (
+                    named.name,
+                    f"no {flags.price} price is known of it; give one with --prices FILE, or a "
+                    "--price-kind that it has",
+                )
+            )
+            continue
+        get_device(choice.device).peak(precision)
+        found.append(choice)
+    if old:
+        assumed.append(f"prices older than {STALE_DAYS} days: {', '.join(old)} (--prices)")
+    if not found:
+        raise InputError("; ".join(f"{name}: {why}" for name, why in left_out))
+    return tuple(found), left_out
+
+
+def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
+    design = node_design(named.name)
+    device = get_device(named.name).name
+    per_node = named.node_devices or design.devices
+    if per_node > design.devices:
+        raise InputError(
+            f"--on {named.node_devices}x{named.name}: a node of it holds {design.devices} devices"
+        )
+    fewest, most = 1, max(1, MOST_DEVICES // per_node)
+    if flags.nodes is not None:
+        fewest, most = flags.nodes.first, flags.nodes.last
+    elif flags.devices is not None:
+        fewest = -(-flags.devices.first // per_node)
+        most = max(fewest, flags.devices.last // per_node)
+    whole_trays = design.host_devices and per_node == design.devices
+    narrower = 1 << (per_node.bit_length() - 1)
+    widths = (per_node, narrower) if whole_trays and narrower < per_node else (per_node,)
+    asked = f"{named.node_devices}x{named.name}" if named.node_devices else named.name
+    return DeviceChoice(
+        asked=asked,
+        device=device,
+        node_devices=per_node,
+        widths=widths,
+        fewest=fewest,
+        most=most,
+        network=get_link(flags.network).name if flags.network else "",
+    )
+
+
+def _priced(
+    choice: DeviceChoice,
+    flags: SizeFlags,
+    offers: tuple[Offer, ...],
+    today: str,
+    old: list[str],
+) -> DeviceChoice:
+    usd = _number(flags.price)
+    if usd is not None:
+        return replace(
+            choice,
+            usd_per_hour=Interval(value=usd, low=usd, high=usd),
+            price_words=f"${usd:g} per device-hour, given (--price-kind), {today}",
+        )
+    if flags.price not in KINDS:
+        raise InputError(
+            f"--price-kind {flags.price!r} is neither a kind of price ({', '.join(KINDS)}) nor US "
+            "dollars per device-hour"
+        )
+    found = price_or_relatives(choice.device, flags.price, offers)
+    if found is None:
+        return choice
+    if stale := found.stale_offers(today):
+        old.append(f"{len(stale)} of {len(found.offers)} ({choice.asked})")
+    return replace(
+        choice,
+        usd_per_hour=Interval(value=found.usd_per_hour, low=found.low, high=found.high),
+        price_words=found.words,
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        found = float(text.removeprefix("$"))
+    except ValueError:
+        return None
+    if not 0 <= found < 1e9:
+        raise InputError(f"--price-kind {text}: 0 or more US dollars per device-hour are wanted")
+    return found
+
+
+def _precision(flags: SizeFlags, assumed: list[str]) -> str:
+    if flags.precision:
+        if "," in flags.precision:
+            raise InputError(f"--precision {flags.precision}: name one; --versus compares others")
+        return first_precision(flags.precision)
+    precision, told = default_precision(get_cluster(flags.on[0].name))
+    assumed += told or (f"precision {precision} (--precision)",)
+    return precision
+
+
+def _usual_batch(flags: SizeFlags, figures: Transformer, seq_len: int, assumed: list[str]) -> int:
+    if flags.lora:
+        assumed.append(
+            f"{_ADAPTER_BATCH} sequences a step (MLPerf Training 4.1, llama2_70b_lora; "
+            "--global-batch)"
+        )
+        return _ADAPTER_BATCH
+    large = figures.parameters >= _LARGE
+    tokens = _MANY_TOKENS if large else _FEW_TOKENS
+    source = "Llama 3 405B, arXiv 2407.21783" if large else "Llama 2, arXiv 2307.09288"
+    batch = max(1, tokens // seq_len)
+    assumed.append(
+        f"{batch:,} sequences a step, {tokens // 2**20} Mi tokens ({source}; --global-batch)"
+    )
+    return batch
+
+
+def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:
+    if flags.reliability is not None:
+        return read_reliability(flags.reliability)
+    if flags.price == "spot":
+        assumed.append("interruptions of spot capacity as published (--reliability FILE)")
+        return SPOT
+    assumed.append("failures, restarts and storage as published clusters' (--reliability FILE)")
+    return DEFAULT
+
+
+def _site(flags: SizeFlags, today: str, assumed: list[str]) -> tuple[SourcedRange, str]:
+    """The site's PUE and the region of its grid."""
+    usual = power_draw().pue
+    if flags.pue is None:
+        assumed.append(f"PUE {usual.value:.2f} [{usual.low:.2f} - {usual.high:.2f}] (--pue)")
+    else:
+        source = f"--pue {flags.pue:g}"
+        usual = SourcedRange(
+            value=flags.pue, low=flags.pue, high=flags.pue, source=source, date=today
+        )
+    if not flags.region:
+        assumed.append("the world's average grid (--region)")
+    region = flags.region or WORLD
+    grid_of(region)
+    return usual, region
+
+
+def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in flags.stack.split(",") if part.strip()))
+    if not names:
+        raise InputError(f"--stack {flags.stack!r} names no framework; write megatron-core, or any")
+    if ANY_STACK in names:
+        only = {framework_of_device(named.name) for named in flags.on} - {""}
+        names = tuple(sorted({*offered_frameworks(), *only}, key=_most_axes))
+    return tuple(
+        StackChoice(
+            name=name,
+            space=executor_space(LayoutSpace(), figures) if name == EXECUTOR else LayoutSpace(),
+        )
+        for name in names
+    )
+
+
+def _most_axes(name: str) -> tuple[int, str]:
+    """Frameworks with the most to choose first: what they find prunes the others."""
+    rules = load_framework(name).rules
+    return (-len(rules.axes), name)
+
+
+def _offers(file: Path | None) -> tuple[Offer, ...]:
+    return shipped_offers() if file is None else offers_with(file)

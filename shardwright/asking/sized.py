@@ -1,0 +1,132 @@
+"""`SizeSolver`: flags of `size` to its answer, phases of a run among them, on several processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.size_run import Search, power_of, search_here, size_run
+from planner.sizing.size_worker import SizeTask, size_on_workers
+from planner.sizing.sizing_search import SizedDevice
+from profiles.document import read_document
+from profiles.errors import DocumentError
+from profiles.units import format_count
+from shardwright.asking.size_flags import SizeFlags
+from shardwright.asking.size_request import SizeRequest, size_request
+from simulator.training_run.step.coefficients import shipped_coefficients
+
+# Rounds in which the other phases of a run are priced on what the longest one was given.
+_ROUNDS = 3
+_SETTLED = 2e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A question as it was answered."""
+
+    question: SizeQuestion
+    answer: SizeAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSolver:
+    """Answers one question after the other.
+
+    clock    seconds, the machine's monotonic clock where there are several workers
+    today    ISO day, for the age of prices
+    limit_s  of each search;  workers  processes of this machine, 1 for this one alone
+    """
+
+    clock: Callable[[], float]
+    today: str
+    limit_s: float
+    workers: int = 1
+    seed: int = 0
+    runs: int = 2000
+
+    def solve(self, flags: SizeFlags) -> Sized:
+        """The answer; raises InputError, UnknownNameError, DocumentError."""
+        phases = None if flags.phases is None else phases_of(flags.phases)
+        if phases is not None:
+            longest = max(phases, key=lambda phase: phase.tokens_count)
+            flags = replace(
+                flags,
+                tokens=longest.tokens_count,
+                seq=longest.seq,
+                batches=(longest.global_batch,),
+            )
+        asked = size_request(flags, today=self.today)
+        if phases is None:
+            return self._solved(asked, asked.question)
+        question = asked.question
+        for _ in range(_ROUNDS):
+            sized = self._solved(asked, question, explain=False)
+            if sized.answer.best is None:
+                break
+            stretch = stretch_of_phases(
+                question, sized.answer.best.run, phases, shipped_coefficients(), self.clock
+            )
+            settled = abs(stretch / question.stretch - 1) < _SETTLED
+            question = replace(question, stretch=stretch)
+            if settled:
+                break
+        sized = self._solved(asked, question)
+        total = sum(phase.tokens_count for phase in phases)
+        said = (
+            f"{len(phases)} phases of {format_count(total)} tokens in all take "
+            f"{question.stretch:.3f} times the longest one's time (--phases)"
+        )
+        answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
+        return replace(sized, answer=answer)
+
+    def _solved(self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True) -> Sized:
+        end = self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
+        answer = size_run(
+            question,
+            search=self._search(end),
+            coefficients=shipped_coefficients(),
+            clock=self.clock,
+            end_s=end,
+            seed=self.seed,
+            runs=self.runs,
+            explain=explain,
+        )
+        answer = replace(
+            answer,
+            refused=(*answer.refused, *asked.left_out),
+            assumptions=asked.assumed,
+        )
+        return Sized(question=question, answer=answer)
+
+    def _search(self, end: float) -> Search:
+        if self.workers == 1:
+            return search_here(shipped_coefficients(), self.clock, end)
+
+        def on_workers(question: SizeQuestion) -> tuple[SizedDevice, ...]:
+            if len(question.choices) == 1:
+                return search_here(shipped_coefficients(), self.clock, end)(question)
+            tasks = [
+                SizeTask(
+                    question=question,
+                    choice=number,
+                    power=power_of(choice, question.pue),
+                    end_s=min(end, 1e15),
+                )
+                for number, choice in enumerate(question.choices)
+            ]
+            return size_on_workers(tasks, self.workers)
+
+        return on_workers
+
+
+def phases_of(path: Path) -> tuple[Phase, ...]:
+    """The phases of a file (planner/sizing/size_phases.py); raises DocumentError."""
+    found = read_document(path, PhaseFile, schema=PHASES_SCHEMA).phases
+    if not found:
+        raise DocumentError(f"{path} holds no [[phases]]")
+    return found

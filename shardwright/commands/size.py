@@ -1,0 +1,179 @@
+"""`shardwright size`: what to rent for a training run, what it costs, when it is done, how sure."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiles.document import encode, to_json, write_text
+from profiles.errors import InfeasibleError
+from profiles.units import parse_quantity
+from shardwright.asking.owned import owned_beside
+from shardwright.asking.size_flags import size_flags
+from shardwright.asking.sized import SizeSolver
+from shardwright.commands.flags import Json, Quiet, Seq
+from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.findings.size_change import Ceiling, changes_since, read_before
+from shardwright.findings.size_json import size_json
+from shardwright.findings.size_versus import replaced, versus_json
+from shardwright.reports.size_compare import diff_report, owned_report, versus_report
+from shardwright.reports.size_report import size_report
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
+    "--stack megatron-core\n\n  shardwright size llama-3.1-8b --budget '5M$' --on h100-sxm "
+    "--nodes 32 --stack megatron-core"
+)
+_TIME_LIMIT = "120s"
+
+
+def size(
+    model: Annotated[str, typer.Argument(help="model (see `fit`); none with --cases")] = "",
+    on: Annotated[
+        str, typer.Option("--on", help="types of devices: h100-sxm,b200; 8xgb200: nodes of eight")
+    ] = "",
+    tokens: Annotated[
+        str, typer.Option(help="of the run: 15T, 300B; optimal; without: as many as limits allow")
+    ] = "",
+    deadline: Annotated[str, typer.Option(help="of the whole run: 60d")] = "",
+    budget: Annotated[str, typer.Option(help="of the whole run: '20M$'")] = "",
+    sure: Annotated[
+        str, typer.Option("--sure", help="probability with which each limit must be kept: 80%")
+    ] = "50%",
+    nodes: Annotated[str, typer.Option(help="how many nodes: 32, or 16..2048")] = "",
+    devices: Annotated[str, typer.Option(help="how many devices: 256..32768")] = "",
+    minimise: Annotated[
+        str, typer.Option(help="cost, time, devices or energy [cost; with a budget alone: time]")
+    ] = "",
+    stack: Annotated[str, typer.Option(help="frameworks that may run it: a list, or any")] = "any",
+    global_batch: Annotated[
+        str, typer.Option("--global-batch", help="sequences a step: 2048; a list; 1024..4096")
+    ] = "",
+    seq: Seq = None,
+    precision: Annotated[str, typer.Option(help="bf16, fp8, mxfp8, ...")] = "",
+    lora: Annotated[int, typer.Option("--lora", help="rank of adapters that alone train")] = 0,
+    phases: Annotated[
+        Path | None, typer.Option("--phases", help="phases of a run (docs/planning.md)")
+    ] = None,
+    owned: Annotated[
+        str, typer.Option("--owned", help="devices one has beside: 128xa100-sxm-80gb")
+    ] = "",
+    prices: Annotated[Path | None, typer.Option("--prices", help="your own prices")] = None,
+    price_kind: Annotated[
+        str, typer.Option("--price-kind", help="on-demand, spot, ..., or $ per device-hour")
+    ] = "on-demand",
+    pue: Annotated[float | None, typer.Option("--pue", help="of the site: 1.2")] = None,
+    region: Annotated[str, typer.Option("--region", help="of the grid")] = "",
+    network: Annotated[str, typer.Option("--network", help="link between nodes: roce-400")] = "",
+    reliability: Annotated[
+        Path | None, typer.Option("--reliability", help="your own failures and storage")
+    ] = None,
+    versus: Annotated[
+        list[str] | None,
+        typer.Option("--versus", help="against: on=b200; price-kind=spot; network=ib-xdr; ..."),
+    ] = None,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", help="what changed since a file of --json")
+    ] = None,
+    fail_over: Annotated[
+        str, typer.Option("--fail-over", help="exit 4 above: '20M$', or 60d")
+    ] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="trade-offs, scaling law, thresholds and sources")
+    ] = False,
+    json_output: Json = False,
+    cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
+    output: Annotated[Path | None, typer.Option("-o", help="write the answer here")] = None,
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
+    ] = _TIME_LIMIT,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="processes [cores]")] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """`shardwright size`."""
+    need_room_for(output)
+    if cases is not None:
+        _cases(cases, output)
+        return
+    if not model or not on:
+        raise typer.BadParameter("give MODEL and --on, or --cases FILE")
+    given = {
+        "tokens": tokens,
+        "deadline": deadline,
+        "budget": budget,
+        "sure": sure,
+        "nodes": nodes,
+        "devices": devices,
+        "minimise": minimise,
+        "stack": stack,
+        "global_batch": global_batch,
+        "seq": seq,
+        "precision": precision,
+        "lora": lora,
+        "pue": pue,
+        "region": region,
+        "prices": prices,
+        "price": price_kind,
+        "network": network,
+        "reliability": reliability,
+        "phases": phases,
+    }
+    if diff is not None and versus:
+        raise typer.BadParameter("--diff and --versus both compare; give one of them")
+    ceiling = Ceiling(fail_over)
+    before = None if diff is None else read_before(diff)
+    solver = SizeSolver(
+        clock=time.monotonic,
+        today=datetime.date.today().isoformat(),
+        limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
+        workers=workers or os.cpu_count() or 1,
+        seed=seed,
+    )
+    with Heartbeat("sizing", quiet=quiet or json_output):
+        sized = solver.solve(size_flags(model, on, **given))
+        others = [
+            solver.solve(size_flags(model, **replaced(given, on, text))) for text in versus or ()
+        ]
+        beside = None if not owned else owned_beside(owned, sized, clock=time.monotonic)
+    data = size_json(sized.question, sized.answer)
+    if others:
+        data["versus"] = [
+            versus_json(text, sized, other)
+            for text, other in zip(versus or (), others, strict=True)
+        ]
+    if before is not None:
+        data["diff"] = encode(changes_since(before, data))
+    if beside is not None:
+        data["owned"] = encode(beside)
+    if output is not None:
+        write_text(output, to_json(data))
+    if json_output:
+        print_json(data)
+    else:
+        show(size_report(sized.question, sized.answer, explain=explain))
+        for text, other in zip(versus or (), others, strict=True):
+            show(versus_report(text, sized, other))
+        if before is not None:
+            show(diff_report(changes_since(before, data)))
+        if beside is not None:
+            show(owned_report(beside))
+        if output is not None:
+            note(f"written: {output}")
+    if sized.answer.best is None:
+        raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
+    ceiling.check(sized.answer.best)
+
+
+def _cases(cases: Path, output: Path | None) -> None:
+    """The published or own runs of a table, one answer a row."""
+    if output is None:
+        raise typer.BadParameter("--cases needs -o OUT.csv")
+    from shardwright.commands.size_cases import size_cases
+
+    size_cases(cases, output)

@@ -1,0 +1,102 @@
+"""The answer of `size` as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.layout.layout_answer import layout_title
+from planner.sizing.run_outlook import RunOutlook
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_question import SizeQuestion
+from profiles.document import encode
+from shardwright.findings.answer_json import choice_json
+from simulator.training_compute import METHOD, THRESHOLDS
+
+SIZE_SCHEMA = "shardwright/size@1"
+# Always present, null where there is no value.
+SIZE_KEYS = (
+    *("status", "bound", "gap", "device", "nodes", "devices", "stack", "layout", "tokens", "steps"),
+    *("global_batch", "step_time_s", "step_time_low_s", "step_time_high_s", "mfu"),
+    *("days", "days_low", "days_high", "device_hours", "device_hours_low", "device_hours_high"),
+    *("usd", "usd_low", "usd_high", "kwh", "kwh_low", "kwh_high"),
+    *("tco2e", "tco2e_low", "tco2e_high", "price", "usd_per_device_hour"),
+    *("probability_of_deadline", "probability_of_budget"),
+    *("productive_time", "productive_time_low", "productive_time_high"),
+    *("interruptions", "checkpoint_every_s", "spare_nodes", "lost"),
+    *("flop", "flop_method", "thresholds", "binds", "plan", "alternatives", "front", "gains"),
+    *("refused", "relaxations", "assumptions"),
+)
+
+
+def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
+    """An answer as plain values, with every promised key."""
+    data: dict[str, Any] = dict.fromkeys(SIZE_KEYS)
+    data |= {
+        "schema": SIZE_SCHEMA,
+        "model": question.name,
+        "minimised": answer.minimised,
+        "status": answer.status,
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "deadline_days": question.deadline_s / 86400.0 if question.deadline_s else None,
+        "budget_usd": question.budget_usd,
+        "flop": answer.flop,
+        "flop_method": METHOD,
+        "thresholds": [
+            encode(each) | {"exceeded": answer.flop > each.work_flop} for each in THRESHOLDS
+        ],
+        "binds": answer.binds,
+        "alternatives": [_outlook(other) for other in answer.others],
+        "front": encode(answer.front),
+        "gains": encode(answer.gains),
+        "refused": dict(answer.refused),
+        "relaxations": encode(answer.relaxations),
+        "considered": answer.considered,
+        "search_time_s": answer.search_time_s,
+        "assumptions": list(answer.assumptions),
+    }
+    if answer.best is not None:
+        data |= _outlook(answer.best)
+    return data
+
+
+def _outlook(found: RunOutlook) -> dict[str, Any]:
+    run, usd = found.run, found.usd
+    price = run.choice.usd_per_hour
+    step = found.plan.prediction.step_time_s
+    return {
+        "device": run.choice.device,
+        "nodes": run.nodes,
+        "devices": run.devices,
+        "stack": run.stack,
+        "layout": layout_title(run.layout.run),
+        "tokens": run.tokens,
+        "steps": run.steps,
+        "global_batch": run.batch,
+        "step_time_s": step.value,
+        "step_time_low_s": step.low,
+        "step_time_high_s": step.high,
+        "mfu": found.plan.prediction.mfu,
+        **_ends("days", found.days),
+        **_ends("device_hours", found.device_hours),
+        **_ends("usd", usd),
+        **_ends("kwh", found.kwh),
+        **_ends("tco2e", found.tco2e),
+        **_ends("productive_time", found.productive_time),
+        "price": run.choice.price_words or None,
+        "usd_per_device_hour": price.value if price is not None else None,
+        "interruptions": found.interruptions.value,
+        "checkpoint_every_s": found.checkpoint_every_s,
+        "spare_nodes": found.spare_nodes,
+        "lost": dict(found.lost),
+        "probability_of_deadline": found.probability_of_deadline,
+        "probability_of_budget": found.probability_of_budget,
+        "why_not_first": found.why_not,
+        "plan": choice_json(found.plan),
+    }
+
+
+def _ends(name: str, number: Any) -> dict[str, float | None]:
+    if number is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}

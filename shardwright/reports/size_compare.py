@@ -1,0 +1,86 @@
+"""What `size` prints of two answers: against another, and since an older one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.sizing.run_outlook import RunOutlook
+from profiles.units import format_count, format_percent, format_time, format_usd
+from shardwright.asking.owned import OwnedBeside
+from shardwright.asking.sized import Sized
+from shardwright.findings.size_change import Change
+from shardwright.findings.size_versus import versus_of
+from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal import format_interval, table
+
+
+def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
+    """A table of both, and one sentence."""
+    one, other = first.answer.best, second.answer.best
+    rows = table("", ">devices", ">step", ">days", ">dollars", ">GWh", "price")
+    for name, best in (("asked", one), (text, other)):
+        rows.add_row(name, *_figures(best))
+    if one is None or other is None:
+        said = "nothing keeps the limits" + ("" if one is None else f" with {text}")
+        return Group(Text(""), rows, labelled("Versus  ", said))
+    found = versus_of(one, other)
+    said = (
+        f"the first is faster than {text} with probability {format_percent(found.faster)}"
+        f" ({one.days.value / other.days.value - 1:+.0%} days)"
+    )
+    if found.cheaper is not None and one.usd is not None and other.usd is not None:
+        said += (
+            f" and cheaper with {format_percent(found.cheaper)} "
+            f"({one.usd.value / other.usd.value - 1:+.0%} dollars)"
+        )
+    return Group(Text(""), rows, labelled("Versus  ", said + "; taken as independent"))
+
+
+def _figures(best: RunOutlook | None) -> list[str]:
+    if best is None:
+        return ["-"] * 6
+    run = best.run
+    return [
+        f"{run.devices:,} {run.choice.asked}",
+        format_time(run.layout.step_time_s),
+        f"{best.days.value:.3g}",
+        format_interval(best.usd, format_usd) if best.usd is not None else "-",
+        f"{best.kwh.value / 1e6:.3g}",
+        run.choice.price_words or "-",
+    ]
+
+
+def diff_report(changes: Sequence[Change]) -> RenderableType:
+    """A table of what differs."""
+    if not changes:
+        return labelled("Since   ", "nothing changed")
+    rows = table("since then", "before", "now", ">change")
+    for change in changes:
+        share = f"{change.share:+.1%}" if change.share is not None else ""
+        rows.add_row(change.name, change.before, change.after, share)
+    return Group(Text(""), rows)
+
+
+def owned_report(beside: OwnedBeside) -> RenderableType:
+    """A table of the ways to use owned devices, and one sentence."""
+    rows = table("with the owned devices", ">days", ">tokens/day", ">dollars")
+    for option in beside.options:
+        if option.days is None:
+            rows.add_row(f"{option.title}: {option.why}", "-", "-", "-")
+            continue
+        rows.add_row(
+            option.title,
+            f"{option.days:.3g}",
+            format_count(option.tokens_per_day or 0.0),
+            format_usd(option.usd) if option.usd is not None else "-",
+        )
+    said = "; ".join(beside.assumptions)
+    return Group(
+        Text(""),
+        rows,
+        labelled("Owned   ", beside.sentence),
+        labelled("Assumed ", said, style="dim"),
+    )

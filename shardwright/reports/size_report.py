@@ -1,0 +1,254 @@
+"""What `size` prints: what to rent, how sure that is, what else there is, what would change it."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.layout.layout_answer import layout_title
+from planner.sizing.run_outlook import RunOutlook
+from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer
+from planner.sizing.size_question import TOKENS, SizeQuestion
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal import format_interval, table
+from simulator import scaling_law
+from simulator.training_compute import METHOD, THRESHOLDS
+from simulator.values.prediction import Interval
+
+_WORDS = {
+    "cost": "cheapest",
+    "time": "fastest",
+    "devices": "fewest devices",
+    "energy": "least energy",
+    TOKENS: "most tokens",
+}
+_FRONT_ROWS = 6
+
+
+def size_report(
+    question: SizeQuestion, answer: SizeAnswer, *, explain: bool = False
+) -> RenderableType:
+    """At most 100 columns; about 25 lines.
+
+    explain  adds the trade-offs, what the compute is best spent on, and where thresholds stand
+    """
+    best = answer.best
+    if best is None:
+        return _infeasible(question, answer)
+    run = best.run
+    proof = "proven" if answer.status == "optimal" else f"gap {format_percent(answer.gap or 0)}"
+    prediction = best.plan.prediction
+    return Group(
+        labelled(
+            Text("Rent    ", style="bold"),
+            Text(
+                f"{run.nodes:,} x {run.choice.node_devices} {run.choice.asked} "
+                f"({run.devices:,} devices)",
+                style="bold",
+            ),
+            f"{_WORDS[answer.minimised]}, {proof} over {_choices(question)}",
+        ),
+        labelled("Plan    ", f"{run.stack}: {layout_title(run.layout.run)}", *_idle(best)),
+        labelled(
+            "Step    ",
+            format_interval(prediction.step_time_s),
+            f"MFU {format_percent(prediction.mfu)}",
+            f"peak {format_bytes(prediction.peak_memory_bytes)} of "
+            f"{format_bytes(get_device(run.choice.device).usable_bytes)}",
+            f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps of "
+            f"{run.batch:,} x {question.seq_len:,}",
+        ),
+        labelled("Time    ", _days(best.days), *_by(question, best)),
+        labelled("Cost    ", *_cost(question, best)),
+        labelled(
+            "Energy  ",
+            f"{format_interval(best.kwh, _gwh)}, PUE {question.pue.value:g}",
+            f"{format_interval(best.tco2e, _tonnes)} CO2e, grid of {question.region}",
+        ),
+        labelled("Kept    ", *_kept(best)),
+        labelled("Binds   ", answer.binds),
+        Text(""),
+        _others(answer),
+        *(_front(answer) if explain else ()),
+        *_gains(answer.gains),
+        labelled("FLOP    ", _flop(question, answer)),
+        *(_compute(question, answer) if explain else ()),
+        labelled("Assumed ", "; ".join(answer.assumptions), style="dim"),
+    )
+
+
+def _choices(question: SizeQuestion) -> str:
+    types, stacks = len(question.choices), len(question.stacks)
+    low = min(choice.fewest * choice.node_devices for choice in question.choices)
+    high = max(choice.most * choice.node_devices for choice in question.choices)
+    said = f"{types} device type{'s' if types > 1 else ''}, {stacks} framework"
+    said += "s" if stacks > 1 else ""
+    if len(question.batches) > 1:
+        said += f", {len(question.batches)} batches"
+    return f"{said}, {low:,} devices" if low == high else f"{said}, {low:,} to {high:,} devices"
+
+
+def _idle(best: RunOutlook) -> list[str]:
+    idle = best.run.devices - best.run.layout.run.num_devices
+    return [f"{idle:,} devices idle"] if idle else []
+
+
+def _days(days: Interval) -> str:
+    return f"{days.value:.3g} days [{days.low:.3g} - {days.high:.3g}]"
+
+
+def _by(question: SizeQuestion, best: RunOutlook) -> list[str]:
+    if question.deadline_s is None or best.probability_of_deadline is None:
+        return []
+    end = f"{question.deadline_s / 86400:.3g} d"
+    return [f"within {end} with probability {format_percent(best.probability_of_deadline)}"]
+
+
+def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
+    hours = f"{format_count(best.device_hours.value)} device-hours"
+    if best.usd is None or best.run.choice.usd_per_hour is None:
+        return [f"no price is known of {best.run.choice.asked} (--prices)", hours]
+    said = [format_interval(best.usd, format_usd)]
+    if question.budget_usd is not None and best.probability_of_budget is not None:
+        said.append(
+            f"within {format_usd(question.budget_usd)} with probability "
+            f"{format_percent(best.probability_of_budget)}"
+        )
+    price = best.run.choice.usd_per_hour
+    between = f" [{format_usd(price.low)} - {format_usd(price.high)}]"
+    said.append(
+        f"{hours} at {format_usd(price.value)}{between if price.low < price.high else ''}, "
+        f"{best.run.choice.price_words}"
+    )
+    return said
+
+
+def _gwh(kwh: float) -> str:
+    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh"
+
+
+def _tonnes(tonnes: float) -> str:
+    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
+
+
+def _kept(best: RunOutlook) -> list[str]:
+    lost = [f"{name} {format_percent(share)}" for name, share in best.lost[:3] if share >= 0.002]
+    return [
+        f"{format_interval(best.productive_time, format_percent)} of the time; lost: "
+        f"{', '.join(lost) or 'nothing'}",
+        f"{best.interruptions.value:.0f} interruptions, checkpoint every "
+        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare nodes",
+    ]
+
+
+def _others(answer: SizeAnswer) -> RenderableType:
+    figures = (">days", ">dollars", ">GWh")
+    rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
+    shown = [answer.best, *answer.others] if answer.best is not None else []
+    for found in shown:
+        run = found.run
+        rows.add_row(
+            run.choice.asked,
+            f"{run.nodes:,}",
+            f"{run.devices:,}",
+            run.stack,
+            f"{found.days.value:.3g}",
+            format_usd(found.usd.value) if found.usd is not None else "-",
+            f"{found.kwh.value / 1e6:.3g}",
+            found.why_not or "chosen",
+        )
+    for name, why in answer.refused:
+        rows.add_row(name, "-", "-", "-", "-", "-", "-", why)
+    return rows
+
+
+def _front(answer: SizeAnswer) -> list[RenderableType]:
+    points = answer.front[:_FRONT_ROWS]
+    if len(points) < 2:
+        return []
+    rows = table("trade-off", ">devices", ">step", ">days", ">dollars", ">GWh", "layout")
+    for point in points:
+        rows.add_row(
+            point.device,
+            f"{point.devices:,}",
+            format_time(point.step_time_s),
+            f"{point.days:.3g}",
+            format_usd(point.usd) if point.usd is not None else "-",
+            f"{point.kwh / 1e6:.3g}",
+            _short(point),
+        )
+    return [Text(""), rows, Text("")]
+
+
+def _short(point: FrontPoint) -> str:
+    return point.layout.partition(",")[0]
+
+
+def _gains(gains: tuple[Gain, ...]) -> list[RenderableType]:
+    said = []
+    for gain in gains:
+        usd = f", {_signed_usd(gain.usd)}" if gain.usd is not None else ""
+        said.append(f"{gain.change}: {gain.days:+.2g} d{usd};")
+    return [labelled("Next    ", *said)] if said else []
+
+
+def _signed_usd(usd: float) -> str:
+    return f"{'+' if usd >= 0 else '-'}{format_usd(abs(usd))}"
+
+
+def _flop(question: SizeQuestion, answer: SizeAnswer) -> str:
+    sides = ", ".join(
+        f"{'above' if answer.flop > one.work_flop else 'below'} {one.work_flop:.0e} ({one.short})"
+        for one in THRESHOLDS
+    )
+    frozen = ", as if no weight were frozen" if question.lora_rank else ""
+    return f"{answer.flop:.2e} (6 per active parameter and token, and attention{frozen}): {sides}"
+
+
+def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]:
+    """The method, the thresholds' sources, and the scaling law where it holds."""
+    lines: list[RenderableType] = [labelled("Method  ", METHOD)]
+    for each in THRESHOLDS:
+        lines.append(labelled("Law     ", f"{each.name}: {each.source}; {each.state}"))
+    if answer.best is None or question.model.num_experts or question.lora_rank:
+        return lines
+    found = scaling_law.optimum_of_compute(answer.flop)
+    tokens, parameters = answer.best.run.tokens, question.model.parameters
+    far = ", here extrapolated" if scaling_law.outside_range(parameters, tokens) else ""
+    said = (
+        f"{scaling_law.predicted_loss(parameters, tokens):.3f} nats; least for this FLOP "
+        f"{found.loss:.3f} with {format_count(found.parameters)} on {format_count(found.tokens)} "
+        f"tokens; this model's compute is best spent on "
+        f"{format_count(scaling_law.optimal_tokens(parameters))} tokens ({scaling_law.SOURCE}; "
+        f"{scaling_law.RANGE_WORDS}{far})"
+    )
+    return [*lines, labelled("Loss    ", said)]
+
+
+def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
+    asked = []
+    if question.deadline_s is not None:
+        asked.append(f"within {question.deadline_s / 86400:.3g} days")
+    if question.budget_usd is not None:
+        asked.append(f"for {format_usd(question.budget_usd)}")
+    lines: list[RenderableType] = [
+        Text.assemble(
+            ("Nothing fits  ", "bold red"),
+            f"{question.name} {' and '.join(asked)} over {_choices(question)}",
+        )
+    ]
+    for name, why in answer.refused:
+        lines.append(labelled(f"{name}: ", why))
+    for found in answer.relaxations:
+        usd = f", {format_usd(found.usd)}" if found.usd is not None else ""
+        lines.append(
+            labelled(
+                "Would fit: ",
+                f"{found.change} ({found.flag}): {found.devices:,} {found.device}, "
+                f"{found.days:.3g} days{usd}",
+            )
+        )
+    lines.append(labelled("Assumed ", "; ".join(answer.assumptions), style="dim"))
+    return Group(*lines)

@@ -1,0 +1,119 @@
+"""`Clusters`: many clusters that the inputs may mean, each a draw of what differs between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.goodput.checkpoint import best_interval_s, checkpoint_of
+from simulator.goodput.reliability_inputs import ReliabilityInputs
+
+Array = NDArray[np.float64]
+
+_HOUR_S = 3600.0
+# Half-width of a 90 % interval of a normal distribution, in standard deviations.
+HALF_90 = 1.6448536269514722
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Clusters:
+    """Arrays have one entry per cluster; rates are per second of a running job.
+
+    every_s           seconds of training between saves, planned for the middle cluster
+    failure_rate, spot_rate   unexpected interruptions, capacity taken back
+    recovery_s        to detect a failure and restart, of one that needs nobody; mean in the cluster
+    save_s, pause_s, load_s   of a checkpoint (checkpoint.Checkpoint)
+    slowing           1 plus what slow hosts and evaluations add to the time of training
+    slow, evaluation  the two shares of it
+    maintenance_rate  planned interruptions;  break_rate  failures after which a node is replaced
+    contingency       factor on the whole time
+    """
+
+    every_s: float
+    failure_rate: Array
+    spot_rate: float
+    recovery_s: Array
+    manual_share: float
+    manual_s: float
+    save_s: Array
+    pause_s: Array
+    load_s: Array
+    slow: Array
+    evaluation: float
+    maintenance_rate: float
+    maintenance_s: float
+    spot_saved: NDArray[np.bool_]
+    spot_wait_s: float
+    hardware_share: float
+    spare_nodes: int | None
+    repair_s: float
+    contingency: Array
+
+    @property
+    def slowing(self) -> Array:
+        """Time of training over that of steady steps."""
+        return (1.0 + self.slow) / (1.0 - self.evaluation)
+
+    @property
+    def between_s(self) -> Array:
+        """Mean time between unexpected interruptions, none of spot capacity among them."""
+        return 1.0 / self.failure_rate
+
+
+def draw_clusters(
+    parameters: float,
+    devices: int,
+    device_name: str,
+    inputs: ReliabilityInputs,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Clusters:
+    """`draws` clusters of so many devices, for a model of so many parameters."""
+    saved = checkpoint_of(parameters, devices, inputs)
+    rate = devices / (inputs.failure_device_hours(device_name) * _HOUR_S)
+    spot = devices * inputs.spot_interruptions_per_device_hour / _HOUR_S
+    every_s = inputs.checkpoint_every_s or best_interval_s(
+        1.0 / (rate + spot), saved.pause_s, saved.save_s
+    )
+
+    def spread(factor: float) -> Array:
+        return np.asarray(factor ** (rng.standard_normal(draws) / HALF_90))
+
+    failure_rate = rate * spread(inputs.failure_spread)
+    recovery = spread(inputs.recovery_spread)
+    storage = spread(inputs.storage_spread)
+    slow = inputs.slow_devices * devices * spread(inputs.slow_spread)
+    return Clusters(
+        every_s=every_s,
+        failure_rate=failure_rate,
+        spot_rate=spot,
+        recovery_s=(inputs.detection_s + inputs.restart_s) * recovery,
+        manual_share=inputs.manual_share,
+        manual_s=inputs.manual_restart_s,
+        save_s=saved.save_s * storage,
+        pause_s=saved.pause_s * storage,
+        load_s=saved.load_s * storage,
+        slow=inputs.slow_by * -np.expm1(-slow),
+        evaluation=inputs.evaluation_share,
+        maintenance_rate=devices / (inputs.maintenance_device_hours * _HOUR_S),
+        maintenance_s=inputs.maintenance_s,
+        spot_saved=saved.save_s * storage <= inputs.spot_warning_s,
+        spot_wait_s=inputs.spot_wait_s,
+        hardware_share=inputs.hardware_share,
+        spare_nodes=inputs.spare_nodes,
+        repair_s=inputs.repair_s,
+        contingency=inputs.contingency * spread(inputs.contingency_spread),
+    )
+
+
+def two_sided(low: float, value: float, high: float, normal: Array) -> Array:
+    """Log-normal draws with the median `value` and, on either side of it, the 5 % and 95 %
+    quantiles `low` and `high`."""
+    if not 0 < low <= value <= high:
+        return np.full_like(normal, value)
+    down, up = math.log(value / low) / HALF_90, math.log(high / value) / HALF_90
+    return np.asarray(value * np.exp(np.where(normal < 0, down, up) * normal))

@@ -1,0 +1,228 @@
+"""`ReliabilityInputs`: all that decides how much of a long run's time is kept, each with a default.
+
+Defaults and their sources stand in `SOURCES`; a user's own figures are a TOML file with the same
+keys (`schema = "shardwright/reliability@1"`). What differs from cluster to cluster has a `*_spread`
+beside it: 90 % of clusters are taken to lie within that factor (log-normal).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from simulator.goodput.learned import learned
+
+RELIABILITY_SCHEMA = "shardwright/reliability@1"
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityInputs:
+    """Figures of a cluster and of how a run on it is operated; seconds, bytes, shares (0 to 1).
+
+    device_hours_per_failure   of a running job, between unexpected interruptions; None for what is
+                        known of the device's type (learned.py)
+    failure_shares      share of the interruptions by class (`device`, `network`, `software`,
+                        `host`); only broken hardware needs a spare
+    detection_s, restart_s   from a failure to its discovery, and from there to where the last
+                        checkpoint is loaded;  recovery_spread  of both together
+    manual_share, manual_restart_s   failures that wait for a person, and how long beside
+    checkpoint_bytes_per_parameter   weights, master weights and optimizer states
+    write_bytes_per_s_per_device, read_bytes_per_s_per_device   of the storage while all devices
+                        write or read; storage_write_bytes_per_s and storage_read_bytes_per_s are
+                        of the whole store and go before them
+    checkpoint_blocking_share   of the time that a save takes, in which the run stands still (1 for
+                        a plain save, less for one in the background)
+    checkpoint_every_s  between saves; None for the interval that loses least
+    node_devices        devices that fail and are replaced together
+    spare_nodes         ready to take the place of broken ones; None for always enough
+    repair_s            until a broken node is a spare again
+    spot_interruptions_per_device_hour   0 for capacity that is not taken back
+    spot_warning_s      notice before it is taken, spot_wait_s  until other capacity is had
+    slow_devices        share of all devices that slow their host, found and taken out or not yet
+    slow_by             share of its speed that such a host lacks
+    maintenance_device_hours   between planned interruptions; maintenance_s  until the restart
+    evaluation_share    of the time of training, in which the model is evaluated instead
+    contingency, contingency_spread   what whole runs took beyond all that (learned.py)
+    """
+
+    device_hours_per_failure: float | None = None
+    failure_spread: float = learned().failure_rate.spread
+    failure_shares: Mapping[str, float] | None = None
+    detection_s: float = 300.0
+    restart_s: float = 300.0
+    recovery_spread: float = 2.0
+    manual_share: float = 0.03
+    manual_restart_s: float = _HOUR_S / 2
+    checkpoint_bytes_per_parameter: float = 14.0
+    write_bytes_per_s_per_device: float = 2e12 / 16384
+    read_bytes_per_s_per_device: float = 1e12 / 3072
+    storage_spread: float = 2.0
+    storage_write_bytes_per_s: float | None = None
+    storage_read_bytes_per_s: float | None = None
+    checkpoint_blocking_share: float = 1.0
+    checkpoint_every_s: float | None = None
+    node_devices: int = 8
+    spare_nodes: int | None = None
+    repair_s: float = 3 * _DAY_S
+    spot_interruptions_per_device_hour: float = 0.0
+    spot_warning_s: float = 120.0
+    spot_wait_s: float = 900.0
+    slow_devices: float = 5.5e-6
+    slow_by: float = 0.1
+    slow_spread: float = 3.0
+    maintenance_device_hours: float = 54 * 24 * 16384 / 47
+    maintenance_s: float = 600.0
+    evaluation_share: float = 0.003
+    contingency: float = learned().contingency.middle
+    contingency_spread: float = learned().contingency.spread
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or isinstance(value, Mapping):
+                continue
+            name, number = field.name, float(value)
+            if not math.isfinite(number) or number < 0:
+                raise InputError(f"{name} = {value!r}: a number of 0 or more is wanted")
+            if name in _POSITIVE and number == 0:
+                raise InputError(f"{name} = 0: a number above 0 is wanted")
+            if name in _SHARES and number > 1:
+                raise InputError(f"{name} = {value!r} is a share, from 0 to 1 (0.05 is 5 %)")
+            if name.endswith("_spread") and number < 1:
+                raise InputError(
+                    f"{name} = {value!r}: the factor that 90 % of clusters lie within is 1 (all "
+                    "alike) or more"
+                )
+        if self.contingency < 1:
+            raise InputError(
+                f"contingency = {self.contingency:g}: a whole run takes at least 1 times its "
+                "productive time and known losses"
+            )
+        for name, share in (self.failure_shares or {}).items():
+            if name not in FAILURE_CLASSES or not 0 <= share <= 1:
+                raise InputError(
+                    f"failure_shares.{name} = {share!r}: shares from 0 to 1 of "
+                    f"{', '.join(FAILURE_CLASSES)} are wanted"
+                )
+        if self.failure_shares and abs(sum(self.failure_shares.values()) - 1) > 1e-3:
+            total = sum(self.failure_shares.values())
+            raise InputError(f"failure_shares add up to {total:g}; they must add up to 1")
+
+    def __hash__(self) -> int:
+        # A mapping has no hash.
+        return hash(tuple(str(getattr(self, field.name)) for field in fields(self)))
+
+    def failure_device_hours(self, device_name: str) -> float:
+        """Device-hours between unexpected interruptions of a job on such devices."""
+        return self.device_hours_per_failure or learned().failure_rate.of(device_name)
+
+    @property
+    def hardware_share(self) -> float:
+        """Share of the failures after which a node is replaced."""
+        shares = self.failure_shares or learned().failure_shares.shares
+        return sum(share for name, share in shares.items() if name != "software")
+
+    def sure(self) -> ReliabilityInputs:
+        """The same without any difference between clusters, and without a contingency."""
+        return replace(
+            self,
+            failure_spread=1.0,
+            recovery_spread=1.0,
+            storage_spread=1.0,
+            slow_spread=1.0,
+            contingency=1.0,
+            contingency_spread=1.0,
+        )
+
+
+FAILURE_CLASSES = ("device", "network", "software", "host")
+_SHARES = (
+    *("manual_share", "checkpoint_blocking_share", "slow_devices", "slow_by"),
+    "evaluation_share",
+)
+_POSITIVE = (
+    *("device_hours_per_failure", "checkpoint_bytes_per_parameter", "write_bytes_per_s_per_device"),
+    *("read_bytes_per_s_per_device", "storage_write_bytes_per_s", "storage_read_bytes_per_s"),
+    *("checkpoint_every_s", "node_devices", "repair_s", "maintenance_device_hours"),
+)
+_RATE = learned().failure_rate
+_CONTINGENCY = learned().contingency
+
+# Where each default is from.
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        "device_hours_per_failure": f"{_RATE.source}; {_RATE.method}",
+        "failure_spread": f"between the {_RATE.clusters} clusters of device_hours_per_failure",
+        "failure_shares": learned().failure_shares.source,
+        "detection_s": "half of less than 10 minutes to detect and diagnose (MegaScale, arXiv "
+        "2402.15627)",
+        "restart_s": "assumed: with detection 10 minutes, as the median retry interval of 11 "
+        "minutes of 504 B200 (SK Telecom, 2026), below the 18.6 minutes that more than 90 % "
+        "effective time leaves to each failure (arXiv 2407.21783, section 3.3.4)",
+        "recovery_spread": "assumed: 5 to 20 minutes; MegaScale is back within 15",
+        "manual_share": "between 3 of 419 (arXiv 2407.21783, section 3.3.4) and less than 10 % "
+        "(MegaScale, arXiv 2402.15627)",
+        "manual_restart_s": "assumed: half an hour",
+        "checkpoint_bytes_per_parameter": "bf16 weights, fp32 master weights and two moments; "
+        "13.7 measured (arXiv 2104.04473, section 5.10), 13.1 of BLOOM",
+        "write_bytes_per_s_per_device": "2 TB/s sustained for 16,384 devices (arXiv 2407.21783, "
+        "section 3.3.1); 273 GB/s for 3,072 (arXiv 2104.04473, section 5.10)",
+        "read_bytes_per_s_per_device": "1 TB/s for 3,072 devices (arXiv 2104.04473, section 5.10)",
+        "storage_spread": "between the two papers, and 2 and 7 TB/s of the first",
+        "storage_write_bytes_per_s": "none: by the device",
+        "storage_read_bytes_per_s": "none: by the device",
+        "checkpoint_blocking_share": "a plain save, as of torch.distributed.checkpoint.save",
+        "checkpoint_every_s": "the interval that loses least (Daly, FGCS 22(3), 2006)",
+        "node_devices": "the usual node",
+        "spare_nodes": "none: broken nodes are replaced from a pool that is large enough",
+        "repair_s": "assumed: half of the six days that OPT's 12 buffer nodes last at two broken "
+        "ones a day (arXiv 2205.01068)",
+        "spot_interruptions_per_device_hour": "on-demand and reserved capacity is not taken back",
+        "spot_warning_s": "two minutes (AWS EC2 User Guide, Spot Instance interruption notices); "
+        "Google and Azure give 30 s",
+        "spot_wait_s": "assumed: a quarter of an hour",
+        "slow_devices": "taking out hosts that ran 10 % slower gained 0.7 of 55 points of MFU on "
+        "12,288 devices (MegaScale, arXiv 2402.15627), so that there was one in 13 % of the time: "
+        "half of that, as teams look for them now",
+        "slow_by": "about 10 % (MegaScale, arXiv 2402.15627)",
+        "slow_spread": "assumed",
+        "maintenance_device_hours": "47 planned interruptions of 16,384 devices in 54 days (arXiv "
+        "2407.21783, section 3.3.4)",
+        "maintenance_s": "assumed: ten minutes",
+        "evaluation_share": "the geometric mean of Megatron-LM's default (100 batches forward per "
+        "1000 steps, 3.3 %) and of BLOOM's run (1 batch per 1000 steps, 0.03 %)",
+        "contingency": f"{_CONTINGENCY.source}; {_CONTINGENCY.method}",
+        "contingency_spread": f"between the {_CONTINGENCY.runs} runs of contingency",
+    }
+)
+
+DEFAULT = ReliabilityInputs()
+# Capacity that is taken back: interrupted in 10 to 15 % of months per node of eight, the middle of
+# the bands of AWS's Spot Instance Advisor (below 5 % to above 20 %); devices of the day are often
+# taken back more often.
+SPOT = replace(DEFAULT, spot_interruptions_per_device_hour=0.125 / 730 / 8)
+
+
+def read_reliability(path: str | Path) -> ReliabilityInputs:
+    """A user's figures; keys that the file leaves out keep their defaults. Raises DocumentError."""
+    return read_document(path, ReliabilityInputs, schema=RELIABILITY_SCHEMA)
+
+
+def stated(inputs: ReliabilityInputs) -> tuple[str, ...]:
+    """What of the inputs is the user's own, and what is assumed, with the source of each."""
+    said = []
+    for field in fields(inputs):
+        value = getattr(inputs, field.name)
+        if value != field.default:
+            said.append(f"{field.name} {value if isinstance(value, Mapping) else f'{value:g}'}")
+        else:
+            shown = "" if value is None else f" {value:g}"
+            said.append(f"{field.name}{shown} ({SOURCES[field.name]})")
+    return tuple(said)

@@ -1,0 +1,74 @@
+"""What `size` is typed with: units, ranges, contradictions told together."""
+
+import pytest
+
+from profiles.errors import InputError, UnitError
+from profiles.units import parse_quantity
+from shardwright.asking.size_flags import batches_of, devices_of, range_of, size_flags
+from shardwright.findings.size_change import Ceiling, changes_since
+from shardwright.findings.size_versus import replaced
+
+
+@pytest.mark.parametrize("text", ["20M$", "$20M", "20 M$", "20M USD", "20000k$", "2e7$"])
+def test_dollars_may_be_written_so(text):
+    assert parse_quantity(text, "money") == 20e6
+
+
+@pytest.mark.parametrize("text", ["20M", "20", "20M€", "-5M$", "M$"])
+def test_what_is_no_money(text):
+    with pytest.raises(UnitError, match=r"20M\$, \$20M or 750k\$|not negative"):
+        parse_quantity(text, "money", where="--budget")
+
+
+def test_everything_wrong_is_told_at_once():
+    with pytest.raises(InputError) as told:
+        size_flags(
+            "gpt2", "h100-sxm", tokens="15TB", deadline="60", budget="20M", nodes="9..3", pue=0.5
+        )
+    said = str(told.value)
+    for part in ("15TB", "15T, 300B", "--deadline: '60' has no unit", "20M$", "9..3", "--pue 0.5"):
+        assert part in said
+
+
+def test_contradictions_are_named_together():
+    with pytest.raises(InputError) as told:
+        size_flags("gpt2", "h100-sxm", nodes="4", devices="32", minimise="cost")
+    said = str(told.value)
+    assert "--nodes and --devices" in said
+    assert "tokens are unknown and nothing limits them" in said
+    assert "--minimise cost without --tokens" in said
+
+
+def test_devices_and_ranges():
+    assert [(d.name, d.node_devices) for d in devices_of("h100-sxm, 8xgb200")] == [
+        ("h100-sxm", 0),
+        ("gb200", 8),
+    ]
+    found = range_of("16..2,048", "--nodes")
+    assert (found.first, found.last) == (16, 2048)
+    assert batches_of("512..4096") == (512, 1024, 2048, 4096)
+    assert batches_of("1k,3000") == (1000, 3000)
+    for wrong in ("", "16x8xh100", "0xh100"):
+        with pytest.raises(InputError, match="--on"):
+            devices_of(wrong)
+
+
+def test_what_versus_changes():
+    made = replaced({"price": "on-demand", "lora": 0}, "h100-sxm", "on=b200; price-kind=spot")
+    assert (made["on"], made["price"]) == ("b200", "spot")
+    with pytest.raises(InputError, match="Did you mean 'network'"):
+        replaced({}, "h100-sxm", "netwrok=roce-400")
+    with pytest.raises(InputError, match="changes nothing"):
+        replaced({}, "h100-sxm", "b200")
+
+
+def test_ceilings_and_changes():
+    assert Ceiling("20M$").usd == 20e6
+    assert Ceiling("60d").seconds == 60 * 86400
+    with pytest.raises(UnitError, match="neither dollars nor time"):
+        Ceiling("60")
+    found = changes_since({"days": 10.0, "device": "h100"}, {"days": 11.0, "device": "b200"})
+    assert [(c.name, c.share and round(c.share, 6)) for c in found] == [
+        ("device", None),
+        ("days", 0.1),
+    ]
