@@ -61,6 +61,7 @@ ORDER = {
         "planner/op_sharding",
         "planner/many",
         "planner/sizing",
+        "planner/fleet",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (
@@ -68,6 +69,7 @@ ORDER = {
         "shardwright/findings",
         "shardwright/reports",
         "shardwright/reports/prices",
+        "shardwright/reports/fleet",
         "shardwright/validate",
         "shardwright/commands",
         "shardwright",
