@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planner.fleet.fleet_problem import (
     COST,
@@ -221,8 +222,7 @@ def _probability(deadline_h: float | None, phases: Sequence[PlannedPhase]) -> fl
         high=sum(each.high for each in days),
     )
     waited = phases[0].begin_h + sum(
-        behind.begin_h - before.end_h
-        for before, behind in zip(phases, phases[1:], strict=False)
+        behind.begin_h - before.end_h for before, behind in pairwise(phases)
     )
     return probability_below(whole, (deadline_h - waited) / 24.0)
 
@@ -307,9 +307,7 @@ def infeasible_answer(
     for pool, nodes in enumerate(relaxed.added):
         if nodes:
             where = question.clusters[pool]
-            changes.append(
-                NeededChange(change=f"{nodes} more nodes of {where.name} ({where.on})")
-            )
+            changes.append(NeededChange(change=f"{nodes} more nodes of {where.name} ({where.on})"))
     return FleetAnswer(
         status="infeasible",
         start=question.start,

@@ -1,4 +1,4 @@
-"""`BoundModel`: a relaxation without places in time, for bounds that the schedule's own model lacks.
+"""`BoundModel`: a relaxation without places in time, for bounds that the schedule's model lacks.
 
 Time is cut into buckets (fleet_buckets.py); of each phase one choice and the bucket of its end are
 chosen, so that within every window every pool does no more than it can. Phases follow each other by
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from planner.fleet.fleet_buckets import cuts_of, overlap, windows_of
@@ -57,7 +58,7 @@ class BoundModel:
             latest = self.problem.horizon if pool.closes is None else pool.closes
             if job.hard and job.deadline is not None:
                 latest = min(latest, job.deadline)
-            for before, until in zip(cuts, cuts[1:], strict=False):
+            for before, until in pairwise(cuts):
                 first, until = max(before + 1, least), min(until, latest)
                 if first <= until:
                     variable = self.model.new_bool_var("")

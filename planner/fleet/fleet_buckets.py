@@ -1,18 +1,21 @@
 """Buckets of time: what a schedule must do within windows, as linear constraints.
 
-Time is cut at `cuts`. If a phase with a choice of n nodes and d steps ends within the bucket (p, q],
-it runs within a window for at least the less of the overlaps of ending at p + 1 and at q, since the
-overlap of an interval of fixed length with a window first rises and then falls with its end. So with
-u[phase, choice, bucket] one of the choices and buckets of each phase, for every window of w steps
+Time is cut at `cuts`. If a phase with a choice of n nodes and d steps ends within the bucket
+(p, q], it runs within a window for at least the less of the overlaps of ending at p + 1 and at q,
+since the overlap of an interval of fixed length with a window first rises and then falls with its
+end. So with u[phase, choice, bucket] one of the choices and buckets of each phase, for every window
+of w steps
 
     sum of n * overlap * u  <=  C w
 
 which is a relaxation of the cumulative constraint, as a time-indexed formulation is (Sousa and
-Wolsey, A time indexed formulation of non-preemptive single machine scheduling problems, Mathematical
-Programming 54, 1992), with buckets in the place of single steps.
+Wolsey, A time indexed formulation of non-preemptive single machine scheduling problems,
+Mathematical Programming 54, 1992), with buckets in the place of single steps.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from planner.fleet.fleet_problem import FleetProblem
 
@@ -61,5 +64,5 @@ def overlap(first_end: int, last_end: int, steps: int, begin: int, end: int) -> 
 def windows_of(cuts: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """From the beginning until every cut, and between neighbours."""
     until = [(cuts[0], cut) for cut in cuts[1:-1]]
-    between = list(zip(cuts[1:-2], cuts[2:-1], strict=True))
+    between = pairwise(cuts[1:-1])
     return (*until, *between)

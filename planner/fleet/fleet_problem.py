@@ -3,9 +3,9 @@
 Every duration is rounded up to the grid, every date by which something must be over down, and every
 date from which something may begin up, so that a schedule on the grid can be kept in real time.
 
-What that costs: let a schedule of N phases, at any times, be given, its phases numbered in the order
-in which they begin. Phase k that begins at s and takes d begins on the grid at ceil(s) + k and takes
-ceil(d). Of two phases that do not overlap, i before j, s_j >= s_i + d_i, so that
+What that costs: let a schedule of N phases, at any times, be given, its phases numbered in the
+order in which they begin. Phase k that begins at s and takes d begins on the grid at ceil(s) + k
+and takes ceil(d). Of two phases that do not overlap, i before j, s_j >= s_i + d_i, so that
 
     ceil(s_j) + j >= ceil(s_i + d_i) + i + 1 >= (ceil(s_i) + i) + ceil(d_i)
 
@@ -152,9 +152,7 @@ def values_of(problem: FleetProblem, schedule: Schedule) -> Values:
             for job, placed in zip(problem.jobs, schedule, strict=True)
             for number, one in enumerate(placed)
         )
-        + sum(
-            job.usd_per_step * steps for job, steps in zip(problem.jobs, late, strict=True)
-        ),
+        + sum(job.usd_per_step * steps for job, steps in zip(problem.jobs, late, strict=True)),
         end=max(ends),
         order=sum(job.priority * end for job, end in zip(problem.jobs, ends, strict=True)),
     )

@@ -1,4 +1,4 @@
-"""`FleetQuestion`: runs, clusters and dates as values, and the problem that they make once priced."""
+"""`FleetQuestion`: runs, clusters and dates as values, and the problem that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in the way of hard deadlines, and the smallest changes with which they can be kept."""
+"""What stands in the way of hard deadlines, and the smallest changes that let them be kept."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Relaxed:
     """Why nothing keeps the hard deadlines.
 
     alone       jobs that do not keep theirs with all pools to themselves, and when they would end
-    extensions  the least steps in sum by which deadlines would have to be later; () where windows of
-                pools, and no deadlines, are in the way
+    extensions  the least steps in sum by which deadlines would have to be later; () where windows
+                of pools, and no deadlines, are in the way
     added       of each pool the nodes that would do, the fewest in sum, of jobs that run on as many
                 as before; () where such nodes do not help
     schedule    with the extensions

@@ -1,21 +1,21 @@
 """`solve_fleet`: who gets which nodes and when, by OR-tools CP-SAT, with a bound for every level.
 
-Of each phase every choice is an optional interval, one of which is there; on every pool the nodes of
-the intervals add up to no more than it has (a cumulative constraint). The levels are solved one
+Of each phase every choice is an optional interval, one of which is there; on every pool the nodes
+of the intervals add up to no more than it has (a cumulative constraint). The levels are solved one
 after the other, each with the values of those before it as a limit, from the schedule found so far.
 
 Two families of linear constraints, which follow from the others, make the bounds strong. A pool of
 C nodes that opens at step a does at most C (b - a) node-steps until step b, so that
 
-    node-steps of all phases on it                              <= C (end of all - a)
-    those of jobs released from r on and due until D            <= C (D + sum of their lateness - max(r, a))
+    node-steps of all phases on it                    <= C (end of all - a)
+    those of jobs released from r on, due until D     <= C (D + sum of lateness - max(r, a))
 
 since none of these jobs is over later than D and the largest lateness among them.
 
 Where that leaves a gap, a relaxation without places in time (fleet_bound.py) gives a second bound.
-Dollars are rounded down to whole units, so that a bound of the units is a bound of the dollars. Equal
-problems give equal schedules: fixed seed, fixed workers, interleaved search, limits in CP-SAT's
-deterministic time; a limit in seconds that strikes before it may end a search elsewhere.
+Dollars are rounded down to whole units, so that a bound of the units is a bound of the dollars.
+Equal problems give equal schedules where no limit in seconds strikes: fixed seed, fixed workers,
+interleaved search.
 """
 
 from __future__ import annotations
@@ -278,7 +278,9 @@ class FleetModel:
         return sum(
             choice.nodes * choice.steps * present
             for index in jobs
-            for phase, there in zip(self.problem.jobs[index].phases, self.chosen[index], strict=True)
+            for phase, there in zip(
+                self.problem.jobs[index].phases, self.chosen[index], strict=True
+            )
             for choice, present in zip(phase, there, strict=True)
             if choice.pool == pool
         )
@@ -367,7 +369,7 @@ class FleetModel:
 
     def hint(self, schedule: Schedule) -> None:
         """A schedule to begin with."""
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]  # ortools says no type
         for variable, value in self._hints(schedule):
             self.model.add_hint(variable, value)
 

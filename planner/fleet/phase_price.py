@@ -1,4 +1,4 @@
-"""What a phase of a run takes on some nodes: `step_on`, by the search over layouts, then `phase_of`.
+"""What a phase of a run takes on some nodes: `step_on`, by the search over layouts, `phase_of`.
 
 The step is that of the best layout of the frameworks asked for (`shardwright plan --stack`) and the
 same for all phases of a model, length and batch; the time of the whole phase is that of

@@ -1,24 +1,24 @@
 """A file of runs and clusters (`shardwright fleet jobs.toml`), read into a `FleetQuestion`.
 
-    schema = "shardwright/fleet@1"
-    start = "2026-12-01"                # hour 0; dates are read from it, no clock is
-    prefer = "cost"                     # after lateness; or "time"
+schema = "shardwright/fleet@1"
+start = "2026-12-01"                # hour 0; dates are read from it, no clock is
+prefer = "cost"                     # after lateness; or "time"
 
-    [[cluster]]
-    name = "east"
-    on = "16x8xh100-sxm"
-    terms = "owned"                     # or "rented"
-    price = "2.10$"                     # of a device-hour, or a kind: on-demand, spot, ...
+[[cluster]]
+name = "east"
+on = "16x8xh100-sxm"
+terms = "owned"                     # or "rented"
+price = "2.10$"                     # of a device-hour, or a kind: on-demand, spot, ...
 
-    [[job]]
-    name = "base"
-    model = "llama-3.1-8b"
-    tokens = "1T"
-    seq = 8192
-    global_batch = 512
-    deadline = "2027-01-31"             # the end of that day; or "45d" after the start
-    late = "avoid"                      # or "never", or "20k$" for each day
-    priority = 5
+[[job]]
+name = "base"
+model = "llama-3.1-8b"
+tokens = "1T"
+seq = 8192
+global_batch = 512
+deadline = "2027-01-31"             # the end of that day; or "45d" after the start
+late = "avoid"                      # or "never", or "20k$" for each day
+priority = 5
 """
 
 from __future__ import annotations
@@ -189,16 +189,10 @@ class _Reader:
         start = read(lambda: _moment(file.start, "start"), datetime.datetime(2000, 1, 1))
         self.start = start
         self.faults.end()
-        clusters = [
-            read(lambda n=n, one=one: self._cluster(n, one), None)
-            for n, one in enumerate(file.cluster)
-        ]
+        clusters = [self._read_cluster(n, one) for n, one in enumerate(file.cluster)]
         self.faults.end()
         known = tuple(each for each in clusters if each is not None)
-        runs = [
-            read(lambda n=n, one=one: self._run(n, one, known), None)
-            for n, one in enumerate(file.job)
-        ]
+        runs = [self._read_run(n, one, known) for n, one in enumerate(file.job)]
         self.faults.end()
         found = tuple(run for run in runs if run is not None)
         _need_no_circle(found)
@@ -216,6 +210,14 @@ class _Reader:
         for number, name in enumerate(names):
             if name in names[:number]:
                 self.faults.said.append(f"{table}[{number}].name: {name!r} is there already")
+
+    def _read_cluster(self, number: int, entry: ClusterEntry) -> FleetCluster | None:
+        return self.faults.read(lambda: self._cluster(number, entry), None)
+
+    def _read_run(
+        self, number: int, entry: JobEntry, known: tuple[FleetCluster, ...]
+    ) -> FleetRun | None:
+        return self.faults.read(lambda: self._run(number, entry, known), None)
 
     def _cluster(self, number: int, entry: ClusterEntry) -> FleetCluster:
         where = f"cluster[{number}]"
@@ -261,9 +263,7 @@ class _Reader:
         assert found is not None
         return replace(found, source="given in the file")
 
-    def _run(
-        self, number: int, entry: JobEntry, clusters: tuple[FleetCluster, ...]
-    ) -> FleetRun:
+    def _run(self, number: int, entry: JobEntry, clusters: tuple[FleetCluster, ...]) -> FleetRun:
         where = f"job[{number}]"
         names = [each.name for each in clusters]
         allowed = []
@@ -292,7 +292,8 @@ class _Reader:
             self.assumed.append(f"{USUAL_STACK} runs what names no stack (stack)")
         precision = _said(f"{where}.precision", lambda: first_precision(entry.precision))
         if not entry.precision:
-            precision, told = default_precision(clusters[allowed[0]].parts[_most(clusters, allowed)])
+            first = clusters[allowed[0]]
+            precision, told = default_precision(first.parts[first.nodes])
             self.assumed += told
         return FleetRun(
             name=entry.name,
@@ -332,7 +333,7 @@ class _Reader:
         if not entry.tokens or entry.global_batch is None:
             missing = "tokens" if not entry.tokens else "global_batch"
             raise InputError(
-                f"{where}: the key {missing!r} is missing (tokens = \"1T\", global_batch = 512)"
+                f'{where}: the key {missing!r} is missing (tokens = "1T", global_batch = 512)'
             )
         if entry.tokens.strip().isdigit() and int(entry.tokens) < 10**6:
             raise InputError(
@@ -362,10 +363,6 @@ class _Reader:
 def is_bare_number(text: str) -> bool:
     """Whether a price is a bare number."""
     return bool(re.match(r"^\d+(\.\d+)?$", text.strip()))
-
-
-def _most(clusters: tuple[FleetCluster, ...], allowed: list[int]) -> int:
-    return clusters[allowed[0]].nodes
 
 
 def _said(where: str, read: Any) -> Any:

@@ -70,10 +70,8 @@ class PhasePrices:
 
     def _answers(self, tasks: list[StepTask]) -> list[StepAnswer]:
         keys = [content_hash(task) for task in tasks]
-        known = {key: self._kept(key) for key in keys}
-        missing = {
-            key: task for key, task in zip(keys, tasks, strict=True) if known[key] is None
-        }
+        known: dict[str, StepAnswer | None] = {key: self._kept(key) for key in keys}
+        missing = {key: task for key, task in zip(keys, tasks, strict=True) if known[key] is None}
         # A process takes seconds to begin.
         workers = self.workers if len(missing) > 12 else 1
         for key, answer in zip(missing, all_steps(list(missing.values()), workers), strict=True):
@@ -110,9 +108,7 @@ def _choice(
     return PricedChoice(cluster=cluster, nodes=nodes, price=price)
 
 
-def step_task(
-    question: FleetQuestion, run: int, phase: int, cluster: int, nodes: int
-) -> StepTask:
+def step_task(question: FleetQuestion, run: int, phase: int, cluster: int, nodes: int) -> StepTask:
     """The step of a phase on so many nodes of a cluster."""
     job, place = question.runs[run], question.clusters[cluster]
     part = job.phases[phase]
@@ -127,9 +123,7 @@ def step_task(
                 seq_len=part.seq_len,
                 precision=job.precision,
                 space=(
-                    executor_space(LayoutSpace(), job.model)
-                    if stack == EXECUTOR
-                    else LayoutSpace()
+                    executor_space(LayoutSpace(), job.model) if stack == EXECUTOR else LayoutSpace()
                 ),
                 lora_rank=job.lora_rank,
             )

@@ -12,7 +12,13 @@ from planner.fleet.fleet_answer import (
     fleet_answer,
     infeasible_answer,
 )
-from planner.fleet.fleet_question import FleetCluster, FleetQuestion, Priced, node_counts, problem_of
+from planner.fleet.fleet_question import (
+    FleetCluster,
+    FleetQuestion,
+    Priced,
+    node_counts,
+    problem_of,
+)
 from planner.fleet.fleet_relax import relax_fleet
 from planner.fleet.fleet_solver import Solution, solve_fleet
 from profiles.errors import InputError
@@ -23,9 +29,11 @@ from shardwright.asking.fleet_file import part_of
 from shardwright.asking.fleet_prices import PhasePrices
 
 # Of what is left of the time: the schedule, and each what-if.
-_SCHEDULE = 0.75
+_SCHEDULE = 0.7
 _GAP = 0.02
 _LEAST_S = 2.0
+# A cluster is tried with one more node, and with this part of its nodes more.
+_PARTS = 4
 
 
 def solve_question(
@@ -53,13 +61,15 @@ def solve_question(
         answer = infeasible_answer(question, problem, relaxed)
         return replace(answer, search_time_s=clock() - begin)
     if solution.schedule is None:
-        raise InputError("the limit struck before any schedule was found; --time-limit 5min is more")
+        raise InputError(
+            "the limit struck before any schedule was found: give more (--time-limit 5min)"
+        )
     answer = fleet_answer(question, priced, problem, solution)
-    changed = [
-        *((f"1 more node of {c.name}", *_enlarged(question, priced, n, prices))
-          for n, c in enumerate(question.clusters)),
-        *((f"{c.on} beside, rented", *_beside(question, priced, c, prices)) for c in buy),
-    ]  # fmt: skip
+    changed = [(f"{c.on} beside, rented", *_beside(question, priced, c, prices)) for c in buy]
+    for number, cluster in enumerate(question.clusters):
+        for more in sorted({1, max(1, cluster.nodes // _PARTS)}):
+            named = f"{more} more node{'s' if more > 1 else ''} of {cluster.name}"
+            changed.append((named, *_enlarged(question, priced, number, more, prices)))
     found = []
     for number, (change, other, other_priced) in enumerate(changed):
         share = max(_LEAST_S, (end - clock()) / (len(changed) - number))
@@ -95,16 +105,16 @@ def _advice(
 
 
 def _enlarged(
-    question: FleetQuestion, priced: Priced, number: int, prices: PhasePrices
+    question: FleetQuestion, priced: Priced, number: int, more: int, prices: PhasePrices
 ) -> tuple[FleetQuestion, Priced]:
-    """One node more of a cluster, and all of its nodes as a further choice of every run."""
+    """More nodes of a cluster, and all of its nodes as a further choice of every run."""
     cluster = question.clusters[number]
-    nodes = cluster.nodes + 1
+    nodes = cluster.nodes + more
     parts = {**cluster.parts, nodes: part_of(cluster.parts[cluster.nodes], nodes)}
     grown = replace(cluster, nodes=nodes, parts=parts)
     clusters = (*question.clusters[:number], grown, *question.clusters[number + 1 :])
     other = replace(question, clusters=clusters)
-    more = []
+    longer = []
     for job, (run, phases) in enumerate(zip(question.runs, priced, strict=True)):
         choices = []
         for phase, known in enumerate(phases):
@@ -112,8 +122,8 @@ def _enlarged(
             if number in run.clusters and nodes <= run.most:
                 one = prices.one(other, job, phase, number, nodes)
             choices.append(known if one is None else (*known, one))
-        more.append(tuple(choices))
-    return other, tuple(more)
+        longer.append(tuple(choices))
+    return other, tuple(longer)
 
 
 def _beside(
@@ -135,8 +145,7 @@ def _beside(
         choices = []
         for phase, known in enumerate(phases):
             found = [
-                prices.one(other, job, phase, number, count)
-                for count in node_counts(cluster, run)
+                prices.one(other, job, phase, number, count) for count in node_counts(cluster, run)
             ]
             choices.append((*known, *(one for one in found if one is not None)))
         more.append(tuple(choices))

@@ -60,9 +60,7 @@ def fleet_picture(answer: FleetAnswer) -> Picture:
             y += _LANE
         y += 6
     ticks = even_ticks(whole)
-    grid = [
-        Path(data=line(axis.at(t), 4, axis.at(t), y), colour=GRID, width=1) for t in ticks
-    ]
+    grid = [Path(data=line(axis.at(t), 4, axis.at(t), y), colour=GRID, width=1) for t in ticks]
     words = [tick_below(axis.at(t), y + 14, f"{t:g} d") for t in ticks]
     return Picture(
         name="schedule",
@@ -100,7 +98,8 @@ def _box(
         colour=colour,
         label=f"{phase.nodes} nodes" if width > _WIDE else "",
         title=f"{name}: {phase.nodes} nodes of {phase.cluster}, {date_of(answer, phase.begin_h)} "
-        f"to {date_of(answer, phase.end_h)}{rent}; {phase.price.step.stack}: {phase.price.step.layout}",
+        f"to {date_of(answer, phase.end_h)}{rent}; {phase.price.step.stack}: "
+        f"{phase.price.step.layout}",
     )
 
 

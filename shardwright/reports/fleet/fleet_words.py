@@ -7,6 +7,9 @@ import datetime
 from planner.fleet.fleet_answer import Advice, FleetAnswer, Level
 from profiles.units import format_percent, format_usd
 
+# With a larger gap more time may well bring more.
+_SURE = 0.05
+
 
 def date_of(answer: FleetAnswer, hours: float) -> str:
     """`2026-12-14 07:00`, so many hours after the start."""
@@ -35,7 +38,9 @@ def advice_words(one: Advice) -> str:
     if abs(one.end_days) >= 0.05:
         when = "earlier" if one.end_days < 0 else "later"
         said.append(f"all done {abs(one.end_days):.1f} days {when}")
-    return ", ".join(said) or "nothing better was found"
+    if not said:
+        return "nothing better was found" + (" in the time" if one.gap > _SURE else "")
+    return ", ".join(said)
 
 
 def _side(change: float) -> str:

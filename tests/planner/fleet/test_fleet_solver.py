@@ -62,7 +62,10 @@ def test_priority_decides_who_is_late():
 
 
 def test_lateness_comes_before_money_unless_it_has_a_price():
-    cheap, fast = Choice(pool=0, nodes=1, steps=8, usd=10.0), Choice(pool=0, nodes=4, steps=4, usd=50)
+    cheap, fast = (
+        Choice(pool=0, nodes=1, steps=8, usd=10.0),
+        Choice(pool=0, nodes=4, steps=4, usd=50),
+    )
     late = FleetProblem(pools=(Pool(nodes=4),), jobs=(job((cheap, fast), deadline=4),))
     assert solve_fleet(late).schedule == ((Placed(choice=1, start=0),),)
     # Four steps late at 5 dollars and 10 dollars of rent are less than 50 dollars.
@@ -108,9 +111,11 @@ def test_hard_deadlines_that_cannot_be_kept_and_the_smallest_changes():
 
 
 def tried_everything(problem):
-    """[(lateness, dollars, end)] least one after the other, by starts from every step; None where
-    nothing is possible. Of each order of the jobs and choice of ways the earliest starts: some order
-    of earliest starts is best, as every value rises with every end."""
+    """(lateness, dollars, end), least one after the other; None where nothing is possible.
+
+    Of each order of the phases and each choice of ways the earliest starts: some order of earliest
+    starts is best, as every value rises with every end.
+    """
     best = None
     phases = [(n, p) for n, j in enumerate(problem.jobs) for p in range(len(j.phases))]
     ways = [range(len(problem.jobs[n].phases[p])) for n, p in phases]
@@ -261,7 +266,11 @@ def test_more_nodes_are_never_worse(problem, more):
 
 
 @given(
-    st.integers(1, 40), st.integers(0, 20), st.integers(1, 20), st.integers(0, 30), st.integers(1, 30)
+    st.integers(1, 40),
+    st.integers(0, 20),
+    st.integers(1, 20),
+    st.integers(0, 30),
+    st.integers(1, 30),
 )
 def test_the_overlap_is_the_least_of_all_ends(first, more, steps, begin, width):
     ends_between = range(first, first + more + 1)
