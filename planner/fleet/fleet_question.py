@@ -22,9 +22,9 @@ class FleetCluster:
     """Nodes that are shared.
 
     parts    the cluster of so many nodes, of every number that is considered
-    price    US dollars of a device-hour, None where unknown
+    price    US dollars of a device-hour, None where unknown;  kind  of price, "" where it was given
     owned    paid whether used or not: its hours weigh nothing in the decision
-    opens_h, closes_h   hours after the start;  spot  capacity that may be taken back
+    opens_h, closes_h   hours after the start
     """
 
     name: str
@@ -34,10 +34,15 @@ class FleetCluster:
     device: str
     parts: Mapping[int, Cluster]
     price: Sourced | None
+    kind: str = ""
     owned: bool = False
-    spot: bool = False
     opens_h: float = 0.0
     closes_h: float | None = None
+
+    @property
+    def spot(self) -> bool:
+        """Whether its capacity may be taken back."""
+        return self.kind == "spot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

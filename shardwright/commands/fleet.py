@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from dataclasses import replace
@@ -14,9 +15,10 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_quantity
-from shardwright.asking.fleet_file import read_fleet
-from shardwright.asking.fleet_prices import PhasePrices
-from shardwright.asking.fleet_solved import rented_beside, solve_question
+from shardwright.asking.asked_price import price_notes
+from shardwright.asking.fleet.fleet_file import read_fleet
+from shardwright.asking.fleet.fleet_prices import PhasePrices
+from shardwright.asking.fleet.fleet_solved import rented_beside, solve_question
 from shardwright.asking.places import answer_cache
 from shardwright.asking.provenance import provenance
 from shardwright.commands.flags import Json, Prices, Quiet
@@ -26,6 +28,7 @@ from shardwright.commands.output import (
     note,
     print_json,
     show,
+    tell_price,
     write_or_print,
 )
 from shardwright.reports.fleet.fleet_html import fleet_html
@@ -75,6 +78,15 @@ def fleet(
             question, priced, clock=time.monotonic, limit_s=limit_s, buy=beside, seed=seed
         )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    today = datetime.date.today().isoformat()
+    told = [
+        said
+        for cluster in (*question.clusters, *beside)
+        if cluster.kind
+        for said in price_notes(
+            cluster.parts[cluster.nodes], cluster.kind, today=today, offers=offers
+        )
+    ]
     data = {"schema": "shardwright/fleet-answer@1", **encode(answer)}
     if file is not None:
         write_text(file, to_json(data | {"provenance": provenance()}))
@@ -82,8 +94,9 @@ def fleet(
     if page is not None and answer.runs:
         write_or_print(page, fleet_html(answer, provenance=provenance()))
     if json_output:
-        print_json(data)
+        print_json(data | {"price_notes": told})
     else:
         show(fleet_report(answer))
+        tell_price(told)
     if answer.status == "infeasible":
         raise InfeasibleError("no schedule keeps every hard deadline: " + "; ".join(answer.binds))

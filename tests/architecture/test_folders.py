@@ -66,6 +66,7 @@ ORDER = {
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "shardwright": (
         "shardwright/asking",
+        "shardwright/asking/fleet",
         "shardwright/findings",
         "shardwright/reports",
         "shardwright/reports/prices",

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, InfeasibleError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.fleet_file import part_of, read_fleet
-from shardwright.asking.fleet_prices import step_task
+from shardwright.asking.fleet.fleet_file import read_fleet
+from shardwright.asking.fleet.fleet_prices import step_task
+from shardwright.asking.fleet.fleet_reader import part_of
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.cli import app
 

@@ -1,31 +1,10 @@
-"""A file of runs and clusters (`shardwright fleet jobs.toml`), read into a `FleetQuestion`.
-
-schema = "shardwright/fleet@1"
-start = "2026-12-01"                # hour 0; dates are read from it, no clock is
-prefer = "cost"                     # after lateness; or "time"
-
-[[cluster]]
-name = "east"
-on = "16x8xh100-sxm"
-terms = "owned"                     # or "rented"
-price = "2.10$"                     # of a device-hour, or a kind: on-demand, spot, ...
-
-[[job]]
-name = "base"
-model = "llama-3.1-8b"
-tokens = "1T"
-seq = 8192
-global_batch = 512
-deadline = "2027-01-31"             # the end of that day; or "45d" after the start
-late = "avoid"                      # or "never", or "20k$" for each day
-priority = 5
-"""
+"""`FleetReader`: the entries of a file (fleet_entries.py) as a `FleetQuestion`."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,137 +18,28 @@ from planner.fleet.fleet_question import (
     FleetRun,
     node_counts,
 )
-from planner.sizing.size_phases import Phase
-from profiles.document import decode, read_mapping
-from profiles.errors import DocumentError, InputError, ShardwrightError, UnknownNameError
+from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
-from profiles.text_file import read_text
 from profiles.units import parse_quantity
 from shardwright.asking.asked_price import given_price, price_for
 from shardwright.asking.executor_layouts import EXECUTOR
+from shardwright.asking.fleet.fleet_entries import ClusterEntry, FleetFile, JobEntry
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import default_precision
 from shardwright.asking.size_flags import Faults, range_of
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
-FLEET_SCHEMA = "shardwright/fleet@1"
 USUAL_STACK = "megatron-core"
 _TERMS = ("owned", "rented")
 _PREFER = ("cost", "time")
-_ENTRY = re.compile(r"\b(cluster|job)\[(\d+)\](?:\.([\w-]+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterEntry:
-    """`[[cluster]]`."""
+class FleetReader:
+    """Reads entries one by one and gathers what is wrong with them."""
 
-    name: str
-    on: str
-    terms: str = "rented"
-    price: str = "on-demand"
-    available_from: str = ""
-    available_until: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEntry:
-    """`[[job]]`; either `phases`, or `tokens`, `global_batch` and perhaps `seq`."""
-
-    name: str
-    model: str
-    tokens: str = ""
-    seq: int | None = None
-    global_batch: int | None = None
-    phases: tuple[Phase, ...] = ()
-    stack: str = ""
-    precision: str = ""
-    lora: int = 0
-    deadline: str = ""
-    late: str = AVOID
-    priority: int = 1
-    not_before: str = ""
-    clusters: tuple[str, ...] = ()
-    nodes: str = ""
-    after: tuple[str, ...] = ()
-    may_move: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFile:
-    """The whole file."""
-
-    start: str
-    cluster: tuple[ClusterEntry, ...]
-    job: tuple[JobEntry, ...]
-    schema: str
-    grid: str = "1h"
-    sure: str = "50%"
-    prefer: str = "cost"
-
-
-def read_fleet(
-    path: Path, *, offers: tuple[Offer, ...] | None = None
-) -> tuple[FleetQuestion, tuple[str, ...]]:
-    """The question of a file, and what was assumed.
-
-    offers  in the place of those that we ship
-
-    Raises DocumentError that names every wrong entry with its line.
-    """
-    text = read_text(path)
-    data = _plain(read_mapping(path))
-    if data.get("schema") != FLEET_SCHEMA:
-        raise DocumentError(
-            f"{path}: its first line should be schema = {FLEET_SCHEMA!r}, found "
-            f"{data.get('schema')!r}"
-        )
-    try:
-        return _Reader(decode(FleetFile, data, where=str(path)), offers).question()
-    except ShardwrightError as error:
-        raise DocumentError(with_lines(str(error), path, text)) from error
-
-
-def _plain(data: Any) -> Any:
-    """Dates of TOML as texts."""
-    if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_plain(value) for value in data]
-    return data.isoformat() if isinstance(data, datetime.date) else data
-
-
-def with_lines(message: str, path: Path, text: str) -> str:
-    """The message with the line of every entry that it names.
-
-    >>> with_lines("job[0].tokens: no unit", Path("a.toml"), "[[job]]\\ntokens = '1'")
-    'a.toml, line 2: job[0].tokens: no unit'
-    """
-    lines = text.splitlines()
-
-    def placed(match: re.Match[str]) -> str:
-        table, number, key = match.group(1), int(match.group(2)), match.group(3)
-        heads = [i for i, line in enumerate(lines) if line.strip().startswith(f"[[{table}]]")]
-        if number >= len(heads):
-            return match.group(0)
-        at = heads[number]
-        for index in range(at + 1, len(lines)):
-            found = lines[index].strip()
-            if found.startswith("[[") and not found.startswith(f"[[{table}."):
-                break
-            if key and re.match(rf"{re.escape(key)}\s*=", found):
-                at = index
-                break
-        return f"line {at + 1}: {match.group(0)}"
-
-    message = message.removeprefix(f"{path}: ")
-    said = _ENTRY.sub(placed, message)
-    return f"{path}, {said}" if said.startswith("line ") else f"{path}: {said}"
-
-
-class _Reader:
     def __init__(self, file: FleetFile, offers: tuple[Offer, ...] | None) -> None:
         self.file, self.offers = file, offers
         self.faults = Faults()
@@ -247,8 +117,8 @@ class _Reader:
             device=group.device.name,
             parts={group.count: whole},
             price=price,
+            kind="" if "$" in entry.price else entry.price,
             owned=entry.terms == "owned",
-            spot=entry.price == "spot",
             opens_h=opens or 0.0,
             closes_h=closes,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from planner.fleet.fleet_answer import (
     Advice,
@@ -12,6 +13,7 @@ from planner.fleet.fleet_answer import (
     fleet_answer,
     infeasible_answer,
 )
+from planner.fleet.fleet_problem import FleetProblem
 from planner.fleet.fleet_question import (
     FleetCluster,
     FleetQuestion,
@@ -25,8 +27,8 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.prices.offer import Offer
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.fleet_file import part_of
-from shardwright.asking.fleet_prices import PhasePrices
+from shardwright.asking.fleet.fleet_prices import PhasePrices
+from shardwright.asking.fleet.fleet_reader import part_of
 
 # Of what is left of the time: the schedule, and each what-if.
 _SCHEDULE = 0.7
@@ -65,19 +67,54 @@ def solve_question(
             "the limit struck before any schedule was found: give more (--time-limit 5min)"
         )
     answer = fleet_answer(question, priced, problem, solution)
-    changed = [(f"{c.on} beside, rented", *_beside(question, priced, c, prices)) for c in buy]
-    for number, cluster in enumerate(question.clusters):
-        for more in sorted({1, max(1, cluster.nodes // _PARTS)}):
-            named = f"{more} more node{'s' if more > 1 else ''} of {cluster.name}"
-            changed.append((named, *_enlarged(question, priced, number, more, prices)))
-    found = []
-    for number, (change, other, other_priced) in enumerate(changed):
-        share = max(_LEAST_S, (end - clock()) / (len(changed) - number))
+    answer = replace(answer, assumptions=_assumptions(question, problem))
+    changes = _changes(question, priced, prices, buy)
+    found, untried = [], 0
+    for number, (change, changed) in enumerate(changes):
+        if clock() + _LEAST_S > end:
+            untried = len(changes) - number
+            break
+        other, other_priced = changed()
+        share = max(_LEAST_S, (end - clock()) / (len(changes) - number))
         found.append(_advice(change, other, other_priced, solution, answer, share, clock, seed))
+    if untried:
+        told = f"{untried} purchases were not tried for want of time (--time-limit)"
+        answer = replace(answer, assumptions=(*answer.assumptions, told))
     return replace(
         answer,
         advice=tuple(each for each in found if each is not None),
         search_time_s=clock() - begin,
+    )
+
+
+def _changes(
+    question: FleetQuestion, priced: Priced, prices: PhasePrices, buy: tuple[FleetCluster, ...]
+) -> list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]]:
+    """What could be had, in words, and how the question then is; prices are searched when asked."""
+    found: list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]] = [
+        (f"{one.on} beside, rented", partial(_beside, question, priced, one, prices)) for one in buy
+    ]
+    every = [
+        (parts, number, cluster)
+        for parts in (0, _PARTS)
+        for number, cluster in enumerate(question.clusters)
+        if parts == 0 or cluster.nodes >= 2 * parts
+    ]
+    for parts, number, cluster in every:
+        more = cluster.nodes // parts if parts else 1
+        named = f"{more} more node{'s' if more > 1 else ''} of {cluster.name}"
+        found.append((named, partial(_enlarged, question, priced, number, more, prices)))
+    return found
+
+
+def _assumptions(question: FleetQuestion, problem: FleetProblem) -> tuple[str, ...]:
+    return (
+        f"a phase keeps its nodes as long as it needs with a probability of {question.sure:.0%} "
+        "(sure)",
+        "failures, restarts and storage as published clusters'",
+        f"phases begin on whole steps of {question.step_h:g} h (grid); at any times runs could end "
+        f"{problem.grid_error_h:.0f} h earlier at most",
+        "a phase that has begun is not moved; hours of owned clusters are paid in any case",
     )
 
 
@@ -167,4 +204,5 @@ def rented_beside(text: str, offers: tuple[Offer, ...] | None = None) -> FleetCl
         device=group.device.name,
         parts={group.count: whole},
         price=price,
+        kind="on-demand",
     )
