@@ -134,6 +134,11 @@ def format_usd(price_usd: float) -> str:
     return "$" + _scaled(price_usd, 1000.0, ("", "k", "M", "B", "T"))
 
 
+def format_energy(kwh: float) -> str:
+    """Kilowatt-hours: `22.7 kWh`, `1.31 GWh`."""
+    return _scaled(kwh * 1e3, 1000.0, ("Wh", "kWh", "MWh", "GWh", "TWh"))
+
+
 def format_percent(fraction: float) -> str:
     """A fraction as per cent: `41 %`, `1.8 %`."""
     percent = fraction * 100.0

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from planner.fleet.fleet_problem import FleetProblem
 
-_EVEN, _BEHIND = 12, 8
+_EVEN, _BEHIND = 24, 10
 _GROWTH = 1.35
 
 

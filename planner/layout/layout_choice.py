@@ -14,6 +14,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.goodput.lasting import delivered, reliability
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.fit.interval import (
     memory_interval,
@@ -34,6 +35,7 @@ def choice_of(
     price: Callable[[Cluster], Sourced | None],
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
+    inputs: ReliabilityInputs = DEFAULT,
 ) -> LayoutChoice:
     """The layout with what it costs; `coefficients` are those that it was priced with, the shipped
     ones if None, and `calibration` what changed them."""
@@ -45,7 +47,7 @@ def choice_of(
     usd_per_hour = price(cluster)
     usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
     kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
-    lasting = reliability(run.model.parameters, run.num_devices, run.device)
+    lasting = reliability(run.model.parameters, run.num_devices, run.device, inputs)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(

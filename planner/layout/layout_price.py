@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.sourced import Sourced
-from simulator.goodput.lasting import delivered
+from simulator.goodput.lasting import delivered, reliability
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.money import usd_per_million_tokens
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
@@ -22,24 +23,32 @@ def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
     )
 
 
-def with_layout_price(answer: LayoutFile, price: Sourced | None) -> LayoutFile:
-    """The answer with its dollars at a price; None takes them out. Which layout is best does not
-    depend on it."""
+def with_layout_price(
+    answer: LayoutFile, price: Sourced | None, inputs: ReliabilityInputs = DEFAULT
+) -> LayoutFile:
+    """The answer with its dollars at a price, on capacity that fails and is taken back as `inputs`
+    say; None takes the dollars out. Which layout is best does not depend on it."""
+    chosen = answer.chosen
     return replace(
         answer,
-        chosen=_priced(answer.chosen, price) if answer.chosen is not None else None,
-        alternatives=tuple(_priced(other, price) for other in answer.alternatives),
+        chosen=_priced(chosen, price, inputs) if chosen is not None else None,
+        alternatives=tuple(_priced(other, price, inputs) for other in answer.alternatives),
     )
 
 
-def _priced(choice: LayoutChoice, price: Sourced | None) -> LayoutChoice:
+def _priced(choice: LayoutChoice, price: Sourced | None, inputs: ReliabilityInputs) -> LayoutChoice:
     run, prediction = choice.run, choice.prediction
+    lasting = reliability(run.model.parameters, run.num_devices, run.device, inputs)
     per_s = tokens_per_s(run, prediction.step_time_s)
     cost = usd_per_million_tokens(per_s, run.num_devices + choice.idle_devices, price)
     priced = replace(
         prediction,
         price_usd_per_hour=price,
         usd_per_million_tokens=cost,
-        usd_per_million_tokens_delivered=delivered(cost, prediction.reliability.goodput),
+        reliability=lasting,
+        usd_per_million_tokens_delivered=delivered(cost, lasting.goodput),
+        kwh_per_million_tokens_delivered=delivered(
+            prediction.kwh_per_million_tokens, lasting.goodput
+        ),
     )
     return replace(choice, prediction=priced)

@@ -20,6 +20,7 @@ from planner.search.space import Space
 from profiles.document import decode, encode
 from profiles.errors import ShardwrightError
 from profiles.sourced import Sourced
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs, inputs_at
 from simulator.money import usd_per_million_tokens
 from simulator.values.plan_file import Alternative, Infeasibility, PlanFile
 from simulator.values.prediction import Interval
@@ -182,16 +183,16 @@ def verdict_of(reply: Reply) -> Verdict:
 def finished(solved: Answer, posed: Posed) -> Answer:
     """The answer to a question from its job's: priced, with the asker's assumptions, and without
     the time that it took, which is the machine's and not the answer's."""
-    priced = priced_at(solved, posed.price)
+    priced = priced_at(solved, posed.price, inputs_at(posed.question.price))
     return replace(
         priced, search_time_s=0.0, assumptions=(*posed.question.assumed, *priced.assumptions)
     )
 
 
-def priced_at(answer: Answer, price: Sourced | None) -> Answer:
-    """The answer with its dollars at a price of a device-hour."""
+def priced_at(answer: Answer, price: Sourced | None, inputs: ReliabilityInputs = DEFAULT) -> Answer:
+    """The answer with its dollars at a price of a device-hour, on capacity as `inputs` say."""
     if isinstance(answer, LayoutFile):
-        return with_layout_price(answer, price)
+        return with_layout_price(answer, price, inputs)
     return with_price(answer, price)
 
 

@@ -94,8 +94,9 @@ class RunGoal:
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
         """Of devices, hosts and site. Hours without steps draw what steps draw."""
-        mfu = self.step_flop / (np.maximum(seconds, 1e-12) * nodes * self.flop_per_s)
-        return np.asarray(nodes * self.node_devices * hours * self.power.at(mfu) / 1000.0)
+        could = np.maximum(seconds, 1e-12) * nodes.astype(np.float64) * self.flop_per_s
+        watts = self.power.at(np.asarray(self.step_flop / could))
+        return np.asarray(nodes * self.node_devices * hours * watts / 1000.0)
 
     def _least(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
         if self.minimise == "time":

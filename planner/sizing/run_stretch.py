@@ -3,7 +3,7 @@
 Per simulated cluster what expected_time.py says, times a step of its 90 % interval; of all clusters
 the median, and what is exceeded with the probability that a limit may be. At numbers of nodes a
 third of an octave apart and straight between them, with the draws of `time_to_train` but for a
-run's own luck. The answer that is shown, and its runners-up, are simulated with it (run_outlook.py).
+run's own luck. The answer that is shown, and its runners-up, are simulated (run_outlook.py).
 """
 
 from __future__ import annotations
@@ -71,13 +71,10 @@ def run_stretch(
         lost, normal = _drawn(parameters, nodes * node_devices, device, inputs)
         band = step_band(nodes)
         time = lost * two_sided(band.low, band.value, band.high, normal)
-        found.append(
-            (
-                float(np.median(time)),
-                float(np.quantile(time, confidence)),
-                float(np.quantile(time * dearer, confidence)),
-            )
-        )
+        median, spent = float(np.median(time)), time * dearer
+        # Of dollars the middle is that of the time: device-hours at the price that is shown.
+        unsure = float(np.quantile(spent, confidence) / np.median(spent))
+        found.append((median, float(np.quantile(time, confidence)), median * unsure))
     at = np.log(np.arange(1, most_nodes + 1))
     middle, deadline, budget = (
         np.concatenate([np.ones(1), np.interp(at, np.log(counts), np.asarray(each))])

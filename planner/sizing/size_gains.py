@@ -32,6 +32,8 @@ from simulator.training_run.step.coefficients import CoefficientFile
 _GIB = 2**30
 # More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
 _MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
+# More nodes are tried as these parts of what there is, and more dollars on up to twice as many.
+_MORE_NODES = (8, 4, 2)
 
 
 def gains_of(
@@ -96,17 +98,16 @@ def gains_of(
 def _more_nodes(
     question: SizeQuestion, best: SizedRun, power: PowerCurve, solver: LayoutSolver
 ) -> list[Gain]:
-    """One node more, and where that would stay idle the least power of two more that would not."""
-    extra = 1
-    while extra <= best.nodes:
+    """One node more, and where that would stay idle the least of an eighth, a quarter and a half
+    more that would not."""
+    for extra in sorted({1, *(max(1, best.nodes // part) for part in _MORE_NODES)}):
         found = at_nodes(question, best, best.nodes + extra, power, solver)
         if found is None:
             return []
         if found.layout.step_time_s < best.layout.step_time_s:
             more = found.nodes - best.nodes
-            words = "one more node" if more == 1 else f"{more} more nodes (fewer would stay idle)"
+            words = "one more node" if more == 1 else f"{more} more nodes (one would stay idle)"
             return [_between(words, found, best)]
-        extra *= 2
     return []
 
 
@@ -137,11 +138,13 @@ def _with_more_dollars(
         budget_usd=(1.0 + _MORE_USD) * best.usd,
     )
     stack = stack_named(question, best.stack)
-    goal = goal_of(free, best.choice, stack, best.batch, power)
+    most = min(best.choice.most, 2 * best.nodes)
+    choice = replace(best.choice, most=most)
+    goal = goal_of(free, choice, stack, best.batch, power)
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
         outcome, _ = solve_layouts(
-            layout_question_of(free, best.choice, stack, best.batch, best.width, best.choice.most),
+            layout_question_of(free, choice, stack, best.batch, best.width, most),
             coefficients,
             [],
             clock=solver.clock,
@@ -155,4 +158,4 @@ def _with_more_dollars(
     if not outcome.layouts:
         return None
     layout, value = outcome.layouts[0], outcome.values[0]
-    return sized_run(free, best.choice, goal, best.stack, layout, value, best.width)
+    return sized_run(free, choice, goal, best.stack, layout, value, best.width)

@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from planner.layout.layout_answer import layout_title
+from planner.layout.layout_question import solve_layouts
 from planner.sizing.size_answer import Relaxation
 from planner.sizing.size_question import TOKENS, SizeQuestion
-from planner.sizing.sizing_search import SizedDevice, SizedRun
-from profiles.units import format_time, format_usd
+from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_of
+from profiles.errors import InputError
+from profiles.units import format_bytes, format_time, format_usd
+from simulator.training_run.step.coefficients import CoefficientFile
 
-# A limit binds where so little of it is left.
-_LEFT = 0.03
+# Times as many nodes are looked at where those that are allowed keep no limit.
+_ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 
 
@@ -23,9 +27,13 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
     """
     said = []
     if question.minimise == TOKENS:
-        spent = best.usd is not None and best.usd >= (1 - _LEFT) * (question.budget_usd or math.inf)
-        limits = (spent, f"the budget of {format_usd(question.budget_usd or 0.0)}")
-        said.append(limits[1] if spent else f"the deadline of {_days(question.deadline_s)}")
+        spent = (best.usd or 0.0) / (question.budget_usd or math.inf)
+        late = best.hours * 3600 / (question.deadline_s or math.inf)
+        said.append(
+            f"the budget of {format_usd(question.budget_usd or 0.0)}"
+            if spent >= late
+            else f"the deadline of {format_time(question.deadline_s or 0.0)}"
+        )
     better = min((run for run in others if _figure(question, run) < _figure(question, best)),
                  key=lambda run: _figure(question, run), default=None)  # fmt: skip
     if better is not None and question.minimise != TOKENS:
@@ -54,15 +62,48 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
     }.get(question.minimise, "no limit")
 
 
+def _with_room(question: SizeQuestion) -> SizeQuestion:
+    """The question with more nodes to choose from, and the fewest asked for."""
+    choices = tuple(replace(choice, most=_ROOM * choice.most) for choice in question.choices)
+    return replace(question, choices=choices, minimise="devices")
+
+
+def memory_short(
+    question: SizeQuestion,
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float,
+) -> str:
+    """What the model lacks on the most nodes of the first type of device, with the first framework;
+    "" where it fits there or no time is left."""
+    if clock() > end_s:
+        return ""
+    choice, stack = question.choices[0], question.stacks[0]
+    asked = layout_question_of(
+        question, choice, stack, question.batches[0], choice.node_devices, choice.most
+    )
+    try:
+        outcome, _ = solve_layouts(
+            asked, coefficients, [], clock=clock, runners_up=0, time_limit_s=end_s - clock()
+        )
+    except InputError as error:
+        return str(error)
+    miss = outcome.near_miss
+    if miss is None:
+        return ""
+    devices = choice.most * choice.node_devices
+    return (
+        f"on {devices:,} {choice.asked} the layout that comes nearest needs "
+        f"{format_bytes(miss.memory.needed_bytes)} of {format_bytes(miss.capacity_bytes)} that "
+        f"may be used ({stack.name}: {layout_title(miss.run)})"
+    )
+
+
 def _figure(question: SizeQuestion, run: SizedRun) -> float:
     usd = run.usd if run.usd is not None else math.inf
     return {"time": run.hours, "energy": run.kwh, "devices": float(run.devices)}.get(
         question.minimise, usd
     )
-
-
-def _days(seconds: float | None) -> str:
-    return format_time(seconds or 0.0)
 
 
 def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, ...]:
@@ -71,6 +112,9 @@ def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, 
     if question.minimise == TOKENS:
         return ()
     found = []
+    roomy = _best(search(_with_room(question)))
+    if roomy is not None and roomy.nodes > roomy.choice.most // _ROOM:
+        found.append(_relaxation("the fewest that keep everything else", "--nodes", roomy))
     free = replace(question, deadline_s=None, budget_usd=None)
     if question.deadline_s is not None:
         run = _best(search(replace(question, deadline_s=None, minimise="time")))

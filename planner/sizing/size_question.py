@@ -76,7 +76,7 @@ class SizeQuestion:
     model: Transformer
     choices: tuple[DeviceChoice, ...]
     stacks: tuple[StackChoice, ...]
-    tokens: float | None
+    tokens: float | None = None
     deadline_s: float | None = None
     budget_usd: float | None = None
     confidence: float = 0.5

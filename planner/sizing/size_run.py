@@ -9,17 +9,25 @@ from dataclasses import replace
 import numpy as np
 
 from planner.layout.layout_choice import model_flop_per_token
+from planner.layout.layout_question import ground_of
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
 from planner.sizing.size_front import front_of, runs_beside
 from planner.sizing.size_gains import gains_of
-from planner.sizing.size_limits import binding_limit, relaxations_of
+from planner.sizing.size_limits import binding_limit, memory_short, relaxations_of
 from planner.sizing.size_question import DeviceChoice, SizeQuestion
-from planner.sizing.sizing_search import SizedDevice, size_device
+from planner.sizing.sizing_search import (
+    SizedDevice,
+    SizedRun,
+    layout_question_of,
+    size_device,
+    stack_named,
+)
 from planner.tolerances import status_of
 from profiles.sourced import SourcedRange
 from simulator.energy import run_energy
+from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficients import CoefficientFile
 
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
@@ -86,6 +94,7 @@ def size_run(
             gap=None,
             best=None,
             relaxations=relaxations_of(question, search),
+            binds=memory_short(question, coefficients, clock, end_s),
             refused=refused,
             considered=considered,
             search_time_s=clock() - start,
@@ -115,7 +124,20 @@ def size_run(
         refused=refused,
         considered=considered,
         search_time_s=clock() - start,
+        assumptions=_assumed(question, best),
     )
+
+
+def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
+    """What the best run's prediction rests on."""
+    said: list[str] = []
+    stack = stack_named(question, best.stack)
+    asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
+    ground_of(asked, said)
+    risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
+    # A network is changed by a flag of its own here.
+    said = [each.replace("--on names a cluster file to change it", "--network") for each in said]
+    return (*said, evidence_words(best.layout.run), risk)
 
 
 def _value(one: SizedDevice) -> float:
@@ -130,8 +152,8 @@ def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tu
         if one.best is None:
             reasons = dict(one.refused)
             every = len(reasons) == len(question.stacks)
-            why = (
-                next(iter(reasons.values())) if every else "no number of its nodes keeps the limits"
-            )
+            limited = question.deadline_s is not None or question.budget_usd is not None
+            none = "no number of its nodes keeps the limits" if limited else "too little memory"
+            why = next(iter(reasons.values())) if every else none
             said.append((one.choice.asked, why))
     return tuple(said)

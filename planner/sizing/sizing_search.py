@@ -47,7 +47,7 @@ class SizedRun:
     steps: float
     tokens: float
     hours: float
-    usd: float | None
+    usd: float | None = None
     kwh: float
 
     @property
@@ -66,8 +66,8 @@ class SizedDevice:
     """
 
     choice: DeviceChoice
-    best: SizedRun | None
-    bound: float | None
+    best: SizedRun | None = None
+    bound: float | None = None
     considered: int
     complete: bool
     refused: tuple[tuple[str, str], ...]

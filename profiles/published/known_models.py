@@ -24,6 +24,7 @@ class KnownModel:
     note          what of the model the figures leave out, in words
     seq_len       tokens per sequence of its pretraining, 0 where none is usual
     global_batch  sequences per step that its own paper or recipe trains with, else 0
+    tokens        that its source says it was pretrained on, else 0
     unsupported   why it cannot be predicted; `figures` is None then and only then
 
     Raises InputError where neither or both of `figures` and `unsupported` are given, and for a
@@ -36,6 +37,7 @@ class KnownModel:
     note: str = ""
     seq_len: int = 0
     global_batch: int = 0
+    tokens: float = 0.0
     figures: Transformer | None = None
     unsupported: str = ""
 

@@ -18,7 +18,7 @@ RECIPES_SCHEMA = "shardwright/recipes@1"
 # Columns that a recipe fills beside the length of sequences and the batch.
 _TAKEN = (
     *("tp", "pp", "cp", "ep", "micro_batch", "zero_stage"),
-    *("recompute", "precision", "inter_node_link"),
+    *("recompute", "precision", "inter_node_link", "schedule"),
 )
 
 
@@ -29,7 +29,8 @@ class Recipe:
     model       name of a known model (profiles.published.known_models)
     device      name in the catalogue
     sequences_per_device   global batch / devices; may be below 1
-    recompute, precision, inter_node_link   words that the columns of `PublishedRun` may hold
+    recompute, precision, inter_node_link, schedule   words that the columns of `PublishedRun` may
+                hold
     quantization   precision of the matmuls, where it is below that of the tensors, which is what a
                 row prints (MaxText's word)
     note        what of the recipe is not modelled, in words
@@ -53,6 +54,7 @@ class Recipe:
     recompute: str = ""
     precision: str = ""
     inter_node_link: str = ""
+    schedule: str = ""
     quantization: str = ""
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time
 from shardwright.asking.layout_task import LayoutTask
 from shardwright.asking.solve_task import Task, key_of, trace_task
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.values.plan_file import PlanFile
 
 A = TypeVar("A", PlanFile, LayoutFile)
@@ -72,17 +73,18 @@ def layout_answered(
     *,
     price: Sourced | None,
     cache: AnswerCache | None,
+    inputs: ReliabilityInputs = DEFAULT,
 ) -> Answered[LayoutFile]:
     """The layout of a task at a price: the cache's where it has one, else solved, and kept where
-    the search ended by itself."""
+    the search ended by itself. `inputs` say what of a long run is kept on such capacity."""
     key = key_of(task)
     known = cache.find(key) if cache is not None else None
     if isinstance(known, LayoutFile):
-        return Answered(answer=with_layout_price(known, price), cached=True)
+        return Answered(answer=with_layout_price(known, price, inputs), cached=True)
     found = solve()
     if cache is not None and found.status in ("optimal", "infeasible"):
         cache.keep(key, with_layout_price(found, None))
-    return Answered(answer=with_layout_price(found, price))
+    return Answered(answer=with_layout_price(found, price, inputs))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from simulator.values.workload import Workload
 
 _OWNED = re.compile(r"^(\d+)x([A-Za-z][\w.@/-]*)$")
 # Seconds that the search over mixed devices may take.
-_MIXED_S = 60.0
+_MIXED_S = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +120,8 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
         options=tuple(options),
         sentence=_sentence(options),
         assumptions=(
-            "owned devices fail as often as the rented ones; their power and hosting are not in the "
-            "dollars",
-            "the mixed job is planned for our own executor; its gain over the rented ones alone "
+            "owned devices fail as often as rented ones; their power and hosting are not counted",
+            "the mixed job is planned for our own executor; its gain over the rented devices alone "
             "is applied to their days",
         ),
     )

@@ -287,6 +287,7 @@ def _plan_for_stack(
     from planner.layout.layout_price import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task
+    from simulator.goodput.reliability_inputs import inputs_at
 
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
@@ -309,4 +310,5 @@ def _plan_for_stack(
     found = solve_layout_task(
         layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
     )
-    return with_layout_price(found, _price(price, on))
+    kind = price if isinstance(price, str) else ""
+    return with_layout_price(found, _price(price, on), inputs_at(kind))

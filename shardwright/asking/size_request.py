@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from planner.layout.layout_space import LayoutSpace
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.hardware.energy.power_draw import power_draw
-from profiles.hardware.prices.device_price import STALE_DAYS
+from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.offer_table import shipped_offers
 from profiles.hardware.prices.price_file import offers_with
@@ -190,9 +192,16 @@ def _priced(
         old.append(f"{len(stale)} of {len(found.offers)} ({choice.asked})")
     return replace(
         choice,
-        usd_per_hour=Interval(value=found.usd_per_hour, low=found.low, high=found.high),
+        usd_per_hour=_nine_tenths(found),
         price_words=found.words,
     )
+
+
+def _nine_tenths(price: DevicePrice) -> Interval:
+    """The median over providers, and the 5 % and 95 % quantiles of their prices."""
+    asked = [offer.usd_per_device_hour for offer in price.offers]
+    low, high = (float(end) for end in np.quantile(asked, (0.05, 0.95)))
+    return Interval(value=price.usd_per_hour, low=low, high=high)
 
 
 def _number(text: str) -> float | None:
@@ -238,7 +247,7 @@ def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:
     if flags.price == "spot":
         assumed.append("interruptions of spot capacity as published (--reliability FILE)")
         return SPOT
-    assumed.append("failures, restarts and storage as published clusters' (--reliability FILE)")
+    assumed.append("failures and storage as published clusters' (--reliability FILE)")
     return DEFAULT
 
 

@@ -49,8 +49,11 @@ class SizeSolver:
     seed: int = 0
     runs: int = 2000
 
-    def solve(self, flags: SizeFlags) -> Sized:
-        """The answer; raises InputError, UnknownNameError, DocumentError."""
+    def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
+        """The answer; raises InputError, UnknownNameError, DocumentError.
+
+        explain  with the front and what the next node, dollar, ... brings
+        """
         phases = None if flags.phases is None else phases_of(flags.phases)
         if phases is not None:
             longest = max(phases, key=lambda phase: phase.tokens_count)
@@ -62,7 +65,7 @@ class SizeSolver:
             )
         asked = size_request(flags, today=self.today)
         if phases is None:
-            return self._solved(asked, asked.question)
+            return self._solved(asked, asked.question, explain=explain)
         question = asked.question
         for _ in range(_ROUNDS):
             sized = self._solved(asked, question, explain=False)
@@ -75,7 +78,7 @@ class SizeSolver:
             question = replace(question, stretch=stretch)
             if settled:
                 break
-        sized = self._solved(asked, question)
+        sized = self._solved(asked, question, explain=explain)
         total = sum(phase.tokens_count for phase in phases)
         said = (
             f"{len(phases)} phases of {format_count(total)} tokens in all take "
@@ -99,7 +102,7 @@ class SizeSolver:
         answer = replace(
             answer,
             refused=(*answer.refused, *asked.left_out),
-            assumptions=asked.assumed,
+            assumptions=(*asked.assumed, *answer.assumptions),
         )
         return Sized(question=question, answer=answer)
 

@@ -38,6 +38,7 @@ from shardwright.reports.layout_report import (
     largest_difference,
     layout_report,
 )
+from simulator.goodput.reliability_inputs import inputs_at
 from simulator.training_run.fit.recalibrate import Calibration, calibrated
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 from simulator.training_run.step.coefficients import shipped_coefficients
@@ -162,6 +163,7 @@ def _answered(
         solve,
         price=price_for(question.cluster, request.price, request.offers),
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
+        inputs=inputs_at(request.price),
     )
 
 
@@ -283,7 +285,18 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
         return price_for(part, request.price, request.offers)
 
     choices = [
-        (part, choice_of(layout, None, part, priced, coefficients, question.calibration))
+        (
+            part,
+            choice_of(
+                layout,
+                None,
+                part,
+                priced,
+                coefficients,
+                question.calibration,
+                inputs_at(request.price),
+            ),
+        )
         for part, layout in found
     ]
     points = [(part.name, choice) for part, choice in choices]
@@ -291,7 +304,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
     if output.file is not None:
         write_text(output.file, to_json(data))
     if output.json:
-        print_json(data | {"price_notes": list(request.price_told)})
+        print_json(data)
         return
     show(front_report(against, choices))
     tell_price(request.price_told)

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
-from shardwright.asking.owned import owned_beside
 from shardwright.asking.size_flags import size_flags
-from shardwright.asking.sized import SizeSolver
+from shardwright.asking.sized import Sized, SizeSolver
 from shardwright.commands.flags import Json, Quiet, Seq
 from shardwright.commands.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.findings.size_change import Ceiling, changes_since, read_before
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
-from shardwright.reports.size_compare import diff_report, owned_report, versus_report
-from shardwright.reports.size_report import size_report
+from shardwright.reports.sizing.size_compare import diff_report, owned_report, versus_report
+from shardwright.reports.sizing.size_markdown import size_markdown
+from shardwright.reports.sizing.size_report import size_report
+
+if TYPE_CHECKING:
+    from shardwright.asking.owned import OwnedBeside
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
     "--stack megatron-core\n\n  shardwright size llama-3.1-8b --budget '5M$' --on h100-sxm "
     "--nodes 32 --stack megatron-core"
 )
-_TIME_LIMIT = "120s"
+_TIME_LIMIT = "5min"
 
 
 def size(
@@ -88,7 +93,9 @@ def size(
     ] = False,
     json_output: Json = False,
     cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
-    output: Annotated[Path | None, typer.Option("-o", help="write the answer here")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", help="write the answer: .json, .md (a page)")
+    ] = None,
     time_limit: Annotated[
         str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
     ] = _TIME_LIMIT,
@@ -98,12 +105,14 @@ def size(
 ) -> None:
     """`shardwright size`."""
     need_room_for(output)
+    if cases is None and output is not None and output.suffix not in (".json", ".md"):
+        raise typer.BadParameter(f"-o {output}: the answer is written as .json or .md")
     if cases is not None:
         _cases(cases, output)
         return
     if not model or not on:
         raise typer.BadParameter("give MODEL and --on, or --cases FILE")
-    given = {
+    given: dict[str, Any] = {
         "tokens": tokens,
         "deadline": deadline,
         "budget": budget,
@@ -138,9 +147,10 @@ def size(
     with Heartbeat("sizing", quiet=quiet or json_output):
         sized = solver.solve(size_flags(model, on, **given))
         others = [
-            solver.solve(size_flags(model, **replaced(given, on, text))) for text in versus or ()
+            solver.solve(size_flags(model, **replaced(given, on, text)), explain=False)
+            for text in versus or ()
         ]
-        beside = None if not owned else owned_beside(owned, sized, clock=time.monotonic)
+        beside = _beside(owned, sized) if owned else None
     data = size_json(sized.question, sized.answer)
     if others:
         data["versus"] = [
@@ -152,7 +162,8 @@ def size(
     if beside is not None:
         data["owned"] = encode(beside)
     if output is not None:
-        write_text(output, to_json(data))
+        markdown = size_markdown(sized.question, sized.answer, typed_command())
+        write_text(output, markdown if output.suffix == ".md" else to_json(data))
     if json_output:
         print_json(data)
     else:
@@ -168,6 +179,18 @@ def size(
     if sized.answer.best is None:
         raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
     ceiling.check(sized.answer.best)
+
+
+def typed_command() -> str:
+    """The command line of this process."""
+    return shlex.join(["shardwright", *sys.argv[1:]])
+
+
+def _beside(owned: str, sized: Sized) -> OwnedBeside | None:
+    # Here, since only this flag needs the search on mixed devices.
+    from shardwright.asking.owned import owned_beside
+
+    return owned_beside(owned, sized, clock=time.monotonic)
 
 
 def _cases(cases: Path, output: Path | None) -> None:

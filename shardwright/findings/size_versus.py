@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from planner.sizing.run_outlook import RunOutlook
@@ -11,6 +13,8 @@ from profiles.errors import InputError, UnknownNameError
 from shardwright.asking.sized import Sized
 from shardwright.findings.size_json import size_json
 from simulator.log_interval import probability_less
+from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY
+from simulator.values.prediction import Interval
 
 # What --versus may change; the names of the flags.
 CHANGEABLE = (
@@ -32,8 +36,6 @@ class Versus:
 
 def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
     """The flags with what `on=b200;price-kind=spot` changes; raises InputError."""
-    from pathlib import Path
-
     made = {"on": on, **given}
     for part in filter(None, (each.strip() for each in text.split(";"))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -53,17 +55,51 @@ def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
 
 
 def versus_of(first: RunOutlook, second: RunOutlook) -> Versus:
-    """How sure it is that the first run is the faster, and the cheaper; the two are taken as
-    independent, which makes it less sure than it is where both share a framework."""
-    both = first.usd is not None and second.usd is not None
-    return Versus(
-        faster=probability_less(first.days, second.days),
-        cheaper=(
-            probability_less(first.usd, second.usd)
-            if both and first.usd is not None and second.usd is not None
-            else None
-        ),
-    )
+    """How sure it is that the first run is the faster, and the cheaper.
+
+    Of unlike devices or frameworks the two are taken as independent. Of like ones what both share
+    cancels: of every part of the step in which they differ half is taken as uncertain, assumed as
+    in simulator/training_run/fit/interval.py, and of two prices both spreads.
+    """
+    like = _kind(first) == _kind(second)
+    cheaper = None
+    if first.usd is not None and second.usd is not None:
+        cheaper = probability_less(first.usd, second.usd)
+        if like and first.run.choice.price_words == second.run.choice.price_words:
+            cheaper = _less(_parts(first, paid=True), _parts(second, paid=True))
+        elif like:
+            cheaper = probability_less(*(_spent(each) for each in (first, second)))
+    faster = probability_less(first.days, second.days)
+    if like:
+        faster = _less(_parts(first), _parts(second))
+    return Versus(faster=faster, cheaper=cheaper)
+
+
+def _kind(found: RunOutlook) -> tuple[str, str]:
+    return (found.run.choice.device, found.run.stack)
+
+
+def _spent(found: RunOutlook) -> Interval:
+    """Dollars as uncertain as the price alone."""
+    price = found.run.choice.usd_per_hour
+    assert price is not None
+    return price.scaled(found.device_hours.value)
+
+
+def _parts(found: RunOutlook, *, paid: bool = False) -> dict[str, float]:
+    """Days of the run by the parts of its steps; device-days where they are `paid` for."""
+    run = found.run
+    total = (found.device_hours.value if paid else found.days.value) / run.layout.step_time_s
+    return {name: total * seconds for name, seconds in run.layout.parts}
+
+
+def _less(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """The probability that one sum of parts is below another, half of each difference uncertain."""
+    away = sum(second.values()) - sum(first.values())
+    unsure = UNFITTED_UNCERTAINTY * sum(abs(first[name] - second[name]) for name in first)
+    if unsure <= 0:
+        return 0.5
+    return NormalDist().cdf(away / unsure * NormalDist().inv_cdf(0.95))
 
 
 def versus_json(text: str, first: Sized, second: Sized) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_lines
 from shardwright.reports.terminal import format_interval, table, usd_or_dash
 from simulator.energy import power_words
+from simulator.goodput.lasting import Reliability
 from simulator.values.prediction import Interval
 
 
@@ -227,7 +228,8 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
     lost = (
         f"one per {format_interval(lasting.between_failures_s)}, checkpoint every "
         f"{format_time(lasting.checkpoint_every_s)}; productive time "
-        f"{format_interval(lasting.goodput, format_percent)}"
+        f"{format_interval(lasting.goodput, format_percent)}{_most_lost(lasting)}; "
+        f"{lasting.spare_nodes} spare nodes"
     )
     if found.usd_per_million_tokens_delivered is not None:
         counted = found.usd_per_million_tokens_delivered
@@ -240,6 +242,13 @@ def _power(choice: LayoutChoice) -> str:
     run = choice.run
     mfu = power_mfu(run, choice.prediction.mfu, run.num_devices + choice.idle_devices)
     return power_words(run.device, mfu)
+
+
+def _most_lost(lasting: Reliability) -> str:
+    """What most of a long run's time is lost to."""
+    worst = sorted(lasting.lost.items(), key=lambda part: -part[1])[:2]
+    said = ", ".join(f"{name} {format_percent(share)}" for name, share in worst if share > 1e-3)
+    return f" (lost: {said})" if said else ""
 
 
 def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str:

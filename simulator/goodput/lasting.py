@@ -20,7 +20,6 @@ from simulator.goodput.time_to_train import interval_of
 from simulator.values.prediction import Interval
 
 _DRAWS = 2000
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +65,13 @@ def reliability(
         num_parameters, num_devices, device_name, inputs, draws=_DRAWS, rng=rng
     )
     found = expected(clusters)
-    rate = num_devices / (inputs.failure_device_hours(device_name) * _HOUR_S)
     return Reliability(
         between_failures_s=interval_of(clusters.between_s),
         checkpoint_every_s=clusters.every_s,
         checkpoint_s=interval_of(clusters.save_s),
         goodput=interval_of(found.productive),
         lost={name: float(np.mean(found.lost_s[name] / found.wall_s)) for name in PARTS},
-        spare_nodes=spares_for(rate * inputs.hardware_share * inputs.repair_s),
+        spare_nodes=spares_for(inputs.broken_nodes(num_devices, device_name)),
     )
 
 

@@ -124,10 +124,19 @@ class ReliabilityInputs:
         return self.device_hours_per_failure or learned().failure_rate.of(device_name)
 
     @property
+    def shares(self) -> Mapping[str, float]:
+        """Share of the failures by class of source."""
+        return self.failure_shares or learned().failure_shares.shares
+
+    @property
     def hardware_share(self) -> float:
         """Share of the failures after which a node is replaced."""
-        shares = self.failure_shares or learned().failure_shares.shares
-        return sum(share for name, share in shares.items() if name != "software")
+        return sum(share for name, share in self.shares.items() if name != "software")
+
+    def broken_nodes(self, devices: int, device_name: str) -> float:
+        """How many nodes are broken at a time, on average: what spares have to make up for."""
+        rate = devices / (self.failure_device_hours(device_name) * _HOUR_S)
+        return rate * self.hardware_share * self.repair_s
 
     def sure(self) -> ReliabilityInputs:
         """The same without any difference between clusters, and without a contingency."""
@@ -208,6 +217,11 @@ DEFAULT = ReliabilityInputs()
 # the bands of AWS's Spot Instance Advisor (below 5 % to above 20 %); devices of the day are often
 # taken back more often.
 SPOT = replace(DEFAULT, spot_interruptions_per_device_hour=0.125 / 730 / 8)
+
+
+def inputs_at(price: str) -> ReliabilityInputs:
+    """The defaults of capacity that is paid by a kind of price: `spot` is taken back."""
+    return SPOT if price == "spot" else DEFAULT
 
 
 def read_reliability(path: str | Path) -> ReliabilityInputs:

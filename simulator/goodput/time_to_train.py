@@ -19,6 +19,7 @@ from simulator.goodput.clusters import Array, draw_clusters, two_sided
 from simulator.goodput.expected_time import PARTS
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.goodput.simulated_runs import simulate_runs
+from simulator.goodput.spares import spares_for
 from simulator.values.prediction import Interval
 
 _DAY_S = 86400.0
@@ -34,7 +35,9 @@ class TimeToTrain:
     contingency          factor on those days
     productive_time      share of `days_without_contingency` in which steps are made that are kept
     parts                share of it lost, by cause; with productive_time's mean they add up to 1
-    interruptions        unexpected, and of spot capacity
+    interruptions        unexpected, and of spot capacity;  failures_by_source  the mean of the
+                         former by class of source
+    spare_nodes          with which such a run waits for one for less than 1 % of its time
     sorted_days          of each simulated run, the shortest first
     """
 
@@ -48,6 +51,8 @@ class TimeToTrain:
     checkpoint_s: Interval
     between_failures_s: Interval
     interruptions: Interval
+    failures_by_source: Mapping[str, float]
+    spare_nodes: int
     sorted_days: tuple[float, ...]
 
     def probability_by(self, days: float) -> float:
@@ -88,6 +93,8 @@ def time_to_train(
     plain = found.wall_s / _DAY_S
     days = plain * clusters.contingency
     whole = interval_of(days)
+    unexpected = clusters.failure_rate / (clusters.failure_rate + clusters.spot_rate)
+    failures = float(np.mean(found.interruptions * unexpected))
     return TimeToTrain(
         days=whole,
         device_hours=whole.scaled(24.0 * devices),
@@ -99,6 +106,8 @@ def time_to_train(
         checkpoint_s=interval_of(clusters.save_s),
         between_failures_s=interval_of(clusters.between_s),
         interruptions=interval_of(found.interruptions),
+        failures_by_source={name: share * failures for name, share in inputs.shares.items()},
+        spare_nodes=spares_for(inputs.broken_nodes(devices, device_name)),
         sorted_days=tuple(np.sort(days).tolist()),
     )
 

@@ -69,6 +69,7 @@ ORDER = {
         "shardwright/asking/fleet",
         "shardwright/findings",
         "shardwright/reports",
+        "shardwright/reports/sizing",
         "shardwright/reports/prices",
         "shardwright/reports/fleet",
         "shardwright/validate",

@@ -46,6 +46,7 @@ def test_the_surface_is_frozen() -> None:
         "profile",
         "run",
         "shard",
+        "size",
         "validate",
     ]
     for name, command in commands.items():

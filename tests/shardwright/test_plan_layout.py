@@ -201,3 +201,14 @@ def test_what_own_runs_taught(tmp_path: Path) -> None:
     assert mine["step_time_s"] > 1.5 * usual["step_time_s"]
     width = [x["step_time_high_s"] / x["step_time_low_s"] for x in (usual, mine)]
     assert width[1] < width[0]
+
+
+def test_spot_capacity_is_taken_back() -> None:
+    found = {}
+    for kind in ("on-demand", "spot"):
+        flags = ("--price", kind, "--json")
+        found[kind] = json.loads(typed(*ASKED, "megatron-core", *ON, *flags))
+    owned, spot = (each["chosen"]["prediction"]["reliability"] for each in found.values())
+    assert found["spot"]["step_time_s"] == found["on-demand"]["step_time_s"]
+    assert spot["goodput"]["value"] < owned["goodput"]["value"]
+    assert spot["lost"]["spot"] > 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from simulator.goodput.reliability_inputs import (
     SOURCES,
     SPOT,
     ReliabilityInputs,
+    inputs_at,
     read_reliability,
     stated,
 )
@@ -240,6 +243,9 @@ def test_llama_3():
     # Failures of 54 days: 419, and beside Poisson's own spread that of how long 54 days take.
     assert found.interruptions.value == pytest.approx(419, rel=0.05)
     assert 360 < found.interruptions.low < found.interruptions.high < 480
+    # Table 5: 268 of the device, 49 of the network.
+    assert found.failures_by_source["device"] == pytest.approx(268, rel=0.06)
+    assert found.failures_by_source["network"] == pytest.approx(49, rel=0.06)
     unasked = time_to_train(step, steps, 16384, H100, 405e9)
     assert unasked.productive_time.value == pytest.approx(0.90, abs=0.03)
     assert unasked.productive_time.low < 0.9 < unasked.productive_time.high
@@ -349,3 +355,23 @@ def test_a_users_own_figures(tmp_path):
         ReliabilityInputs(failure_shares={"device": 0.5})
     with pytest.raises(InputError, match="steps = 0"):
         time_to_train(exactly(1.0), 0, 8, H100, 1e9)
+
+
+def test_the_file_of_the_docs_is_read(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    file = tmp_path / "ours.toml"
+    file.write_text(example)
+    assert read_reliability(file).spare_nodes == 8
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, "goodput.md", "exec"), {"print": lambda *_: None})
+
+
+def test_spot_is_less_productive():
+    """What `plan --price spot` shows: the same days would be wrong, capacity is taken back."""
+    assert inputs_at("on-demand") is DEFAULT
+    owned = reliability(405e9, 16384, H100, inputs_at("on-demand"))
+    spot = reliability(405e9, 16384, H100, inputs_at("spot"))
+    assert spot.goodput.value < owned.goodput.value - 0.01
+    assert spot.lost["spot"] > 0.01
+    assert owned.lost["spot"] == 0.0

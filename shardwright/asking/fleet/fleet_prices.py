@@ -78,7 +78,7 @@ class PhasePrices:
             known[key] = answer
             if self.folder is not None:
                 write_document(self.folder / f"{key}.json", answer, schema=STEP_SCHEMA)
-        return [answer for key in keys if (answer := known[key]) is not None]
+        return [found for key in keys if (found := known[key]) is not None]
 
     def _kept(self, key: str) -> StepAnswer | None:
         path = None if self.folder is None else self.folder / f"{key}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from profiles.errors import InputError, UnknownNameError
@@ -17,6 +18,7 @@ _VENDORS = ("nvidia-", "google-", "amd-", "aws-", "intel-", "habana-")
 _MEMORY = re.compile(r"^(?P<head>.+)-(?P<gb>\d+)gb$")
 # B200s are sold as 180, 186 and 192 GB: a name that is off by less says which, not of what size.
 _SAME_MEMORY = 0.1
+_FEW_WORDS = 4
 
 
 def device_of(run: PublishedRun, said: list[str]) -> Device:
@@ -35,7 +37,7 @@ def _named(text: str, said: list[str]) -> Device:
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     for vendor in _VENDORS:
         name = name.removeprefix(vendor)
-    for asked in (text, name):
+    for asked in (text, name, *_reordered(name)):
         try:
             return get_device(asked)
         except UnknownNameError:
@@ -54,6 +56,13 @@ def _named(text: str, said: list[str]) -> Device:
     said.append(f"device {plain.name} with {gigabytes} GB: {text!r} has no file of its own")
     watts = f"@{variant.watts}w" if variant.watts else ""
     return get_device(f"{plain.name}@{gigabytes}gb{watts}")
+
+
+def _reordered(name: str) -> list[str]:
+    """The same words in other orders (`h100-80gb-sxm`), and `tpuv4` as `tpu-v4`."""
+    words = re.sub(r"^tpu-?v", "tpu-v", name).split("-")
+    few = words if len(words) <= _FEW_WORDS else words[:1]
+    return ["-".join(words), *("-".join(order) for order in itertools.permutations(few))]
 
 
 def _as_software_sees(run: PublishedRun, device: Device, said: list[str]) -> Device:

@@ -83,7 +83,7 @@ def asked_of(words):
     return question, picked
 
 
-@settings(RELAXED, max_examples=12)
+@settings(RELAXED, max_examples=7)
 @given(ASKED)
 def test_one_search_finds_what_every_number_of_nodes_gives(words):
     question, picked = asked_of(words)
@@ -92,7 +92,7 @@ def test_one_search_finds_what_every_number_of_nodes_gives(words):
     assert (best.value if best else math.inf) == pytest.approx(expected, rel=1e-9)
 
 
-@settings(RELAXED, max_examples=12)
+@settings(RELAXED, max_examples=7)
 @given(ASKED, st.sampled_from(("days", "usd", "most")), st.integers(2, 4))
 def test_more_is_never_worse(words, what, times):
     question, _ = asked_of(words)
@@ -105,7 +105,7 @@ def test_more_is_never_worse(words, what, times):
         assert then.value <= now.value * SAME
 
 
-@settings(RELAXED, max_examples=6)
+@settings(RELAXED, max_examples=3)
 @given(st.sampled_from((1e4, 1e5)), st.sampled_from((None, 10.0)), st.integers(2, 5))
 def test_more_dollars_buy_no_fewer_tokens(usd, days, times):
     limits = {"deadline_s": days * DAY if days else None}

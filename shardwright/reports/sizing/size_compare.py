@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.sizing.run_outlook import RunOutlook
-from profiles.units import format_count, format_percent, format_time, format_usd
-from shardwright.asking.owned import OwnedBeside
+from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
 from shardwright.asking.sized import Sized
 from shardwright.findings.size_change import Change
 from shardwright.findings.size_versus import versus_of
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 
+if TYPE_CHECKING:
+    from shardwright.asking.owned import OwnedBeside
+
+
+def chance(probability: float) -> str:
+    """`probability 93 %`; `probability > 99 %` beyond that, `< 1 %` below."""
+    if probability > 0.99:
+        return "probability > 99 %"
+    if probability < 0.01:
+        return "probability < 1 %"
+    return f"probability {format_percent(probability)}"
+
 
 def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
     """A table of both, and one sentence."""
     one, other = first.answer.best, second.answer.best
-    rows = table("", ">devices", ">step", ">days", ">dollars", ">GWh", "price")
+    rows = table("", ">devices", ">step", ">time", ">dollars", ">energy")
     for name, best in (("asked", one), (text, other)):
         rows.add_row(name, *_figures(best))
     if one is None or other is None:
@@ -28,28 +40,29 @@ def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
         return Group(Text(""), rows, labelled("Versus  ", said))
     found = versus_of(one, other)
     said = (
-        f"the first is faster than {text} with probability {format_percent(found.faster)}"
-        f" ({one.days.value / other.days.value - 1:+.0%} days)"
+        f"the first is faster than {text} with {chance(found.faster)}"
+        f" ({one.days.value / other.days.value - 1:+.0%} time)"
     )
     if found.cheaper is not None and one.usd is not None and other.usd is not None:
         said += (
-            f" and cheaper with {format_percent(found.cheaper)} "
+            f" and cheaper with {chance(found.cheaper)} "
             f"({one.usd.value / other.usd.value - 1:+.0%} dollars)"
         )
-    return Group(Text(""), rows, labelled("Versus  ", said + "; taken as independent"))
+    words = [best.run.choice.price_words or "no price" for best in (one, other)]
+    prices = f"prices: {words[0]}" + (f"; against {words[1]}" if words[0] != words[1] else "")
+    return Group(Text(""), rows, labelled("Versus  ", said), labelled("        ", prices))
 
 
 def _figures(best: RunOutlook | None) -> list[str]:
     if best is None:
-        return ["-"] * 6
+        return ["-"] * 5
     run = best.run
     return [
         f"{run.devices:,} {run.choice.asked}",
         format_time(run.layout.step_time_s),
-        f"{best.days.value:.3g}",
+        format_time(86400.0 * best.days.value),
         format_interval(best.usd, format_usd) if best.usd is not None else "-",
-        f"{best.kwh.value / 1e6:.3g}",
-        run.choice.price_words or "-",
+        format_energy(best.kwh.value),
     ]
 
 

@@ -10,8 +10,16 @@ from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from profiles.units import (
+    format_bytes,
+    format_count,
+    format_energy,
+    format_percent,
+    format_time,
+    format_usd,
+)
 from shardwright.reports.labelled import labelled
+from shardwright.reports.sizing.size_compare import chance
 from shardwright.reports.terminal import format_interval, table
 from simulator import scaling_law
 from simulator.training_compute import METHOD, THRESHOLDS
@@ -25,6 +33,8 @@ _WORDS = {
     TOKENS: "most tokens",
 }
 _FRONT_ROWS = 6
+# Shorter times are told in hours.
+_FEW_DAYS = 2.0
 
 
 def size_report(
@@ -64,13 +74,12 @@ def size_report(
         labelled("Cost    ", *_cost(question, best)),
         labelled(
             "Energy  ",
-            f"{format_interval(best.kwh, _gwh)}, PUE {question.pue.value:g}",
+            f"{format_interval(best.kwh, format_energy)}, PUE {question.pue.value:g}",
             f"{format_interval(best.tco2e, _tonnes)} CO2e, grid of {question.region}",
         ),
         labelled("Kept    ", *_kept(best)),
         labelled("Binds   ", answer.binds),
-        Text(""),
-        _others(answer),
+        *_others(answer),
         *(_front(answer) if explain else ()),
         *_gains(answer.gains),
         labelled("FLOP    ", _flop(question, answer)),
@@ -96,6 +105,8 @@ def _idle(best: RunOutlook) -> list[str]:
 
 
 def _days(days: Interval) -> str:
+    if days.value < _FEW_DAYS:
+        return format_interval(days.scaled(86400.0))
     return f"{days.value:.3g} days [{days.low:.3g} - {days.high:.3g}]"
 
 
@@ -103,7 +114,7 @@ def _by(question: SizeQuestion, best: RunOutlook) -> list[str]:
     if question.deadline_s is None or best.probability_of_deadline is None:
         return []
     end = f"{question.deadline_s / 86400:.3g} d"
-    return [f"within {end} with probability {format_percent(best.probability_of_deadline)}"]
+    return [f"within {end} with {chance(best.probability_of_deadline)}"]
 
 
 def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
@@ -113,8 +124,7 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
     said = [format_interval(best.usd, format_usd)]
     if question.budget_usd is not None and best.probability_of_budget is not None:
         said.append(
-            f"within {format_usd(question.budget_usd)} with probability "
-            f"{format_percent(best.probability_of_budget)}"
+            f"within {format_usd(question.budget_usd)} with {chance(best.probability_of_budget)}"
         )
     price = best.run.choice.usd_per_hour
     between = f" [{format_usd(price.low)} - {format_usd(price.high)}]"
@@ -125,11 +135,9 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
     return said
 
 
-def _gwh(kwh: float) -> str:
-    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh"
-
-
 def _tonnes(tonnes: float) -> str:
+    if tonnes < 1:
+        return f"{tonnes * 1e3:.3g} kg"
     return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
 
 
@@ -139,12 +147,15 @@ def _kept(best: RunOutlook) -> list[str]:
         f"{format_interval(best.productive_time, format_percent)} of the time; lost: "
         f"{', '.join(lost) or 'nothing'}",
         f"{best.interruptions.value:.0f} interruptions, checkpoint every "
-        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare nodes",
+        f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare "
+        f"node{'' if best.spare_nodes == 1 else 's'}",
     ]
 
 
-def _others(answer: SizeAnswer) -> RenderableType:
-    figures = (">days", ">dollars", ">GWh")
+def _others(answer: SizeAnswer) -> list[RenderableType]:
+    if not answer.others and not answer.refused:
+        return []
+    figures = (">time", ">dollars", ">energy")
     rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
     shown = [answer.best, *answer.others] if answer.best is not None else []
     for found in shown:
@@ -154,32 +165,32 @@ def _others(answer: SizeAnswer) -> RenderableType:
             f"{run.nodes:,}",
             f"{run.devices:,}",
             run.stack,
-            f"{found.days.value:.3g}",
+            format_time(86400.0 * found.days.value),
             format_usd(found.usd.value) if found.usd is not None else "-",
-            f"{found.kwh.value / 1e6:.3g}",
+            format_energy(found.kwh.value),
             found.why_not or "chosen",
         )
     for name, why in answer.refused:
         rows.add_row(name, "-", "-", "-", "-", "-", "-", why)
-    return rows
+    return [Text(""), rows, Text("")]
 
 
 def _front(answer: SizeAnswer) -> list[RenderableType]:
     points = answer.front[:_FRONT_ROWS]
     if len(points) < 2:
         return []
-    rows = table("trade-off", ">devices", ">step", ">days", ">dollars", ">GWh", "layout")
+    rows = table("trade-off", ">devices", ">step", ">time", ">dollars", ">energy", "layout")
     for point in points:
         rows.add_row(
             point.device,
             f"{point.devices:,}",
             format_time(point.step_time_s),
-            f"{point.days:.3g}",
+            format_time(86400.0 * point.days),
             format_usd(point.usd) if point.usd is not None else "-",
-            f"{point.kwh / 1e6:.3g}",
+            format_energy(point.kwh),
             _short(point),
         )
-    return [Text(""), rows, Text("")]
+    return [rows, Text("")]
 
 
 def _short(point: FrontPoint) -> str:
@@ -190,7 +201,9 @@ def _gains(gains: tuple[Gain, ...]) -> list[RenderableType]:
     said = []
     for gain in gains:
         usd = f", {_signed_usd(gain.usd)}" if gain.usd is not None else ""
-        said.append(f"{gain.change}: {gain.days:+.2g} d{usd};")
+        sign = "+" if gain.days >= 0 else "-"
+        moved = f"{sign}{format_time(86400.0 * abs(gain.days))}{usd}"
+        said.append(f"{gain.change}: {moved if gain.days else 'nothing'};")
     return [labelled("Next    ", *said)] if said else []
 
 
@@ -210,6 +223,8 @@ def _flop(question: SizeQuestion, answer: SizeAnswer) -> str:
 def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]:
     """The method, the thresholds' sources, and the scaling law where it holds."""
     lines: list[RenderableType] = [labelled("Method  ", METHOD)]
+    if answer.best is not None:
+        lines.insert(0, labelled("Lost    ", _lost(answer.best)))
     for each in THRESHOLDS:
         lines.append(labelled("Law     ", f"{each.name}: {each.source}; {each.state}"))
     if answer.best is None or question.model.num_experts or question.lora_rank:
@@ -227,6 +242,12 @@ def _compute(question: SizeQuestion, answer: SizeAnswer) -> list[RenderableType]
     return [*lines, labelled("Loss    ", said)]
 
 
+def _lost(best: RunOutlook) -> str:
+    """Every cause of lost time with its share."""
+    shares = ", ".join(f"{name} {share:.2%}" for name, share in best.lost)
+    return f"{shares}; {format_interval(best.interruptions, '{:.0f}'.format)} interruptions"
+
+
 def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
     asked = []
     if question.deadline_s is not None:
@@ -239,6 +260,8 @@ def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
             f"{question.name} {' and '.join(asked)} over {_choices(question)}",
         )
     ]
+    if answer.binds:
+        lines.append(labelled("Memory: ", answer.binds))
     for name, why in answer.refused:
         lines.append(labelled(f"{name}: ", why))
     for found in answer.relaxations:

@@ -1,0 +1,107 @@
+"""`fastest_layout`: the layout of a described run whose source prints none, or a part of one.
+
+Who trains for weeks has looked for a fast layout: what a source does not say is answered by the
+search over layouts, pinned to what it does say. Where that finds nothing (a schedule that no
+framework here offers, a cluster that cannot be named) the reader's answers stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_space import LayoutSpace
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.published.run import PublishedRun
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import shipped_coefficients
+
+# What a run of these recomputes where its source is silent: whole layers. Selective recomputation
+# came later (Korthikanti et al., arXiv 2205.05198, May 2022; BLOOM, OPT, MT-NLG and GPT-NeoX's
+# configurations all checkpoint whole layers), and in MaxText it is the default (configs/base.yml).
+_ALWAYS_RECOMPUTED = ("megatron-2021", "megatron-deepspeed", "maxtext")
+# A search that takes longer ends with the best that it has found.
+_TIME_LIMIT_S = 120.0
+
+
+def fastest_layout(
+    run: TrainingRun, asked: PublishedRun, *, clock: Callable[[], float]
+) -> TrainingRun:
+    """The run with the fastest layout that keeps what `asked` prints and that fits."""
+    if asked.schedule or asked.recompute:
+        return run
+    for pinned in _pins(run, asked):
+        try:
+            question = LayoutQuestion(
+                name=run.id,
+                model=run.model,
+                cluster=get_cluster(_cluster_name(run)),
+                stack=run.stack,
+                global_batch=run.global_batch,
+                seq_len=run.seq_len,
+                precision=run.precision,
+                space=pinned,
+            )
+            outcome, _ = solve_layouts(
+                question,
+                shipped_coefficients(),
+                [],
+                clock=clock,
+                time_limit_s=_TIME_LIMIT_S,
+                runners_up=0,
+                altered=lambda base: replace(base, network=run.network),
+            )
+        except ShardwrightError:
+            continue
+        if outcome.layouts:
+            found = outcome.layouts[0].run
+            said = tuple(each for each in run.defaults if not _answered(each))
+            words = f"the fastest layout that fits: {_words(found)}"
+            return replace(found, id=run.id, defaults=(words, *said))
+    return run
+
+
+def _answered(said: str) -> bool:
+    return said.startswith(_ANSWERED) or said.endswith("per pipeline rank")
+
+
+# What the reader assumes of a layout, and the search answers instead.
+_ANSWERED = (
+    *("tp ", "pp ", "cp ", "dp ", "micro-batch", "no recompute", "recompute ", "schedule "),
+    *("ZeRO stage", "sequence parallelism", "experts not spread"),
+)
+
+
+def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
+    """What is printed, first with and then without the ZeRO stage."""
+    printed = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "vpp": asked.vpp}
+    printed["micro_batch"] = asked.micro_batch
+    axes: dict[str, Any] = {name: (value,) for name, value in printed.items() if value is not None}
+    if asked.tp and asked.pp:
+        rest = run.num_devices // (asked.tp * asked.pp * (asked.cp or 1))
+        axes["dp"] = (rest,) if asked.cp else tuple(n for n in range(1, rest + 1) if rest % n == 0)
+    if run.seq_len < LONG_SEQUENCE:
+        axes.setdefault("cp", (1,))
+    recompute = ("full",) if run.stack in _ALWAYS_RECOMPUTED else None
+    plain = LayoutSpace(**axes, recompute=recompute)
+    if asked.zero_stage is None:
+        return [plain]
+    return [replace(plain, zero=(asked.zero_stage,)), plain]
+
+
+def _cluster_name(run: TrainingRun) -> str:
+    node = math.gcd(run.node_devices, run.num_devices)
+    return f"{run.num_devices // node}x{node}x{run.device}"
+
+
+def _words(run: TrainingRun) -> str:
+    chunks = f" x{run.vpp}" if run.vpp > 1 else ""
+    return (
+        f"tp{run.tp} cp{run.cp} pp{run.pp}{chunks} dp{run.dp} ep{run.expert_parallel}, "
+        f"micro-batch {run.micro_batch}, ZeRO {run.zero_stage}, recompute {run.recompute}"
+    )

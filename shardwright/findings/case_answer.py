@@ -1,0 +1,97 @@
+"""`answer_cases`: whole published runs with energy and dollars, and the CSV of the answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.layout.layout_choice import model_flop_per_token, power_mfu
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.prices.price_table import price_or_relatives
+from profiles.published.case import PublishedCase
+from profiles.sourced import given
+from profiles.units import format_usd
+from shardwright.asking.case_layout import fastest_layout
+from simulator.energy import power_words, run_energy
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.training_run.cases.predict_case import CasePrediction, predict_cases
+from simulator.values.prediction import Interval
+
+CASE_ANSWER_COLUMNS = (
+    *("id", "days", "device_hours", "device_hours_low", "device_hours_high", "kwh", "usd"),
+    *("status", "defaults"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseAnswer:
+    """A whole run's prediction, its kilowatt-hours and US dollars; None where nothing is predicted,
+    or no provider offers the device. `assumed` says what the two rest on."""
+
+    prediction: CasePrediction
+    kwh: Interval | None = None
+    usd: Interval | None = None
+    assumed: tuple[str, ...] = ()
+
+
+def answer_cases(
+    cases: Sequence[PublishedCase],
+    *,
+    clock: Callable[[], float],
+    inputs: ReliabilityInputs = DEFAULT,
+) -> tuple[CaseAnswer, ...]:
+    """An answer per case, in their order. A layout that a source does not print is the fastest one;
+    `clock` ends long searches."""
+    found = predict_cases(
+        cases, settle=lambda run, asked: fastest_layout(run, asked, clock=clock), inputs=inputs
+    )
+    return tuple(_answer(case, made) for case, made in zip(cases, found, strict=True))
+
+
+def _answer(case: PublishedCase, made: CasePrediction) -> CaseAnswer:
+    run, step, hours, days = made.run, made.step_time_s, made.device_hours, made.days
+    if run is None or step is None or hours is None or days is None:
+        return CaseAnswer(prediction=made)
+    peak = get_device(run.device).peak(run.precision).value
+    flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
+    mfu = power_mfu(run, flop / (step.value * run.num_devices * peak), run.num_devices)
+    pue = None if case.pue is None else given(case.pue, "the case")
+    scope = "site" if case.counts_site else "board"
+    kwh = run_energy(run.device, run.num_devices, days.scaled(24.0), mfu, pue, scope=scope)
+    words = power_words(run.device, mfu, pue)
+    assumed = [f"energy: {words}" if scope == "site" else f"energy of the boards alone, of {words}"]
+    usd = None
+    if case.usd_per_device_hour is not None:
+        usd = hours.scaled(case.usd_per_device_hour)
+        assumed.append(f"{format_usd(case.usd_per_device_hour)} per device-hour, as the case says")
+    else:
+        price = price_or_relatives(run.device)
+        if price is None:
+            assumed.append(f"no dollars: no provider's price of {run.device} is known")
+        else:
+            usd = hours.scaled(price.usd_per_hour)
+            rate = format_usd(price.usd_per_hour)
+            assumed.append(f"{rate} per device-hour: {price.words}; {price.range_words}")
+    return CaseAnswer(prediction=made, kwh=kwh, usd=usd, assumed=tuple(assumed))
+
+
+def cases_table(found: Sequence[CaseAnswer]) -> str:
+    """The answers as CSV, one row per case in their order."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CASE_ANSWER_COLUMNS)
+    for answer in found:
+        made = answer.prediction
+        hours = made.device_hours
+        numbers = (
+            made.days.value if made.days else None,
+            *((hours.value, hours.low, hours.high) if hours else (None, None, None)),
+            answer.kwh.value if answer.kwh else None,
+            answer.usd.value if answer.usd else None,
+        )
+        cells = ["" if number is None else f"{number:.6g}" for number in numbers]
+        defaults = "; ".join((*made.defaults, *answer.assumed))
+        writer.writerow([made.id, *cells, made.status, defaults])
+    return text.getvalue()
