@@ -30,6 +30,10 @@ COMMANDS = {
         "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
         "one prediction per row of a table of runs (--runs) or of modules (--modules)."
     ),
+    "fleet": (
+        "Several training runs on one or more clusters over time: which nodes each gets, when, "
+        "with which plan; what is late, what it costs, what to buy next."
+    ),
     "profile": (
         "Measure this machine; the result is what `--on local` names. Or calibrate the "
         "predictions of described runs to a cluster by a handful of its own (--from)."

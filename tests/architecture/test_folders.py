@@ -61,6 +61,7 @@ ORDER = {
         "planner/op_sharding",
         "planner/many",
         "planner/sizing",
+        "planner/fleet",
     ),
     "executor": ("executor/replay", "executor", "executor/sharding"),
     "interop": (
@@ -80,12 +81,14 @@ ORDER = {
     "shardwright": (
         "shardwright/asking",
         "shardwright/asking/sizing",
+        "shardwright/asking/fleet",
         "shardwright/findings",
         "shardwright/reports",
         "shardwright/reports/sizing",
         "shardwright/reports/prices",
         "shardwright/reports/brief",
         "shardwright/reports/frameworks",
+        "shardwright/reports/fleet",
         "shardwright/validate",
         "shardwright/console",
         "shardwright/commands/tables",

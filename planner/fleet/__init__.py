@@ -1,0 +1,1 @@
+"""Several training runs on one or more clusters over time."""

@@ -1,0 +1,1 @@
+"""A file of runs and clusters, and its answer."""
