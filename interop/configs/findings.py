@@ -153,8 +153,9 @@ class Findings:
     def count(self, key: str) -> int | None:
         """The same where it is a whole number of 1 or more."""
         value = self.get(key)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return int(value) if whole and value >= 1 else None  # type: ignore[arg-type,operator]
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        return None
 
     def count_or_default(self, key: str) -> int | None:
         """The same, else the framework's default."""
@@ -176,8 +177,8 @@ class Findings:
         model = {k.removeprefix("model."): v for k, v in values.items() if k.startswith("model.")}
         run: Mapping[str, Value] = {k: v for k, v in values.items() if not k.startswith("model.")}
         return ImportedRun(
-            **run,  # type: ignore[arg-type]
-            model=ImportedModel(**model),  # type: ignore[arg-type]
+            **run,  # type: ignore[arg-type]  # values of several types by name
+            model=ImportedModel(**model),  # type: ignore[arg-type]  # the same
             options={key: said.where for key, said in sorted(self.said.items())},
             derived={key: how for key, (_, how) in sorted(self.derived.items())},
             defaults={k: v for k, v in sorted(self.defaults.items()) if k not in values},

@@ -54,7 +54,7 @@ def layout(name: str, stack: str, **axes: object) -> TrainingRun:
         model=model,
         num_devices=ranks,
         stack=stack,
-        **settings,  # type: ignore[arg-type]
+        **settings,  # type: ignore[arg-type]  # values of several types by name
     )
 
 

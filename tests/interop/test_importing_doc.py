@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from shardwright.cli import app
@@ -12,7 +13,7 @@ from shardwright.cli import app
 PAGE = Path(__file__).parents[2] / "docs" / "importing.md"
 
 
-def test_the_page_says_what_happens(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_page_says_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = PAGE.read_text(encoding="utf-8")
     (script,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)

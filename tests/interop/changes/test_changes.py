@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from typer.testing import CliRunner
 
@@ -23,7 +24,7 @@ def run_of(**changed: object) -> TrainingRun:
         seq_len=8192, precision="bf16", framework="Megatron-Core 0.14", recompute="full",
         sequence_parallel=True, zero_stage=1, schedule="1f1b",
     )  # fmt: skip
-    return complete_run(replace(row, **changed))  # type: ignore[arg-type]
+    return complete_run(replace(row, **changed))  # type: ignore[arg-type]  # values of several types by name
 
 
 def test_neighbours_by_hand() -> None:
@@ -69,7 +70,7 @@ def test_flags_are_of_settings_that_exist() -> None:
     assert flag_of(None, change) == "recompute"
 
 
-def test_from_a_script_to_a_better_one(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_from_a_script_to_a_better_one(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(
         "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "

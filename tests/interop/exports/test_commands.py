@@ -38,7 +38,7 @@ def test_a_folder_is_made_checked_and_found_changed(plan: Path, tmp_path: Path) 
     }  # fmt: skip
     assert (run / "run.sh").stat().st_mode & 0o111
     check = json.loads((run / "plan-check.json").read_text())
-    predicted = open_plan(plan).answer.chosen.prediction  # type: ignore[union-attr]
+    predicted = open_plan(plan).answer.chosen.prediction  # type: ignore[union-attr]  # a layout, of which one is chosen
     assert check["step_time_s"]["value"] == predicted.step_time_s.value
     assert len(check["peak_memory_bytes"]["by_pipeline_rank"]) == 2
     assert shardwright("check", str(plan), "--against", str(run)).returncode == 0

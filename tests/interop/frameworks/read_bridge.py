@@ -52,12 +52,12 @@ class _Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, _Empty())
 logging.disable(logging.INFO)
 
-import megatron.bridge  # noqa: E402
-import yaml  # noqa: E402
-from megatron.bridge.models.gpt_provider import GPTModelProvider  # noqa: E402
-from megatron.bridge.models.mla_provider import MLAModelProvider  # noqa: E402
-from megatron.bridge.training import config as bridge  # noqa: E402
-from megatron.bridge.training.mixed_precision import get_mixed_precision_config  # noqa: E402
+import megatron.bridge  # noqa: E402  # behind the stand-ins
+import yaml  # noqa: E402  # behind the stand-ins
+from megatron.bridge.models.gpt_provider import GPTModelProvider  # noqa: E402  # behind the stand-ins
+from megatron.bridge.models.mla_provider import MLAModelProvider  # noqa: E402  # behind the stand-ins
+from megatron.bridge.training import config as bridge  # noqa: E402  # behind the stand-ins
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config  # noqa: E402  # behind the stand-ins
 
 
 def read(folder):

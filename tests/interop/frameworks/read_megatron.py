@@ -16,15 +16,15 @@ warnings.simplefilter("ignore")
 if not hasattr(typing, "override"):  # Python 3.11
     typing.override = lambda function: function
 
-import torch  # noqa: E402
+import torch  # noqa: E402  # behind the stand-ins
 
 # The checks ask the GPU for its generation: an H100's, as planned.
 torch.cuda.get_device_capability = lambda *_: (9, 0)
 torch.cuda.get_device_properties = lambda *_: argparse.Namespace(major=9, minor=0)
 
-import megatron.core  # noqa: E402
-from megatron.training import arguments  # noqa: E402
-from megatron.training.argument_utils import core_transformer_config_from_args  # noqa: E402
+import megatron.core  # noqa: E402  # behind the stand-ins
+from megatron.training import arguments  # noqa: E402  # behind the stand-ins
+from megatron.training.argument_utils import core_transformer_config_from_args  # noqa: E402  # behind the stand-ins
 
 
 def read(case):
