@@ -11,6 +11,7 @@ from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_rang
 from planner.costs.placement import sides
 from planner.costs.priced_model import PricedModel
 from simulator.traced.memory import message_counts, static_bytes
+from simulator.traced.plan_memory import Figures, update_bytes
 
 
 class CellMemory:
@@ -118,6 +119,7 @@ class CellMemory:
             fixed = fixed + incoming * arriving + outgoing * leaving
         own = 0.0 if habits.receive_buffers_per_microbatch else arriving
         sent = crossing * (piped and habits.sent_tensors_held_until_end)
+        update = self._update(cell)
         statics: list[Array] = []
         known: dict[tuple[str, int], int] = {}
 
@@ -127,6 +129,7 @@ class CellMemory:
                     "before": np.zeros_like(fixed),
                     "first": gradients + own + first_bytes,
                     "after": gradients + number * sent,
+                    "end": gradients + number * sent + update,
                 }[name]
                 known[name, number] = len(statics)
                 statics.append(np.ceil(fixed + extra))
@@ -134,8 +137,11 @@ class CellMemory:
 
         def loads(k: int) -> tuple[Load, ...]:
             if cell.vpp > 1:
-                return (Load(in_flight=k, static=static("after", micro - k)),)
-            found = [Load(in_flight=0, static=static("after", micro), rises=False)]
+                return (
+                    Load(in_flight=k, static=static("after", micro - k)),
+                    Load(in_flight=0, static=static("end", micro), rises=False),
+                )
+            found = [Load(in_flight=0, static=static("end", micro), rises=False)]
             if micro > 1:
                 found.append(Load(in_flight=1, static=static("after", micro - 1)))
             if micro > k:
@@ -189,6 +195,22 @@ class CellMemory:
             found = sizes[where.ravel()].reshape(*held.count.shape, 2)
             self._ranges[key] = (found[..., 0], found[..., 1])
         return self._ranges[key]
+
+    def _update(self, cell: Cell) -> Array:
+        """[n, n+1]: `update_bytes` of a stage of blocks [i, j)."""
+        held = self.parameters(cell.tp)
+        return self.update_bytes(cell, held.count, held.widest)
+
+    def update_bytes(self, cell: Cell, total: Figures, widest: Figures) -> Figures:
+        """Bytes that come and go behind the last backward (plan_memory.update_bytes)."""
+        return update_bytes(
+            total,
+            widest,
+            self.model.cluster.groups[0].device,
+            optimizer=self.model.workload.optimizer,
+            zero_stage=cell.zero_stage,
+            dp=cell.dp,
+        )
 
     def _alone(self, cell: Cell) -> Array:
         """[n] bytes of the states of each block alone; its gradients from the second backward."""

@@ -143,11 +143,13 @@ class HeldParameters:
 
     count      [n, n+1] of blocks [i, j)
     largest    [n, n+1] of the largest block in it, ties not considered
+    widest     [n, n+1] of the largest parameter in it
     elements   [n] of every block on its own, as (size, ...) per parameter
     """
 
     count: Array
     largest: Array
+    widest: Array
     elements: tuple[tuple[int, ...], ...]
     repeated: tuple[tuple[int, int, int], ...]
 
@@ -201,18 +203,22 @@ def held_in_ranges(graph: ModelGraph) -> HeldParameters:
         [sum(p.spec.num_elements for p in graph.kinds[ref.kind].parameters) for ref in graph.chain],
         dtype=float,
     )
-    largest = np.zeros((n, n + 1))
+    single = np.asarray([max(sizes, default=0) for sizes in elements], dtype=float)
+    largest, widest = np.zeros((n, n + 1)), np.zeros((n, n + 1))
     for i in range(n):
         largest[i, i + 1 :] = np.maximum.accumulate(whole[i:])
+        widest[i, i + 1 :] = np.maximum.accumulate(single[i:])
     held = HeldParameters(
         count=np.zeros((0, 0)),
         largest=largest,
+        widest=widest,
         elements=tuple(elements),
         repeated=tuple(repeated),
     )
     return HeldParameters(
         count=held.ranged(float),
         largest=largest,
+        widest=widest,
         elements=held.elements,
         repeated=held.repeated,
     )

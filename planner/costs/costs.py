@@ -141,6 +141,10 @@ class SimulatorCosts:
             largest = max(float(held.largest[i, j]) for i, j in ranges)
             return self.memory.states(cell, held.of(ranges), largest)
 
+        def update(ranges: Ranges) -> float:
+            widest = max(float(held.widest[i, j]) for i, j in ranges)
+            return self.memory.update_bytes(cell, held.of(ranges), widest)
+
         @functools.cache
         def tail_s(rank: int, ranges: Ranges) -> float:
             return self._tails.of_rank(cell, rank, ranges)
@@ -169,6 +173,7 @@ class SimulatorCosts:
                 stages_per_rank=cell.vpp,
             ),
             states=states,
+            update=update,
             tail_s=tail_s,
             received_bytes=over.arrives,
             sent_bytes=over.leaves,

@@ -269,7 +269,8 @@ class _Priced:
                 capacity_bytes=device.usable_bytes,
                 stack=self.stack,
                 update_bytes=update_bytes(
-                    counts,
+                    float(sum(counts)),
+                    float(max(counts, default=0)),
                     device,
                     optimizer=plan.workload.optimizer,
                     zero_stage=zero_stage,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
@@ -22,6 +26,8 @@ from simulator.traced.stack import Stack
 from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, held_parameters
 from simulator.values.plan import Plan
 from simulator.values.prediction import RankMemory
+
+Figures = TypeVar("Figures", float, npt.NDArray[np.float64])
 
 
 def plan_memory(
@@ -68,7 +74,8 @@ def plan_memory(
                 capacity_bytes=device.usable_bytes,
                 stack=stack,
                 update_bytes=update_bytes(
-                    counts,
+                    float(sum(counts)),
+                    float(max(counts, default=0)),
                     device,
                     optimizer=plan.workload.optimizer,
                     zero_stage=plan.zero_stage,
@@ -80,18 +87,23 @@ def plan_memory(
 
 
 def update_bytes(
-    counts: Sequence[int], device: Device, *, optimizer: str, zero_stage: int, dp: int
-) -> float:
-    """What comes and goes behind the last backward of a rank that holds parameters of these sizes:
-    a bucket of gradients that are exchanged, or what AdamW makes. On a CPU it updates one parameter
-    after the other, with two tensors of its size: the root of the second moment and that divided
-    (torch/optim/adamw.py, `_single_tensor_adamw`)."""
-    bucket = made = 0.0
+    total: Figures, widest: Figures, device: Device, *, optimizer: str, zero_stage: int, dp: int
+) -> Figures:
+    """What comes and goes behind the last backward of a rank: a bucket of gradients that are
+    exchanged, or what AdamW makes. On a CPU it updates one parameter after the other, with two
+    tensors of its size: the root of the second moment and that divided (torch/optim/adamw.py,
+    `_single_tensor_adamw`).
+
+    total, widest  elements of the rank's parameters together and of the largest, or arrays of them
+    """
+    bucket: Figures = 0.0 * total
+    made: Figures = 0.0 * total
     if dp > 1 and zero_stage < 2:
-        bucket = min(4.0 * sum(counts), GRADIENT_BUCKET_BYTES)
+        bucket = np.minimum(4.0 * total, GRADIENT_BUCKET_BYTES)
     if device.type == "cpu" and optimizer == "adamw":
-        made = 2 * 4.0 * max(counts, default=0) / (dp if zero_stage >= 2 else 1)
-    return max(bucket, made)
+        made = 2 * 4.0 * widest / (dp if zero_stage >= 2 else 1)
+    most: Figures = np.maximum(bucket, made)
+    return most
 
 
 def stage_memory(

@@ -43,6 +43,7 @@ def test_the_surface_is_frozen() -> None:
         "demo",
         "export",
         "fit",
+        "fleet",
         "import",
         "plan",
         "predict",

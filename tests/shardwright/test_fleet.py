@@ -102,6 +102,8 @@ def test_the_page_is_self_contained(made):
     assert not re.search(r"(src|href)=\"http", page)
     assert "<script" not in page
     assert len(page) < 3e6
+    said = json.loads((folder / "fleet.json").read_text())["clusters"]
+    assert all(use["price_words"] and use["price_words"] in page for use in said)
 
 
 def test_a_step_is_what_plan_says(tmp_path):
