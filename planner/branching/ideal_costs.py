@@ -23,6 +23,7 @@ from profiles.model.graph import ModelGraph
 class HeldInIdeals:
     """As chain_costs.HeldParameters, for the blocks of one ideal without another's [m, m].
 
+    widest  as in HeldParameters
     held  [m, n] whether an ideal holds a block
     own   per block the elements of each parameter that only it holds
     tied  (elements, blocks) of each parameter that several blocks hold
@@ -30,6 +31,7 @@ class HeldInIdeals:
 
     count: Array
     largest: Array
+    widest: Array
     held: Array
     own: tuple[tuple[int, ...], ...]
     tied: tuple[tuple[int, tuple[int, ...]], ...]
@@ -68,19 +70,30 @@ def held_in_ideals(graph: ModelGraph, lattice: BlockLattice) -> HeldInIdeals:
         float(sum(p.spec.num_elements for p in graph.kinds[ref.kind].parameters))
         for ref in graph.chain
     ]
+    wide = [
+        float(max((p.spec.num_elements for p in graph.kinds[ref.kind].parameters), default=0))
+        for ref in graph.chain
+    ]
     held = lattice.holds.astype(float)
-    largest = np.zeros((lattice.count, lattice.count))
-    for size in sorted(set(whole)):
-        inside = held[:, [k for k, other in enumerate(whole) if other == size]].sum(axis=1)
-        largest = np.where(inside[None, :] > inside[:, None], size, largest)
+    largest = _most_between(held, whole)
     bare = HeldInIdeals(
         count=largest,
         largest=largest,
+        widest=_most_between(held, wide),
         held=held,
         own=tuple(tuple(block) for block in alone),
         tied=tuple(tied),
     )
     return replace(bare, count=bare.ranged(float))
+
+
+def _most_between(held: Array, figures: list[float]) -> Array:
+    """[m, m]: the largest figure of the blocks of one ideal without another's."""
+    most = np.zeros((len(held), len(held)))
+    for figure in sorted(set(figures)):
+        inside = held[:, [k for k, other in enumerate(figures) if other == figure]].sum(axis=1)
+        most = np.where(inside[None, :] > inside[:, None], figure, most)
+    return most
 
 
 class IdealCosts:
