@@ -39,7 +39,7 @@ def profile_machine(
 ) -> Cluster:
     """The profile that is then in the file.
 
-    quick     under 30 s for the machine itself, with fewer points
+    quick     about a minute for the machine itself, with fewer points
     model     its blocks are measured too; the machine itself only where the file has it not
     progress  gives a reporter of (done, total, label) for a title
     """

@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def profile(
-    quick: Annotated[bool, typer.Option("--quick", help="under 30 s [5 minutes]")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="about a minute [9 minutes]")] = False,
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
     ] = None,
@@ -69,7 +69,7 @@ def profile(
     path = output or local or local_profile()
     sizes = parse_axis(micro_batch, "--micro-batch")
     if not quiet and not quick and (model is None or not path.is_file()):
-        note("measuring this machine takes about 5 minutes (--quick: under 30 s)")
+        note("measuring this machine takes about 9 minutes (--quick: one)")
     try:
         cluster = profile_machine(
             path,
