@@ -14,10 +14,9 @@ from planner.layout.layout_answer import layout_title
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_solver import LayoutSolver
-from planner.many.local_workers import local_workers
-from planner.many.sweep import Job
+from planner.many.tasks import answers_of
 from profiles.document import decode, encode
-from profiles.errors import InputError, ShardwrightError
+from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.goodput.time_to_train import time_to_train
@@ -128,14 +127,4 @@ def all_steps(tasks: list[StepTask], workers: int) -> list[StepAnswer]:
     """
     if workers == 1:
         return [step_on(task) for task in tasks]
-    jobs = [
-        Job(key=str(number), text=json.dumps(encode(task), allow_nan=False))
-        for number, task in enumerate(tasks)
-    ]
-    found: dict[int, StepAnswer] = {}
-    for reply in local_workers(_FUNCTION, workers)(jobs):
-        data = json.loads(reply.text) if reply.text else {"fault": reply.fault}
-        if "fault" in data:
-            raise InputError(data["fault"])
-        found[int(reply.key)] = decode(StepAnswer, data, where="a worker's answer")
-    return [found[number] for number in range(len(tasks))]
+    return answers_of(_FUNCTION, tasks, StepAnswer, workers)

@@ -48,15 +48,11 @@ class RunOutlook:
     why_not: str = ""
 
 
-def outlook_of(
-    question: SizeQuestion, run: SizedRun, coefficients: CoefficientFile, *, seed: int, runs: int
-) -> RunOutlook:
-    """The run simulated `runs` times."""
-    stack = stack_named(question, run.stack)
-    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, run.nodes)
-    plan = choice_of(run.layout, None, asked.cluster, lambda _: None, coefficients)
-    step = plan.prediction.step_time_s.scaled(question.stretch)
-    time = time_to_train(
+def simulated_time(
+    question: SizeQuestion, run: SizedRun, step: Interval, *, seed: int, runs: int
+) -> TimeToTrain:
+    """The time of a run whose steps take so long, simulated `runs` times."""
+    return time_to_train(
         step,
         run.steps,
         run.devices,
@@ -66,6 +62,17 @@ def outlook_of(
         seed=seed,
         runs=runs,
     )
+
+
+def outlook_of(
+    question: SizeQuestion, run: SizedRun, coefficients: CoefficientFile, *, seed: int, runs: int
+) -> RunOutlook:
+    """The run simulated `runs` times."""
+    stack = stack_named(question, run.stack)
+    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, run.nodes)
+    plan = choice_of(run.layout, None, asked.cluster, lambda _: None, coefficients)
+    step = plan.prediction.step_time_s.scaled(question.stretch)
+    time = simulated_time(question, run, step, seed=seed, runs=runs)
     lasting = reliability(
         question.model.parameters, run.devices, run.choice.device, question.reliability
     )

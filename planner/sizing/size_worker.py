@@ -9,13 +9,12 @@ import json
 import time
 from dataclasses import dataclass
 
-from planner.many.local_workers import local_workers
-from planner.many.sweep import Job
+from planner.many.tasks import answers_of
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, size_device
 from profiles.document import decode, encode
-from profiles.errors import InputError, ShardwrightError
+from profiles.errors import ShardwrightError
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 _FUNCTION = "planner.sizing.size_worker:solve_text"
@@ -53,14 +52,4 @@ def size_on_workers(tasks: list[SizeTask], workers: int) -> tuple[SizedDevice, .
 
     Raises InputError where a task or its process fails.
     """
-    jobs = [
-        Job(key=str(number), text=json.dumps(encode(task), allow_nan=False))
-        for number, task in enumerate(tasks)
-    ]
-    found: dict[int, SizedDevice] = {}
-    for reply in local_workers(_FUNCTION, workers)(jobs):
-        data = json.loads(reply.text) if reply.text else {"fault": reply.fault}
-        if "fault" in data:
-            raise InputError(data["fault"])
-        found[int(reply.key)] = decode(SizedDevice, data, where="a worker's answer")
-    return tuple(found[number] for number in range(len(tasks)))
+    return tuple(answers_of(_FUNCTION, tasks, SizedDevice, workers))

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from planner.layout.layout_choice import part_words
-from planner.sizing.run_outlook import RunOutlook
+from planner.sizing.run_outlook import RunOutlook, simulated_time
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
@@ -18,7 +18,7 @@ from profiles.units import format_count, format_percent, format_rate, format_tim
 from shardwright.findings.layout_memory import layout_memory
 from simulator.energy import power_words
 from simulator.goodput.reliability_inputs import SOURCES
-from simulator.goodput.time_to_train import TimeToTrain, time_to_train
+from simulator.goodput.time_to_train import TimeToTrain
 from simulator.values.prediction import Interval
 
 # Probabilities at which the distribution of the end is kept.
@@ -37,16 +37,7 @@ def size_details(
         return {}
     run = best.run
     step = best.plan.prediction.step_time_s.scaled(question.stretch)
-    time = time_to_train(
-        step,
-        run.steps,
-        run.devices,
-        run.choice.device,
-        question.model.parameters,
-        inputs=question.reliability,
-        seed=seed,
-        runs=runs,
-    )
+    time = simulated_time(question, run, step, seed=seed, runs=runs)
     price = run.choice.usd_per_hour
     return {
         "seq_len": question.seq_len,
