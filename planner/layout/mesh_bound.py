@@ -8,8 +8,9 @@ more (Narayanan et al., SC'21, section 2.2.1), divided by the chunks v of a rank
     T >= S / p x (m + (p - 1) / v)
 
 Interleaved schedules may hide waits of the first and last rank, and idle by their layers alone: of
-theirs half of (p - 3) / v counts, as if the logits took as long as all layers. Schedules that split
-the backward may not wait at all.
+theirs half of (p - 3) / v counts, as if the logits took as long as all layers. In a V the first
+rank waits until the first micro-batch is back, and for the last one (idle_share.py); other
+schedules that split the backward may not wait at all.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ _FASTER = 0.93
 # What no shape undercuts, as a share of what the best of the unsplit model's take: the first bound
 # of a mesh, which needs no kernel of its own.
 _FASTEST = 0.9
+# Of a micro-batch on a rank the forward takes so much at least, also where attention, whose
+# backward takes three times as long, is all that it does, and all is recomputed; gradients of
+# weights so much at most: of three equal products one.
+_FORWARD, _WEIGHTS = 1 / 6, 0.4
+# Longer ones are given no timeline (idle_share.py).
+_LONGEST_V = 79
 
 
 class MeshBounds:
@@ -96,13 +103,10 @@ class MeshBounds:
         return np.asarray(count + np.asarray(waits, dtype=np.float64)[where.ravel()])
 
     def _waiting(self, pp: int, microbatches: int) -> float:
+        """Times that a rank waits at least, in its times per micro-batch."""
         if (pp, microbatches) not in self._waits:
             found = [
-                pp - 1.0
-                if schedule_kind(SCHEDULES[number]).closed_form
-                else max(0.0, pp - 3.0) / (2.0 * vpp)
-                if SCHEDULES[number] == "interleaved"
-                else 0.0
+                _least_waiting(SCHEDULES[number], pp, vpp, microbatches)
                 for number, vpp in pipelines(self._space, self._ground, pp, microbatches)
             ]
             self._waits[pp, microbatches] = min(found, default=0.0)
@@ -129,3 +133,17 @@ class MeshBounds:
             options=self._options,
         )
         return np.asarray(self._prices.busy_times(layouts).reshape(len(kinds), -1).min(axis=1))
+
+
+def _least_waiting(schedule: str, pp: int, vpp: int, microbatches: int) -> float:
+    """Of a pipeline of equal stages, in a rank's times per micro-batch."""
+    kind = schedule_kind(schedule)
+    if kind.closed_form:
+        return pp - 1.0
+    if schedule == "interleaved":
+        return max(0.0, pp - 3.0) / (2.0 * vpp)
+    if kind.is_v and pp <= _LONGEST_V:
+        start = 0.5 * _FORWARD * (2 * pp - 1 - microbatches)
+        through = (1.0 - _WEIGHTS) * pp - microbatches + 0.5 * _FORWARD * (microbatches - 1)
+        return min(pp - 1.0, max(0.0, start, through))
+    return 0.0

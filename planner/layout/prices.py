@@ -183,6 +183,7 @@ class LayoutPrices:
             known,
             closed=self.exact(part),
             interleaved=(part.schedule == SCHEDULES.index("interleaved")) & (part.vpp > 1),
+            in_v=_of_schedules(lambda kind: kind.is_v)[part.schedule],
         )
         pairs = _of_schedules(lambda kind: kind.pairs)[part.schedule]
         known["overlaps_experts"] = pairs.astype(np.float64)

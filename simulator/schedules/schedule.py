@@ -294,6 +294,11 @@ class ScheduleKind:
         )
         return ", ".join(part for part in parts if part)
 
+    @property
+    def is_v(self) -> bool:
+        """Whether every rank holds two stages in a V, of one copy of the model."""
+        return self.placement is Placement.V and self.stages_per_rank == 2 and self.copies == 1
+
     def takes_stages(self, stages_per_rank: int) -> bool:
         """Whether ranks may hold so many stages each."""
         wanted = self.stages_per_rank

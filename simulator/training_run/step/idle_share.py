@@ -147,12 +147,14 @@ def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return forward, backward + row["recomputed_matmul"] * forward
 
 
-def least_idle_share(row: Mapping[str, Array], *, closed: Claims, interleaved: Claims) -> Array:
+def least_idle_share(
+    row: Mapping[str, Array], *, closed: Claims, interleaved: Claims, in_v: Claims
+) -> Array:
     """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
 
     row          features by name;  closed  runs of which a closed form serves
-    interleaved  runs of interleaved schedules; those of neither kind are zero-bubble schedules,
-                 which may idle next to nothing
+    interleaved  runs of interleaved schedules;  in_v  runs whose ranks hold two stages in a V
+                 those of no kind are zero-bubble schedules, which may idle next to nothing
 
     Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
     the ranks before it (its last action is a backward of its first chunk); so does every order of
@@ -174,5 +176,31 @@ def least_idle_share(row: Mapping[str, Array], *, closed: Claims, interleaved: C
     last = end(pp - 1, layer * (vpp * chunk - fewer) + head)
     before = end(np.maximum(0.0, pp - 2), layer * (vpp * chunk - fewer * (pp == 2)))
     share = np.maximum(last, before) / busiest - count
-    least = np.where(interleaved, np.maximum(share, _NEXT_TO_NONE), _NEXT_TO_NONE)
+    share = np.where(interleaved, share, np.where(in_v, _least_share_in_v(row), 0.0))
+    least = np.maximum(share, _NEXT_TO_NONE)
     return np.where(closed, 0.0, least)
+
+
+def _least_share_in_v(row: Mapping[str, Array]) -> Array:
+    """[runs] what the first rank of a V idles at least, over its time per micro-batch.
+
+    It has the first of the 2 p stages and the last. Before the first micro-batch comes back to it,
+    2 p - 1 forwards after its start, it has forwards of its first stage to run and nothing else.
+    And the last micro-batch that it starts goes through all stages and back before its weights'
+    gradients are made.
+    """
+    pp = row["pp"]
+    forward, backward = pass_seconds(row)
+    weight = 0.5 * row["matmul_backward"]
+    half = 0.5 * row["layers"]
+    send = row["cut_inner"] + row["cut_outer"]
+    each = row["layers"] * (forward + backward)
+    count = np.minimum(row["microbatches"], _ROUNDS[0] * pp)
+    there = (2 * pp - 1) * half * forward + 2 * (pp - 1) * send
+    alone = there - count * half * forward
+    back = 2 * pp * half * (backward - weight) + 2 * (pp - 1) * send + half * weight
+    through = count * half * forward + there + back
+    share = np.maximum(alone / each, through / each - count)
+    # Of longer pipelines there is no timeline.
+    known = 6 * pp * np.minimum(row["microbatches"], _ROUNDS[-1] * pp) <= _MOST_ACTIONS
+    return np.where(known, share, 0.0)
