@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from executor.stages import StageModule
+Placeholder = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+"""From a module's path and the arguments of its call to what stands for its output."""
 
 # Where torch keeps a module's forward hooks (2.11 to 2.13).
 _HOOKS = (
@@ -26,9 +27,9 @@ class Absent(nn.Module):
     blocks: `if isinstance(layer, ...)`), and its hooks still run (some models collect features so).
     """
 
-    def __init__(self, stage: StageModule, path: str, original: nn.Module) -> None:
+    def __init__(self, placeholder: Placeholder, path: str, original: nn.Module) -> None:
         super().__init__()
-        object.__setattr__(self, "_stage", stage)
+        object.__setattr__(self, "_placeholder", placeholder)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_original", original)
         for name in _HOOKS:
@@ -45,4 +46,4 @@ class Absent(nn.Module):
             return getattr(object.__getattribute__(self, "_original"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._stage.placeholder(self._path, args, kwargs)
+        return self._placeholder(self._path, args, kwargs)

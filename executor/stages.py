@@ -115,7 +115,7 @@ class StageModule(nn.Module):
         for path, blocks in called.items():
             # One that is never called is read by code of the first stage (DeBERTa's positions).
             if path and not any(map(self._own, blocks)) and (blocks or self.first):
-                self._replace(path, Absent(self, path, modules[path]))
+                self._replace(path, Absent(self.placeholder, path, modules[path]))
             elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
 
