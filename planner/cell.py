@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.schedules.schedule import schedule_kind
+from simulator.values.plan_title import plan_title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -48,11 +49,4 @@ class Cell:
         return kind.splits_backward or not (kind.closed_form or kind.stages_per_rank == 0)
 
     def __str__(self) -> str:
-        """`tp4 pp2 dp4, 1f1b, micro-batch 2, zero 1`."""
-        parts = [f"tp{self.tp} pp{self.pp} dp{self.dp}"]
-        if self.pp > 1:
-            parts.append(self.schedule + (f" x{self.vpp}" if self.vpp > 1 else ""))
-        parts.append(f"micro-batch {self.micro_batch}")
-        if self.zero_stage:
-            parts.append(f"zero {self.zero_stage}")
-        return ", ".join(parts)
+        return plan_title(self)

@@ -23,8 +23,8 @@ from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction, usd_of
 from simulator.traced.stack import Stack
 from simulator.values.mixed_plan import MixedPlan
-from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
+from simulator.values.plan_title import plan_title
 from simulator.values.workload import Workload
 
 UNLIKE = "replicas that differ"
@@ -197,24 +197,13 @@ def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
         )
     return Compared(
         title=part.title,
-        plan=ordinary_title(plan),
+        plan=plan_title(plan),
         num_devices=len(part.devices),
         exact=part.exact,
         step_time_s=answer.step_time_s,
         usd_per_million_tokens=_usd(found, usd_per_hour, "tokens"),
         usd_per_million_samples=_usd(found, usd_per_hour, "samples"),
     )
-
-
-def ordinary_title(plan: Plan) -> str:
-    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
-    parts = [f"tp{plan.tp} pp{plan.pp} dp{plan.dp}"]
-    if plan.pp > 1:
-        parts.append(plan.schedule)
-    parts.append(f"micro-batch {plan.micro_batch}")
-    if plan.zero_stage:
-        parts.append(f"ZeRO {plan.zero_stage}")
-    return ", ".join(parts)
 
 
 def mixed_title(plan: MixedPlan) -> str:

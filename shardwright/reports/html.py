@@ -22,11 +22,12 @@ from shardwright.reports.price_words import price_note
 from shardwright.reports.reproduce import recipe
 from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
-from shardwright.reports.terminal import format_share, plan_title, stages_line
+from shardwright.reports.terminal import format_share, stages_line
 from shardwright.reports.timeline_picture import timeline_picture
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.heterogeneous.mixed_answer import Compared, MixedPlanFile
-from planner.heterogeneous.mixed_plan_search import UNLIKE, mixed_title, ordinary_title
+from planner.heterogeneous.mixed_plan_search import UNLIKE, mixed_title
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import prices_lines
@@ -20,6 +20,7 @@ from simulator.mixed.mixed_prediction import (
     ReplicaPrediction,
 )
 from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
+from simulator.values.plan_title import plan_title
 
 
 def mixed_report(answer: MixedPlanFile) -> RenderableType:
@@ -50,7 +51,7 @@ def _head(answer: MixedPlanFile) -> Text:
     if answer.plan is not None:
         title = mixed_title(answer.plan)
     elif answer.ordinary is not None and answer.ordinary.plan is not None:
-        title = f"{answer.chosen}: {ordinary_title(answer.ordinary.plan)}"
+        title = f"{answer.chosen}: {plan_title(answer.ordinary.plan)}"
     return Text.assemble(
         ("Best plan  ", "bold"),
         title,

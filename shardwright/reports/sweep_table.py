@@ -23,8 +23,9 @@ from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_words
-from shardwright.reports.terminal import plan_title, table, usd_heading
+from shardwright.reports.terminal import table, usd_heading
 from simulator.values.plan_file import PlanFile
+from simulator.values.plan_title import plan_title
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
 # What `--sort` takes: the column, and whether the largest comes first.

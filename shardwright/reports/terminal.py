@@ -34,6 +34,7 @@ from shardwright.reports.markdown import cells, verdict
 from shardwright.reports.price_words import price_lines
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval, Prediction
 
 WIDTH = 100
@@ -67,17 +68,6 @@ def table(*headings: str) -> Table:
         justify: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
         made.add_column(heading.removeprefix(">"), justify=justify)
     return made
-
-
-def plan_title(plan: Plan) -> str:
-    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
-    parts = [f"tp{plan.tp} pp{plan.pp} dp{plan.dp}"]
-    if plan.pp > 1:
-        parts.append(plan.schedule + (f" x{plan.vpp}" if plan.vpp > 1 else ""))
-    parts.append(f"micro-batch {plan.micro_batch}")
-    if plan.zero_stage:
-        parts.append(f"ZeRO {plan.zero_stage}")
-    return ", ".join(parts)
 
 
 def plan_report(answer: PlanFile) -> RenderableType:

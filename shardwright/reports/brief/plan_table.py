@@ -9,8 +9,8 @@ from planner.heterogeneous.mixed_answer import MixedPlanFile
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.reports.brief.columns import Column, with_interval
-from shardwright.reports.terminal import plan_title
 from simulator.values.plan_file import PlanFile
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
 PLAN_COLUMNS = (
