@@ -101,19 +101,8 @@ def read_cases(path: str | Path) -> tuple[PublishedCase, ...]:
     missing `id` column and an empty or repeated id.
     """
     table = read_table(path, CASE_COLUMNS, skipped=MEASURED_CASE_COLUMNS, required=("id",))
-    cases: list[PublishedCase] = []
-    lines: dict[str, int] = {}
-    for row in table.rows:
-        case = _case(table, row)
-        if not case.id:
-            raise DocumentError(f"{table.where(row, 'id')}: the id is empty; every case needs one")
-        if case.id in lines:
-            raise DocumentError(
-                f"{table.where(row, 'id')}: {case.id!r} is the id of line {lines[case.id]} already"
-            )
-        lines[case.id] = row.line
-        cases.append(case)
-    return tuple(cases)
+    table.check_ids()
+    return tuple(_case(table, row) for row in table.rows)
 
 
 def _case(table: Table, row: Row) -> PublishedCase:

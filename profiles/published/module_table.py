@@ -93,20 +93,8 @@ def read_modules(path: str | Path) -> tuple[ModuleRow, ...]:
         skipped=_ALL_COLUMNS - set(MODULE_COLUMNS),
         required=("id", "factory", "device"),
     )
-    lines: dict[str, int] = {}
-    found = []
-    for row in table.rows:
-        made = _row(table, row)
-        where = table.where(row, "id")
-        if not made.id:
-            raise DocumentError(f"{where}: the id is empty; every row needs one")
-        if made.id in lines:
-            raise DocumentError(
-                f"{where}: {made.id!r} is the id of line {lines[made.id]} already; ids must differ"
-            )
-        lines[made.id] = row.line
-        found.append(made)
-    return tuple(found)
+    table.check_ids()
+    return tuple(_row(table, row) for row in table.rows)
 
 
 def _row(table: Table, row: Row) -> ModuleRow:

@@ -58,18 +58,8 @@ def read_runs(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun,
     if is_failed_table(read_header(path)):
         return read_failed_layouts(path, lenient=lenient)
     table = read_table(path, RUN_COLUMNS, skipped=MEASURED_COLUMNS, required=("id", "num_layers"))
-    lines: dict[str, int] = {}
-    runs = []
-    for row in table.rows:
-        run = _run(table, row, lenient)
-        if run.id in lines:
-            raise DocumentError(
-                f"{table.where(row, 'id')}: {run.id!r} is the id of line {lines[run.id]} already; "
-                "ids must differ, since measurements are found by them"
-            )
-        lines[run.id] = row.line
-        runs.append(run)
-    return tuple(runs)
+    table.check_ids()
+    return tuple(_run(table, row, lenient) for row in table.rows)
 
 
 def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
@@ -79,7 +69,7 @@ def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
         try:
             values[column] = _cell(column, text, table.where(row, column))
         except DocumentError as error:
-            if not lenient or column == "id":
+            if not lenient:
                 raise
             faults.append(str(error))
     if values.get("vpp") == _ONE_LAYER_PER_CHUNK:
@@ -88,8 +78,6 @@ def _run(table: Table, row: Row, lenient: bool) -> PublishedRun:
 
 
 def _cell(column: str, text: str, where: str) -> str | int | float | bool | None:
-    if column == "id" and not text:
-        raise DocumentError(f"{where}: the id is empty; every run needs one")
     if column == "family":
         if text_cell(text).lower() not in _FAMILIES:
             raise DocumentError(f"{where}: {text!r} is not a family; use dense, moe or lora")

@@ -43,6 +43,22 @@ class Table:
         """`runs.csv:17:dp`: the place that messages name."""
         return f"{self.path}:{row.line}:{column}"
 
+    def check_ids(self) -> None:
+        """Raises DocumentError unless every row has an id of its own."""
+        lines: dict[str, int] = {}
+        for row in self.rows:
+            name = text_cell(row.cells[self.columns.index("id")])
+            if not name:
+                raise DocumentError(
+                    f"{self.where(row, 'id')}: the id is empty; every row needs one"
+                )
+            if name in lines:
+                raise DocumentError(
+                    f"{self.where(row, 'id')}: {name!r} is the id of line {lines[name]} already; "
+                    "ids must differ, since measurements are found by them"
+                )
+            lines[name] = row.line
+
 
 def read_header(path: str | Path) -> tuple[str, ...]:
     """The column names of a CSV file; raises DocumentError where there are none."""
