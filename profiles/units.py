@@ -32,14 +32,14 @@ _EXAMPLE = {
 _DOLLARS_FIRST = re.compile(r"^\s*\$\s*(.*?)\s*$")
 
 
-def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
+def parse_quantity(text: str, dimension: str, *, where: str = "", above_0: bool = False) -> float:
     """The SI value of `text` read as a quantity of `dimension`.
 
     dimension: `bytes`, `time`, `count` or `money` (US dollars). A bare number is accepted for
     `count` only: everything else must say its unit.
 
     Raises UnitError, naming `where`, for a missing, unknown or foreign unit and for values that
-    are negative or not finite.
+    are negative or not finite, or 0 where they must be `above_0`.
 
     >>> parse_quantity("80GiB", "bytes")
     85899345920.0
@@ -65,7 +65,24 @@ def parse_quantity(text: str, dimension: str, *, where: str = "") -> float:
     value = number * factor
     if not math.isfinite(value) or value < 0:
         raise UnitError(f"{place}{text!r} must be finite and not negative")
+    if above_0 and not value:
+        raise UnitError(f"{place}{text!r} must be above 0")
     return value
+
+
+def parse_probability(text: str, *, where: str) -> float:
+    """A probability between 0 and 1: `80%` or `0.8`; raises UnitError, naming `where`.
+
+    >>> parse_probability("80%", where="--sure")
+    0.8
+    """
+    try:
+        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise UnitError(f"{where}: {text!r} is no probability; write 80%, or 0.8") from None
+    if not 0.0 < found < 1.0:
+        raise UnitError(f"{where}: {text} must be above 0 and below 1; write 80%, or 0.8")
+    return found
 
 
 def _dollars_last(text: str) -> str:

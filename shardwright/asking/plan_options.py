@@ -94,11 +94,3 @@ def _shares(text: str | None) -> tuple[float, ...]:
         raise InputError(
             f"--activation-offload {text!r} is no list of shares; write 0.5, 0,0.5,1 or any"
         ) from None
-
-
-def risk_of(text: str) -> float:
-    """A probability as typed: `10%`, `0.1`. Raises InputError."""
-    try:
-        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise InputError(f"--fit-risk {text!r} is no probability; write 10%, or 0.1") from None

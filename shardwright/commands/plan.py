@@ -16,7 +16,7 @@ from profiles.errors import InfeasibleError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
-from profiles.units import parse_quantity
+from profiles.units import parse_probability, parse_quantity
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
 from shardwright.asking.asked_price import price_for, price_notes
@@ -24,7 +24,7 @@ from shardwright.asking.axes import AXES, axes_of
 from shardwright.asking.executor_layouts import why_block_by_block
 from shardwright.asking.named_model import described_of
 from shardwright.asking.places import answer_cache, local_profile
-from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack, risk_of
+from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
@@ -281,7 +281,7 @@ def plan(
         options=options,
         stack=stack or "",
         pareto=pareto.value if pareto else "",
-        fit_risk=None if fit_risk is None else risk_of(fit_risk),
+        fit_risk=None if fit_risk is None else parse_probability(fit_risk, where="--fit-risk"),
         calibration=calibration,
         lora_rank=lora,
         precision=precision,

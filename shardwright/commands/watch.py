@@ -11,7 +11,7 @@ from rich.text import Text
 
 from interop.logs.followed_log import FollowedLog
 from interop.logs.training_log import TrainingLog
-from profiles.errors import DocumentError, ToleranceError, UnitError
+from profiles.errors import DocumentError, ToleranceError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.planned_step import PlannedStep
 from shardwright.commands.imported import planned_or_imported
@@ -44,7 +44,7 @@ def watch(
 ) -> None:
     """`shardwright watch`."""
     planned = planned_or_imported(plan, on)
-    wait_s = _wait_s(interval)
+    wait_s = parse_quantity(interval, "time", where="--interval", above_0=True)
     followed = FollowedLog(log)
     if once:
         _look_once(followed, planned, json_output=json_output)
@@ -59,13 +59,6 @@ def watch(
                 seen = found.steps or 0
                 alarmed = _say(found, planned, alarmed)
         time.sleep(wait_s)
-
-
-def _wait_s(text: str) -> float:
-    found = parse_quantity(text, "time", where="--interval")
-    if found <= 0:
-        raise UnitError(f"--interval {text!r} must be above 0; write for example 5s")
-    return found
 
 
 def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool) -> None:

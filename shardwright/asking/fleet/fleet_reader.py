@@ -22,7 +22,7 @@ from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
-from profiles.units import parse_quantity
+from profiles.units import parse_probability, parse_quantity
 from shardwright.asking.asked_price import given_price, price_for
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.fleet.fleet_entries import ClusterEntry, FleetFile, JobEntry
@@ -52,8 +52,10 @@ class FleetReader:
             raise InputError("a fleet needs one [[cluster]] and one [[job]] at least")
         self._twice("cluster", [each.name for each in file.cluster])
         self._twice("job", [each.name for each in file.job])
-        step_h = read(lambda: _above_0(file.grid, "time", "grid") / 3600.0, 1.0)
-        sure = read(lambda: _share(file.sure), 0.5)
+        step_h = read(
+            lambda: parse_quantity(file.grid, "time", where="grid", above_0=True) / 3600.0, 1.0
+        )
+        sure = read(lambda: parse_probability(file.sure, where="sure"), 0.5)
         if file.prefer not in _PREFER:
             self.faults.said.append(str(UnknownNameError("goal", file.prefer, _PREFER)))
         start = read(lambda: _moment(file.start, "start"), datetime.datetime(2000, 1, 1))
@@ -212,7 +214,7 @@ class FleetReader:
             )
         if entry.global_batch < 1 or seq < 1:
             raise InputError(f"{where}.global_batch: sequences of a step are 1 or more")
-        tokens = _above_0(entry.tokens, "count", f"{where}.tokens")
+        tokens = parse_quantity(entry.tokens, "count", where=f"{where}.tokens", above_0=True)
         return (FleetPhase(name="", tokens=tokens, seq_len=seq, global_batch=entry.global_batch),)
 
     def _hours(self, text: str, where: str, *, end_of_day: bool) -> float | None:
@@ -227,7 +229,7 @@ class FleetReader:
             if hours < 0 or (end_of_day and hours == 0):
                 raise InputError(f"{where}: {text} is before the start, {self.file.start}")
             return hours
-        return _above_0(text, "time", where) / 3600.0
+        return parse_quantity(text, "time", where=where, above_0=True) / 3600.0
 
 
 def is_bare_number(text: str) -> bool:
@@ -241,23 +243,6 @@ def _said(where: str, read: Any) -> Any:
         return read()
     except ShardwrightError as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _above_0(text: str, dimension: str, where: str) -> float:
-    found = parse_quantity(text, dimension, where=where)
-    if found <= 0:
-        raise InputError(f"{where}: {text!r} must be above 0")
-    return found
-
-
-def _share(text: str) -> float:
-    try:
-        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise InputError(f"sure: {text!r} is no probability; write 80%, or 0.8") from None
-    if not 0.0 < found < 1.0:
-        raise InputError(f"sure: {text} must be above 0 and below 1; write 80%, or 0.8")
-    return found
 
 
 def _moment(text: str, where: str) -> datetime.datetime:

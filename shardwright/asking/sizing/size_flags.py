@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from planner.sizing.size_question import MINIMISED
 from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
-from profiles.units import parse_quantity
+from profiles.units import parse_probability, parse_quantity
 
 T = TypeVar("T")
 OPTIMAL = "optimal"
@@ -127,7 +127,7 @@ def size_flags(
         optimal_tokens=tokens == OPTIMAL,
         deadline_s=faults.read(lambda: _quantity(deadline, "time", "--deadline"), None),
         budget_usd=faults.read(lambda: _quantity(budget, "money", "--budget"), None),
-        confidence=faults.read(lambda: _share(sure), 0.5),
+        confidence=faults.read(lambda: parse_probability(sure, where="--sure"), 0.5),
         nodes=faults.read(lambda: range_of(nodes, "--nodes"), None),
         devices=faults.read(lambda: range_of(devices, "--devices"), None),
         minimise=faults.read(lambda: _minimised(minimise), ""),
@@ -234,22 +234,7 @@ def _tokens(text: str) -> float | None:
 
 
 def _quantity(text: str, dimension: str, flag: str) -> float | None:
-    if not text:
-        return None
-    found = parse_quantity(text, dimension, where=flag)
-    if found <= 0:
-        raise UnitError(f"{flag} {text!r} must be above 0")
-    return found
-
-
-def _share(text: str) -> float:
-    try:
-        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise InputError(f"--sure {text!r} is no probability; write 80%, or 0.8") from None
-    if not 0.0 < found < 1.0:
-        raise InputError(f"--sure {text}: a probability above 0 and below 1; write 80%, or 0.8")
-    return found
+    return parse_quantity(text, dimension, where=flag, above_0=True) if text else None
 
 
 def _minimised(text: str) -> str:
