@@ -15,7 +15,7 @@ from pathlib import Path
 from profiles.document import write_text
 from profiles.published.case import PublishedCase, read_cases
 from shardwright.findings.case_answer import CaseAnswer, answer_cases
-from shardwright.validate.markdown_table import cell, percent, table
+from shardwright.reports.markdown_table import cell, percent, table
 from simulator.goodput.learned import learned
 from simulator.training_run.cases.predict_case import OK
 

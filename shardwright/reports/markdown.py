@@ -5,6 +5,7 @@ from __future__ import annotations
 from profiles.units import format_bytes, format_time
 from shardwright.findings.comparison import Comparison, Row
 from shardwright.findings.drift import drift_sentence
+from shardwright.reports.markdown_table import cell, table
 
 
 def quantity(value: float, unit: str) -> str:
@@ -19,16 +20,10 @@ def signed_percent(error: float | None) -> str:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """A table of predicted against measured."""
-    lines = [
-        f"### {safe(comparison.model)} on {safe(comparison.cluster)}: predicted and measured",
-        "",
-        "| | predicted | measured | error | CPU time | error |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in comparison.rows:
-        lines.append("| " + " | ".join(cells(row)) + " |")
-    lines += ["", verdict(comparison), ""]
-    return "\n".join(lines)
+    title = f"### {cell(comparison.model)} on {cell(comparison.cluster)}: predicted and measured"
+    head = ("", "predicted", "measured", "error", "CPU time", "error")
+    rows = table(head, map(cells, comparison.rows))
+    return f"{title}\n\n{rows}\n\n{verdict(comparison)}\n"
 
 
 def cells(row: Row) -> list[str]:
@@ -63,8 +58,3 @@ def verdict(comparison: Comparison) -> str:
         said += f" Loss and gradients {what} those of the unsplit model."
     drift = drift_sentence(comparison.drifts)
     return f"{said} {drift}" if drift else said
-
-
-def safe(text: str) -> str:
-    """Text that cannot leave its cell: no bar, no tag, one line."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.findings.plan_diff import Change, PlanDiff
-from shardwright.reports.markdown import safe
+from shardwright.reports.markdown_table import cell
+from shardwright.reports.markdown_table import table as markdown_table
 from shardwright.reports.price_words import price_note
 from shardwright.reports.terminal import table
 
@@ -40,15 +41,15 @@ def plan_diff_markdown(diff: PlanDiff) -> str:
     """The same as Markdown tables."""
     if diff.equal:
         return f"{EQUAL}\n"
-    lines = [safe(_sentence(diff.reason)), ""]
+    lines = [cell(_sentence(diff.reason)), ""]
     for title, differences in _worded(diff):
-        lines += [f"| {title} | before | after |", "|---|---|---|"]
-        lines += ["| " + " | ".join(map(safe, words)) + " |" for words in differences] + [""]
+        rows = (list(map(cell, words)) for words in differences)
+        lines += [markdown_table((title, "before", "after"), rows, words=3), ""]
     for title, changes in _counted(diff):
-        lines += [f"| {title} | before | after | change | |", "|---|---:|---:|---:|---:|"]
-        lines += ["| " + " | ".join(_cells(change)) + " |" for change in changes] + [""]
+        head = (title, "before", "after", "change", "")
+        lines += [markdown_table(head, map(_cells, changes)), ""]
     for line in _price_lines(diff):
-        lines += [safe(line), ""]
+        lines += [cell(line), ""]
     return "\n".join(lines[:-1]) + "\n"
 
 

@@ -6,9 +6,9 @@ from markdown_it import MarkdownIt
 
 from profiles.units import format_time
 from shardwright.reports.html import template
+from shardwright.reports.markdown_table import percent
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.groups import source_of
-from shardwright.validate.markdown_table import percent
 from shardwright.validate.scatter import Sample, scatter_svg
 from shardwright.validate.study import AccuracyStudy
 

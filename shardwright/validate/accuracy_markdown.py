@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from statistics import fmean, median
 
 from profiles.units import format_time
+from shardwright.reports.markdown_table import cell, percent, table
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import device_of, source_of
-from shardwright.validate.markdown_table import cell, percent, table
 from shardwright.validate.peers import peers
 from shardwright.validate.statistics import (
     Accuracy,

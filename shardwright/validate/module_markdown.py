@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from profiles.published.module_table import MeasuredModule
-from shardwright.validate.markdown_table import cell, percent, table
+from shardwright.reports.markdown_table import cell, percent, table
 from shardwright.validate.module_study import (
     ComparedModule,
     ModuleErrors,

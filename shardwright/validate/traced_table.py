@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from shardwright.reports.markdown_table import cell, percent, table
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import source_of
-from shardwright.validate.markdown_table import cell, percent, table
 from shardwright.validate.statistics import step_time_summary
 from shardwright.validate.study import AccuracyStudy
 

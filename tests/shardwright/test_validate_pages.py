@@ -11,10 +11,10 @@ import pytest
 from profiles.errors import InputError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from shardwright.reports.markdown_table import cell, percent
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.compared import ComparedRun, compare_runs
-from shardwright.validate.markdown_table import cell, percent
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.scatter import Sample, scatter_svg
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline

@@ -1,0 +1,35 @@
+"""Markdown tables: percentages, cells that cannot leave their cell, rows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")
+
+
+def percent(fraction: float, *, signed: bool = False) -> str:
+    """`4.2 %`, `+4.2 %` where signed, or a dash for nan."""
+    if math.isnan(fraction):
+        return "-"
+    return f"{fraction * 100:+.1f} %" if signed else f"{fraction * 100:.1f} %"
+
+
+def cell(text: str) -> str:
+    """Text that stays where it is: no table cell, tag, link, image, mention or line ends in it."""
+    kept = " ".join(text.split())
+    for sign in ("\\", "|", "`", "*", "[", "]"):
+        kept = kept.replace(sign, "\\" + sign)
+    kept = kept.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MENTION.sub("@\u200b", kept)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+    """A Markdown table whose first `words` columns are text and whose others are numbers, as are
+    those whose heading starts with `>`."""
+    right = [number >= words or name.startswith(">") for number, name in enumerate(head)]
+    rule = "|".join("---:" if numbers else "---" for numbers in right)
+    lines = ["| " + " | ".join(line) + " |" for line in rows]
+    heads = "| " + " | ".join(name.removeprefix(">") for name in head) + " |"
+    return "\n".join([heads, f"|{rule}|", *lines])
