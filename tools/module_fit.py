@@ -4,20 +4,22 @@ step_seconds.py on measured rows, and refits with rows left out."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.model.steps.module_step import Kernel, ModuleStep
-from simulator.modules.kernel_rates import ARCHITECTURES, joined_rates, kernel_rates
+from simulator.modules.kernel_rates import ARCHITECTURES, KernelRates, kernel_rates
 from simulator.modules.kernel_seconds import KernelGroups, group_seconds, grouped
 from simulator.modules.predict_module import ModuleSetting
-from simulator.modules.step_arrays import joined_arrays, step_arrays
-from simulator.modules.step_seconds import StepFacts, joined_facts, step_facts, step_parts
+from simulator.modules.step_arrays import StepArrays, step_arrays
+from simulator.modules.step_seconds import StepFacts, step_facts, step_parts
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Columns = TypeVar("Columns", KernelRates, StepArrays, StepFacts)
 
 _ERROR = 0.12  # of one row, in log: where Cauchy-like weights begin to fall
 _PRIOR = 0.02  # weight of a constant's start against a row
@@ -131,15 +133,22 @@ def measured_steps(
     pairs = list(zip(steps, arrays, settings, strict=True))
     rates = [kernel_rates(x, s.device, s.precision) for _, x, s in pairs]
     facts = [step_facts(step, x, s.device, s.framework, s.optimizer) for step, x, s in pairs]
-    joined = joined_arrays(arrays)
+    joined = _joined(arrays)
     return MeasuredSteps(
-        kernels=grouped(joined, joined_rates(rates)),
-        facts=joined_facts(facts),
+        kernels=grouped(joined, _joined(rates)),
+        facts=_joined(facts),
         row=np.repeat(np.arange(len(steps)), [len(x.count) for x in arrays]),
         backward=joined.backward,
         count=joined.count,
         measured_s=np.asarray(measured_s),
     )
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """The arrays of several steps, one after the other."""
+    made = type(parts[0])
+    names = [x.name for x in fields(made)]
+    return made(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def fit(

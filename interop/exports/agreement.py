@@ -9,23 +9,6 @@ from interop.configs.imported_run import ImportedRun, Value
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 
-# Keys of an import that a plan decides, in the order in which they are told.
-DECIDED = (
-    "devices",
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "dp",
-    "zero_stage",
-    "micro_batch",
-    "global_batch",
-    "seq_len",
-    "precision",
-    "recompute",
-    "optimizer_offload",
-)
 # Values that a framework's file does not tell apart, by what an import calls it.
 _ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
     ("torchtitan", "recompute"): frozenset({"alternate", "selective"}),

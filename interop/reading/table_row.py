@@ -28,12 +28,11 @@ def row_of_import(
     id: str = "imported",
     device: str = "",
     devices: int | None = None,
-    inter_node_link: str = "",
 ) -> PublishedRun:
     """The run as a row; silences are answered by the framework's defaults that the import names,
     then as those of every row are (simulator/training_run/reading).
 
-    device, devices, inter_node_link  what the files cannot say: where the run is to be
+    device, devices  what the files cannot say: where the run is to be
     """
     figures = {name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS}
     count = devices or run.devices
@@ -60,7 +59,6 @@ def row_of_import(
         device=device or run.device or "",
         num_devices=count,
         devices_per_node=run.devices_per_node,
-        inter_node_link=inter_node_link,
         dp=dp,
         tp=axes["tp"],
         pp=axes["pp"],

@@ -12,7 +12,7 @@ from shardwright.asking.opened_plan import open_plan
 from simulator.values.prediction import Interval
 
 # The parts of a prediction by what a profile can tell of them. Of a layout they are the fields of
-# StepParts, of a plan those of COMPONENTS.
+# StepParts, of a plan those of `Prediction.components`.
 COMPUTE, COMMUNICATION, IDLE = "compute", "exposed communication", "idle and host"
 _GROUPS = {
     "compute_s": COMPUTE,

@@ -26,7 +26,6 @@ class ErrorSummary:
     count: int
     mean_absolute: float = math.nan
     median_absolute: float = math.nan
-    worst_absolute: float = math.nan
     bias: float = math.nan
     interval_coverage: float = math.nan
 
@@ -62,7 +61,6 @@ def summarise(errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
         count=len(signed),
         mean_absolute=float(absolute.mean()),
         median_absolute=float(np.median(absolute)),
-        worst_absolute=float(absolute.max()),
         bias=float(signed.mean()),
         interval_coverage=float(np.mean(np.asarray(inside, dtype=bool))),
     )

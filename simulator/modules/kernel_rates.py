@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -81,12 +80,4 @@ def kernel_rates(arrays: StepArrays, device: Device, precision: StepPrecision) -
         emulated=arrays.half & (not tensor_half),
         slow_sums=np.full(size, chip.float32_sums < 1),
         architecture=np.full(size, place),
-    )
-
-
-def joined_rates(parts: Sequence[KernelRates]) -> KernelRates:
-    """The rates of several steps, one after the other."""
-    names = [field.name for field in fields(KernelRates)]
-    return KernelRates(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -80,12 +79,4 @@ def step_arrays(step: ModuleStep) -> StepArrays:
         stride=numbers("stride"),
         count=numbers("count"),
         starts=numbers("count") * numbers("starts"),
-    )
-
-
-def joined_arrays(parts: Sequence[StepArrays]) -> StepArrays:
-    """The kernels of several steps, one after the other."""
-    names = [x.name for x in fields(StepArrays)]
-    return StepArrays(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     )

@@ -13,7 +13,7 @@ The host runs ahead of the device; each pass takes about as long as the slower o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -105,14 +105,6 @@ def step_facts(
         "compiled": framework.compiled,
     }
     return StepFacts(**{name: np.asarray([float(x)]) for name, x in numbers.items()})
-
-
-def joined_facts(parts: list[StepFacts]) -> StepFacts:
-    """The facts of several steps."""
-    names = [x.name for x in fields(StepFacts)]
-    return StepFacts(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    )
 
 
 def step_parts(

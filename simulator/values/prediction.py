@@ -8,18 +8,6 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.sourced import Sourced
 
-COMPONENTS = (
-    "compute",
-    "recompute",
-    "launch",
-    "runtime",
-    "tensor_parallel_communication",
-    "pipeline_communication",
-    "data_parallel_communication",
-    "bubble",
-    "optimizer",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:

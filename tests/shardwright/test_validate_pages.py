@@ -203,4 +203,4 @@ def test_small_formats() -> None:
         "+10.0 %",
         "-",
     )
-    assert cell("a|b\n<c> `d`") == "a\\|b &lt;c> 'd'"
+    assert cell("a|b\n<c> `d`") == "a\\|b &lt;c&gt; \\`d\\`"

@@ -79,7 +79,6 @@ def test_a_summary_by_hand() -> None:
     assert step.count == 3
     assert step.mean_absolute == pytest.approx(0.30)
     assert step.median_absolute == pytest.approx(0.20)
-    assert step.worst_absolute == pytest.approx(0.60)
     assert step.bias == pytest.approx(0.5 / 3)
     assert step.interval_coverage == pytest.approx(1 / 3)
     whole = accuracy(rows)

@@ -16,7 +16,6 @@ from profiles.hardware.catalogue.device_variant import variant_of
 from profiles.hardware.prices.device_price import DevicePrice
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.offer_table import shipped_offers
-from profiles.sourced import Sourced
 
 # In whose place a device without an offer stands: the same chip on the same kind of board.
 SAME_CHIP = {
@@ -82,14 +81,6 @@ def price_or_relatives(
     if found is None:
         return None
     return replace(found, device=base_of(device_name), borrowed_from=lender)
-
-
-def price_of(
-    device_name: str, kind: str = "on-demand", offers: Iterable[Offer] | None = None
-) -> Sourced | None:
-    """`price_or_relatives` as a number with its source."""
-    found = price_or_relatives(device_name, kind, offers)
-    return None if found is None else found.sourced()
 
 
 def kinds_of(device_name: str, offers: Iterable[Offer] | None = None) -> tuple[str, ...]:

@@ -48,13 +48,6 @@ class CasePrediction:
     steps: float = 0.0
     whole: TimeToTrain | None = None
 
-    @property
-    def steady_device_hours(self) -> float | None:
-        """Of the steady steps alone."""
-        if self.run is None or self.step_time_s is None:
-            return None
-        return self.steps * self.step_time_s.value * self.run.num_devices / 3600.0
-
 
 def predict_cases(
     cases: Sequence[PublishedCase],
