@@ -53,6 +53,7 @@ from simulator.traced.op_assumptions import (
 from simulator.traced.point_maps import (
     attention_axes,
     attention_maps,
+    conv_axes,
     conv_maps,
     conv_pass,
     matmul_maps,
@@ -223,7 +224,9 @@ class OpPricer:
         known = own or self._conv.get(("dense", phase, dtype)) or next(iter(self._conv.values()))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
         light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
-        used = known.at((op.matmul.m, op.matmul.n, op.matmul.k))
+        images = op.conv.images if op.conv is not None else 1
+        product = (op.matmul.m, op.matmul.n, op.matmul.k)
+        used = known.at(conv_axes(kind if own else "dense", images, *product))
         same = own is not None and dtype == op.dtype
         return self._cost(light_s, used if same else _substitute(used), limit, self.source)
 
