@@ -153,8 +153,13 @@ def _keep_sum(held: Any) -> None:
 
 def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
     """Replace each gradient by its mean over the group, summed in buckets."""
-    if size == 1:
-        return
+    if size > 1:
+        # Where gradients are recorded, taking a DTensor's part goes through autograd.
+        with torch.no_grad():
+            _average(parameters, group, size)
+
+
+def _average(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
     bucket: list[Tensor] = []
     held = 0
     for p in parameters:

@@ -147,7 +147,9 @@ class Rank:
         ]
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        parameters = [p for _, p in self.held()]
+        # Found once: walking the modules takes milliseconds.
+        self._held = self.held()
+        parameters = [p for _, p in self._held]
         self._updated = parameters
         if self.plan.zero_stage == 1 and self.plan.dp > 1:
             self._owner = shares(parameters, self.plan.dp)
@@ -224,9 +226,9 @@ class Rank:
     def forward_backward(self) -> float | None:
         """Gradients of the global batch's mean loss; that loss where this rank computes it."""
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
-        sum_shared_gradients(self.held(), self.plan, self.mesh)
+        sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
-            whole = [p for _, p in self.held() if self.plan.zero_stage < 2 or p.dim() == 0]
+            whole = [p for _, p in self._held if self.plan.zero_stage < 2 or p.dim() == 0]
             average_gradients(whole, self.mesh.dp.get_group(), self.plan.dp)
         if self._ties:
             with self.recorder.action("tied"):

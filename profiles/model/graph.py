@@ -100,8 +100,10 @@ class ConvShape:
 
     dims    spatial dimensions;  taps  elements of a kernel's window;  stride  the largest
     input_gradient  False in a backward that makes the weight's gradient alone
-    alone   of one sample: torch has another kernel for the volume of one, 3 to 5 times as slow on a
-            CPU (32 channels on 24^3, torch 2.13, 2026-11-22)
+    images  samples of the call. On a CPU torch has another kernel for the volume of one, 3 to 5
+            times as slow (32 channels on 24^3, torch 2.13, 2026-11-22), and makes a pointwise
+            convolution of fewer than 16 a product for each (aten/src/ATen/native/Convolution.cpp,
+            use_mkldnn, of one thread): on 4 images of 2 x 2 pixels a tenth of the speed of 4 x 4
     """
 
     groups: int
@@ -110,7 +112,7 @@ class ConvShape:
     stride: int
     transposed: bool
     input_gradient: bool = True
-    alone: bool = False
+    images: int = 1
 
     def kind(self, patch: int) -> str:
         """Convolutions that one kind of kernel computes; `patch` is the product's k."""
@@ -118,9 +120,9 @@ class ConvShape:
             return "depthwise" if patch == self.taps else "grouped"
         if self.transposed:
             return "transposed"
-        if self.taps == 1 and self.stride == 1:
+        if self.taps == 1 and self.stride == 1 and self.images < 16:
             return "pointwise"
-        volume = "volume alone" if self.alone else "volume"
+        volume = "volume alone" if self.images == 1 else "volume"
         return {1: "line", 3: volume}.get(self.dims, "dense")
 
 

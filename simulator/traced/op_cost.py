@@ -53,6 +53,7 @@ from simulator.traced.op_assumptions import (
 from simulator.traced.point_maps import (
     attention_axes,
     attention_maps,
+    conv_axes,
     conv_maps,
     conv_pass,
     matmul_maps,
@@ -91,6 +92,11 @@ def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
     family  `elementwise`, `reduction`, `copy` or `optimizer`
     """
     return pricer_of(device).move(family, moved_bytes)
+
+
+def with_views(cost: OpCost, count: int, device: Device) -> OpCost:
+    """The cost with that of so many views before it, which the host alone makes."""
+    return _longer(cost, count * pricer_of(device).view(Phase.FORWARD).time_s)
 
 
 class OpPricer:
@@ -171,20 +177,13 @@ class OpPricer:
     def _with_host(self, cost: OpCost, op: Op) -> OpCost:
         """With what autograd adds on the host, which a CPU's op waits for."""
         more_s = self._host.get(("op", str(op.phase)), 0.0)
-        if not more_s or op.kind is OpKind.VIEW:
-            return cost
-        return replace(
-            cost,
-            time_s=cost.time_s + more_s,
-            low_s=cost.low_s + more_s,
-            high_s=cost.high_s + more_s,
-        )
+        return _longer(cost, 0.0 if op.kind is OpKind.VIEW else more_s)
 
     # --- kinds --------------------------------------------------------------------------------
 
     def _price(self, op: Op, moved: int) -> OpCost:
         if op.kind is OpKind.VIEW:
-            return self._view(op.phase)
+            return self.view(op.phase)
         if op.attention is not None:
             shape = op.attention
             light_s, limit = self.light.attention(shape, op.dtype, op.phase)
@@ -225,11 +224,13 @@ class OpPricer:
         known = own or self._conv.get(("dense", phase, dtype)) or next(iter(self._conv.values()))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
         light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
-        used = known.at((op.matmul.m, op.matmul.n, op.matmul.k))
+        images = op.conv.images if op.conv is not None else 1
+        product = (op.matmul.m, op.matmul.n, op.matmul.k)
+        used = known.at(conv_axes(kind if own else "dense", images, *product))
         same = own is not None and dtype == op.dtype
         return self._cost(light_s, used if same else _substitute(used), limit, self.source)
 
-    def _view(self, phase: Phase) -> OpCost:
+    def view(self, phase: Phase) -> OpCost:
         """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
         launch_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
         time_s = self._host.get(("view", str(phase)), launch_s)
@@ -388,3 +389,8 @@ def _default(number: Sourced) -> Utilisation:
 def _substitute(used: Utilisation) -> Utilisation:
     width = used.log_half_width + SUBSTITUTE_LOG_HALF_WIDTH
     return replace(used, log_half_width=width, method="assumed")
+
+
+def _longer(cost: OpCost, more_s: float) -> OpCost:
+    times = (cost.time_s + more_s, cost.low_s + more_s, cost.high_s + more_s)
+    return replace(cost, time_s=times[0], low_s=times[1], high_s=times[2]) if more_s else cost

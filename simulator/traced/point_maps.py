@@ -34,13 +34,21 @@ def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str,
 def conv_maps(
     points: Iterable[ConvPoint], light: SpeedOfLight
 ) -> dict[tuple[str, str, str], UtilisationMap]:
-    """By kind (ConvShape.kind), pass and data type, over the m, n and k of the product."""
+    """By kind (ConvShape.kind), pass and data type, over `conv_axes`."""
     rows: dict[tuple[str, str, str], list[Row]] = {}
     for p in points:
         used = light.of(p.work_flop, p.moved_bytes, p.dtype)[0] / p.time_s
         own = rows.setdefault((p.kind, p.phase, p.dtype), [])
-        own.append(((p.rows, p.channels, p.patch), used))
+        own.append((conv_axes(p.kind, p.images, p.rows, p.channels, p.patch), used))
     return _maps(rows)
+
+
+def conv_axes(
+    kind: str, images: int, rows: int, channels: int, patch: int
+) -> tuple[float, float, float]:
+    """What the utilisation of a convolution depends on: m, n and k of the product that it equals,
+    or of a pointwise one of the product that each image is."""
+    return (rows / images if kind == "pointwise" else rows, channels, patch)
 
 
 def conv_pass(op: Op) -> str:

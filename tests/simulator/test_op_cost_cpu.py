@@ -16,7 +16,8 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
-from simulator.traced.step_tail import gradient_buckets
+from simulator.traced.stack import load_stack
+from simulator.traced.step_tail import gradient_buckets, price_tail
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -106,6 +107,36 @@ def test_kinds_of_convolution_have_their_own_speed():
     assert grouped.method == "assumed"
 
 
+def test_a_pointwise_convolution_is_a_product_for_each_image():
+    """Measured on 4 images of 250 pixels: 8 of 250 are as fast, and so are not 2 of 500; 16 images
+    go through the kernel of dense ones."""
+
+    def point(images: int, pixels: int, used: float) -> ConvPoint:
+        shown = replace(conv_point("pointwise", "forward", used), patch=64, images=images)
+        return replace(shown, rows=images * pixels)
+
+    measured = replace(
+        MEASURED,
+        conv=(
+            conv_point("dense", "forward", 0.5),
+            *(point(4, pixels, used) for pixels, used in ((25, 0.01), (250, 0.1), (500, 0.2))),
+        ),
+    )
+
+    def time_s(images: int, pixels: int) -> float:
+        op = conv(1, 64)
+        assert op.conv is not None
+        shape = replace(op.conv, taps=1, images=images)
+        product = MatmulShape(batch=1, m=images * pixels, n=64, k=64)
+        return price_op(replace(op, conv=shape, matmul=product), cpu(measured)).time_s
+
+    # The same work in every call: 1e-6 s at full use.
+    assert time_s(4, 250) == pytest.approx(10e-6)
+    assert time_s(8, 250) == pytest.approx(10e-6)
+    assert time_s(2, 500) == pytest.approx(5e-6)
+    assert time_s(16, 250) == pytest.approx(2e-6)
+
+
 def test_autograd_and_module_calls_take_the_host():
     measured = replace(MEASURED, host=HOST)
     alone = price_op(memory_op("relu", 10**6, dtype="float32"), cpu())
@@ -155,3 +186,22 @@ def test_gradients_are_summed_in_buckets():
     assert gradient_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
     assert gradient_buckets(25 * mib) == [(25 * mib, 1)]
     assert gradient_buckets(0) == []
+
+
+def test_gradients_leave_their_bucket_one_by_one():
+    """The same bytes in a hundred parameters: 99 times three views more, and no other difference
+    where time is proportional to bytes."""
+
+    def exchange(counts: tuple[int, ...]) -> float:
+        return price_tail(
+            counts,
+            group=(0, 1),
+            zero_stage=0,
+            precision="fp32",
+            optimizer="adamw",
+            cluster=cluster(of=cpu(replace(MEASURED, host=HOST))),
+            stack=load_stack(),
+        ).exchange.value
+
+    many, one = exchange((10**4,) * 100), exchange((10**6,))
+    assert many - one == pytest.approx(99 * 3 * 1.5e-6)

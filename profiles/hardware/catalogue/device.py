@@ -82,7 +82,7 @@ class ConvPoint:
 
     kind   as ConvShape.kind, or as RECURRENCES (graph.py)
     phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
-    rows, channels, patch   m, n, k of the product
+    rows, channels, patch   m, n, k of the product, whose rows are of so many images
     """
 
     dtype: str
@@ -94,6 +94,7 @@ class ConvPoint:
     work_flop: int
     moved_bytes: int
     time_s: float
+    images: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

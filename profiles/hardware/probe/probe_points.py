@@ -232,6 +232,7 @@ def _conv_point(case: Case, summary: Summary) -> ConvPoint:
         work_flop=op.work_flop,
         moved_bytes=op.read_bytes + op.written_bytes,
         time_s=summary.time_s,
+        images=op.conv.images if op.conv is not None else 1,
     )
 
 

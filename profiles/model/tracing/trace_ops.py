@@ -274,7 +274,7 @@ def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
         stride=max((int(x) for x in stride), default=1),
         transposed=bool(args[first + 6]),
         input_gradient=not first or bool(args[10][0]),
-        alone=args[first].shape[0] == 1,
+        images=int(args[first].shape[0]),
     )
 
 
