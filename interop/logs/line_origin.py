@@ -24,6 +24,7 @@ _US_DATE_TIME = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)(?:[.,](\
 _ABSL = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 _MONTH_DAY = re.compile(r"(?:^|\[)(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d+))?")
 _TIME = re.compile(r"^\s*\[?(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?\b(?!<)")
+_EPOCH_MS = re.compile(r'"time_ms": (\d{11,14})\b')
 _SEARCHED = 200
 _LEAP_YEAR = 2024  # for stamps without a year, so that 29 February exists
 
@@ -70,6 +71,8 @@ def moment_of(line: str) -> Moment | None:
     1.0
     """
     head = line[:_SEARCHED]
+    if '"time_ms": ' in head and (since_1970 := _EPOCH_MS.search(head)) is not None:
+        return Moment(int(since_1970[1]) / 1e3, 1e-3)
     if (found := _DATE_TIME.search(head)) is not None:
         return _moment(found.groups()[:3], found.groups()[3:])
     if (found := _US_DATE_TIME.search(head)) is not None:

@@ -19,7 +19,13 @@ MOST_CHARACTERS = 1 << 16
 """A longer line is cut into pieces: progress bars without an end, dumped tensors."""
 
 _CHUNK = 1 << 18
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Escapes of terminals, also as viewers and log collectors write them: `^[[31m`, `\u001b[31m`,
+# `#033[31m`, and `[31m` where the escape itself was lost (`[5m 3s]` is a time).
+_COLOURS = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]"
+    r"|(?:\\u001b|\\x1b|\\033|\\e|\^\[|#033)\[[0-9;]*[A-Za-z]"
+    r"|\[(?:[0-9]|[34]\d|9\d)(?:;\d{1,3})*m(?=[^\s\d]|\s*$|\s*\[)"
+)
 _UNPACKED: dict[str, Callable[[IO[bytes]], Any]] = {
     "gzip": lambda raw: gzip.GzipFile(fileobj=raw),
     "bzip2": bz2.BZ2File,
@@ -76,7 +82,7 @@ def _split(text: str) -> list[str]:
 
 
 def _plain(line: str) -> str:
-    return _COLOURS.sub("", line) if "\x1b" in line else line
+    return _COLOURS.sub("", line) if "\x1b" in line or ("[" in line and "m" in line) else line
 
 
 def _opened(path: Path) -> tuple[IO[bytes], str]:
@@ -111,7 +117,11 @@ def _zstd(path: Path, raw: IO[bytes]) -> IO[bytes]:
     except ImportError:
         pass
     try:
-        found = importlib.import_module("zstandard").ZstdDecompressor().stream_reader(raw)
+        found = (
+            importlib.import_module("zstandard")
+            .ZstdDecompressor()
+            .stream_reader(raw, read_across_frames=True)
+        )
     except ImportError:
         raw.close()
         raise DocumentError(

@@ -6,20 +6,21 @@ import math
 import re
 from pathlib import Path
 
-from interop.logs.deepspeed_log import DeepSpeedReader
-from interop.logs.lightning_log import LightningReader
+from interop.logs.formats.deepspeed_log import DeepSpeedReader
+from interop.logs.formats.lightning_log import LightningReader
+from interop.logs.formats.marks import mark_of
+from interop.logs.formats.maxtext_log import MaxTextReader
+from interop.logs.formats.megatron_log import MegatronReader
+from interop.logs.formats.metric_block_log import MetricBlockReader
+from interop.logs.formats.mlperf_log import MLPerfReader
+from interop.logs.formats.nanotron_log import NanotronReader
+from interop.logs.formats.plain_log import PlainReader
+from interop.logs.formats.told import Between, Fact, Mark, PartTimes, Reader, StepLine, Told
+from interop.logs.formats.torchtitan_log import TorchtitanReader
+from interop.logs.formats.trainer_log import TrainerReader
 from interop.logs.line_origin import moment_of, origin_of
 from interop.logs.log_lines import LogLines
 from interop.logs.log_series import LogSeries
-from interop.logs.marks import mark_of
-from interop.logs.maxtext_log import MaxTextReader
-from interop.logs.megatron_log import MegatronReader
-from interop.logs.metric_block_log import MetricBlockReader
-from interop.logs.nanotron_log import NanotronReader
-from interop.logs.plain_log import PlainReader
-from interop.logs.told import Between, Fact, Mark, PartTimes, Reader, StepLine, Told
-from interop.logs.torchtitan_log import TorchtitanReader
-from interop.logs.trainer_log import TrainerReader
 
 TELLING = (
     "{'",
@@ -51,6 +52,7 @@ class LogReading:
 
     def __init__(self) -> None:
         self.readers: tuple[Reader, ...] = (
+            MLPerfReader(),
             LightningReader(),  # before Megatron's: NeMo's lines look like it
             NanotronReader(),
             MegatronReader(),
@@ -107,7 +109,7 @@ class LogReading:
                     samples.append(seconds)
         if "GPU utilization:" in line:
             self.words.add("GPU utilization:")
-        mark = mark_of(origin.text)
+        mark = told if isinstance(told, Mark) else mark_of(origin.text)
         if mark is not None:
             self._mark(mark)
 

@@ -11,14 +11,15 @@ import math
 from array import array
 from collections import deque
 
+from interop.logs.formats.told import Between, StepLine
 from interop.logs.line_origin import Moment
-from interop.logs.told import Between, StepLine
 
 FIELDS = (
     "step",
     "time_s",
     "bar_s",
     "at_s",
+    "covers",
     "loss",
     "tokens_per_s",
     "device_tokens_per_s",

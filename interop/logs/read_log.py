@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from interop.logs.formats.told import Between
+from interop.logs.formats.trainer_log import COUNTED
 from interop.logs.log_reading import LogReading, finite
 from interop.logs.log_series import MOST_STEPS, Attempt, LogSeries
 from interop.logs.steady_step import Mask, SteadyStep, quantile, steady_step
 from interop.logs.step_columns import Array, StepColumns, step_columns
-from interop.logs.told import Between
 from interop.logs.trainer_state import is_trainer_state, read_trainer_state
 from interop.logs.training_log import (
     LogAttempt,
@@ -63,6 +64,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
     if found is None:
         return _without_steps(reading, path)
     name, series, x, steady, mask = found
+    counted = series is reading.series.get(("transformers", COUNTED))
     attempts = _attempts(series, x)
     first = attempts[0]
     resumed: bool | None = first.resumed
@@ -76,11 +78,11 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
         framework=_framework(name, reading),
         steady_step_time_s=None if steady is None else steady.time_s,
         from_="" if steady is None else steady.source,
-        steps=steps,
-        restarts=len(attempts) - 1,
+        steps=None if counted else steps,
+        restarts=None if counted else len(attempts) - 1,
         stalls=None if steady is None else steady.stalls,
         pauses=None if steady is None else steady.pauses,
-        resumed=resumed,
+        resumed=None if counted else resumed,
         tokens_per_s=per[0],
         tokens_per_s_of=per[1],
         memory=_memory(reading),
@@ -93,7 +95,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
         devices=_count(reading.facts.get("devices")),
         truncated=reading.truncated or bool(reading.damaged),
         ended=_ended(reading, series, attempts),
-        attempts=attempts,
+        attempts=() if counted else attempts,
         slow_ranks=_slow_ranks(series),
         parts={part: float(np.median(samples)) for part, samples in sorted(reading.parts.items())},
         notes=_notes(reading, series, steady, attempts, mask),
@@ -125,12 +127,12 @@ def _best_series(
     """The steps of the reader and bar that tell most: times first, then how many steps."""
     best = None
     best_score: tuple[float, ...] = ()
-    for (name, _), series in reading.series.items():
-        x = step_columns(series)
+    for (name, bar), series in reading.series.items():
+        x = _with_batch(step_columns(series), reading.facts.get("global_batch"))
         if not len(x):
             continue
         mask = _one_run(series, x)
-        steady = steady_step(x, mask)
+        steady = None if bar == COUNTED else steady_step(x, mask)
         score = (
             0.0 if steady is None else _SOURCES[steady.source],
             0.0 if name == "" else 1.0,
@@ -141,6 +143,13 @@ def _best_series(
         if score > best_score:
             best, best_score = (name, series, x, steady, mask), score
     return best
+
+
+def _with_batch(x: StepColumns, batch: float | None) -> StepColumns:
+    """The columns with the batch that the log prints once, where its lines have none."""
+    if not batch or np.isfinite(x.global_batch).any():
+        return x
+    return replace(x, global_batch=np.full(len(x), batch))
 
 
 def _one_run(series: LogSeries, x: StepColumns) -> Mask | None:

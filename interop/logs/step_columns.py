@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from interop.logs.formats.progress_bar import rounding_s, unsmoothed
+from interop.logs.formats.told import Between
 from interop.logs.log_series import Attempt, LogSeries
-from interop.logs.progress_bar import rounding_s, unsmoothed
-from interop.logs.told import Between
 
 Array = NDArray[np.float64]
 
@@ -62,7 +62,10 @@ def step_columns(series: LogSeries) -> StepColumns:
         parts = [np.asarray(a.columns[name], dtype=np.float64) for a in attempts]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    covers = [_covers(np.asarray(a.columns["step"]), every) for a in attempts]
+    covers = [
+        _covers(np.asarray(a.columns["step"]), np.asarray(a.columns["covers"]), every)
+        for a in attempts
+    ]
     with_bar = np.isfinite(joined("bar_s")).mean() > 0.5 if attempts else False
     clock = "bar_s" if with_bar else "at_s"
     walls = [_since(np.asarray(a.columns[clock])) for a in attempts]
@@ -145,12 +148,14 @@ def usual_interval(steps: Sequence[Array]) -> int:
     return max(counts, key=lambda n: (counts[n], -n)) if counts else 1
 
 
-def _covers(steps: Array, every: int) -> Array:
-    """A first line covers the usual interval, unless the training began within it."""
+def _covers(steps: Array, said: Array, every: int) -> Array:
+    """What lines say, else the steps since the line before; a first line covers the usual interval,
+    unless the training began within it."""
     first = min(float(every), max(1.0, float(steps[0])))
     if steps[0] % every and steps[0] > every:
         first = float(steps[0] % every)  # resumed within an interval, printed at its end or start
-    return np.concatenate([[first], np.maximum(1.0, np.diff(steps))])
+    since = np.concatenate([[first], np.maximum(1.0, np.diff(steps))])
+    return np.where(np.isfinite(said), said, since)
 
 
 def _since(clock: Array) -> Array:

@@ -50,7 +50,8 @@ class TrainingLog:
     """What a log tells; None for what it does not.
 
     framework           megatron-lm, megatron-deepspeed, megatron-bridge, gpt-neox, torchtitan,
-                        deepspeed, transformers, nanotron, maxtext, nemo, lightning, composer, olmo
+                        deepspeed, transformers, nanotron, maxtext, nemo, lightning, composer, olmo,
+                        mlperf
     steady_step_time_s  seconds per optimizer step without warm-up, saves, evaluations, stalls
     recent_step_time_s  the same of the last lines, slow ones with them
     steady_lines        lines that the steady step is made of

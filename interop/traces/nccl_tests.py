@@ -1,19 +1,22 @@
-"""What nccl-tests prints: bus bandwidth of one collective over sizes.
+"""What nccl-tests (and rccl-tests) print: seconds and bus bandwidth of collectives over sizes.
 
 Columns of `all_reduce_perf` and its kin (src/common.cu, `writeBenchmarkLine`): size, count, type,
 redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows with wrong
-values are left out.
+values are left out. Before them stands a line per rank: its host, and the device's name. A file may
+hold the output of several programmes, one after the other, and names of processes before each line.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interop.logs.formats.logged_number import above_zero
+from interop.logs.line_origin import origin_of
 from interop.logs.log_lines import LogLines
-from interop.logs.logged_number import above_zero
 from profiles.errors import DocumentError
 
 _OPERATIONS = {
@@ -21,16 +24,21 @@ _OPERATIONS = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
     "sendrecv": "send",
     "broadcast": "broadcast",
 }
-_NAME = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast)_perf\b")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
+# Builds with MPI may be called all_reduce_perf_mpi.
+_NAME = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast)_perf(?:_mpi)?\b"
+)
+_RANK = re.compile(r"^\s*#\s+Rank\s+(\d+)\b")
+_PLACE = re.compile(r"\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
+_SETTINGS = re.compile(r"^\s*#?\s*nThread \d+ nGpus \d+")
 _DECIMALS = re.compile(r"^[\d.]+$")
 # (redop, root) print as text or -1; from the end: time algbw busbw wrong, twice.
 _COLUMNS = 13
 _SIZES = 64
+_HEAD_LINES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +52,17 @@ class NcclPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclCurve:
-    """One collective on `devices` ranks; operation is None where the output does not name it."""
+    """One collective on `devices` ranks; operation is None where the output does not name it.
+
+    hosts        the ranks' hosts, None where no rank is printed
+    device_name  of the ranks' devices as printed, "" where it is not or where they differ
+    """
 
     operation: str | None
     devices: int | None
     points: tuple[NcclPoint, ...]
+    hosts: int | None = None
+    device_name: str = ""
 
     @property
     def peak_bus_bytes_per_s(self) -> float:
@@ -56,39 +70,78 @@ class NcclCurve:
         return max(point.bus_bytes_per_s for point in self.points)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclOutput:
+    """The curves of a file, in their order; at least one."""
+
+    curves: tuple[NcclCurve, ...]
+
+
 def looks_like_nccl_tests(path: str | Path) -> bool:
     """Whether the first lines are a header of nccl-tests."""
     for number, line in enumerate(LogLines(path)):
-        if "nccl-tests version" in line or line.startswith("# nThread "):
+        if "nccl-tests version" in line or _SETTINGS.match(origin_of(line).text) is not None:
             return True
-        if number > 200:
+        if number > _HEAD_LINES:
             break
     return False
 
 
-def read_nccl_tests(path: str | Path) -> NcclCurve:
-    """The curve; raises DocumentError where no row of results is in the file."""
+def read_nccl_tests(path: str | Path) -> NcclOutput:
+    """The curves; raises DocumentError where no row of results is in the file."""
     found = _NAME.search(Path(path).name)
-    operation = found[1] if found else None
-    ranks = 0
-    points: dict[float, NcclPoint] = {}
-    for line in LogLines(path):
-        if (named := _NAME.search(line)) is not None:
-            operation = named[1]
-        if (rank := _RANK.match(line)) is not None:
-            ranks = max(ranks, int(rank[1]) + 1)
-        point = _point(line)
-        if point is not None and (len(points) < _SIZES or point.size_bytes in points):
-            points[point.size_bytes] = point
-    if not points:
+    curves = tuple(_curves(path, found[1] if found else None))
+    if not curves:
         raise DocumentError(
             f"{path}: has the header of nccl-tests and no row of results; did the benchmark end?"
         )
-    return NcclCurve(
-        operation=None if operation is None else _OPERATIONS[operation],
-        devices=ranks or None,
-        points=tuple(points[size] for size in sorted(points)),
-    )
+    return NcclOutput(curves=curves)
+
+
+class _Curve:
+    """What was read of one programme so far."""
+
+    def __init__(self, operation: str | None) -> None:
+        self.operation = operation
+        self.ranks = 0
+        self.hosts: set[str] = set()
+        self.names: set[str] = set()
+        self.points: dict[float, NcclPoint] = {}
+
+    def rank(self, number: int, line: str) -> None:
+        self.ranks = max(self.ranks, number + 1)
+        if (place := _PLACE.search(line)) is not None:
+            self.hosts.add(place[1])
+            self.names.add(place[2])
+
+    def told(self) -> NcclCurve:
+        return NcclCurve(
+            operation=None if self.operation is None else _OPERATIONS[self.operation],
+            devices=self.ranks or None,
+            points=tuple(self.points[size] for size in sorted(self.points)),
+            hosts=len(self.hosts) or None,
+            device_name=next(iter(self.names)) if len(self.names) == 1 else "",
+        )
+
+
+def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
+    now = _Curve(operation)
+    for printed in LogLines(path):
+        line = origin_of(printed).text
+        named = _NAME.search(line)
+        begins = named is not None or _SETTINGS.match(line) is not None
+        if begins and now.points:
+            yield now.told()
+            now = _Curve(None)
+        if named is not None:
+            now.operation = named[1]
+        if (rank := _RANK.match(line)) is not None:
+            now.rank(int(rank[1]), line)
+        point = _point(line)
+        if point is not None and (len(now.points) < _SIZES or point.size_bytes in now.points):
+            now.points[point.size_bytes] = point
+    if now.points:
+        yield now.told()
 
 
 def _point(line: str) -> NcclPoint | None:
@@ -104,11 +157,18 @@ def _point(line: str) -> NcclPoint | None:
     return NcclPoint(size_bytes=size, time_s=time_s * 1e-6, bus_bytes_per_s=busbw * 1e9)
 
 
-def nccl_data(curve: NcclCurve) -> dict[str, Any]:
-    """The same as plain values for JSON."""
+def nccl_data(output: NcclOutput) -> dict[str, Any]:
+    """The same as plain values for JSON: the first curve, and all of them under `curves`."""
+    curves = [_curve_data(curve) for curve in output.curves]
+    return {**curves[0], "curves": curves}
+
+
+def _curve_data(curve: NcclCurve) -> dict[str, Any]:
     return {
         "operation": curve.operation,
         "devices": curve.devices,
+        "hosts": curve.hosts,
+        "device_name": curve.device_name or None,
         "peak_bus_gb_per_s": curve.peak_bus_bytes_per_s / 1e9,
         "points": [
             {

@@ -11,7 +11,7 @@ from interop.logs.training_log import TrainingLog, log_data
 from interop.traces.chrome_trace import read_chrome_trace
 from interop.traces.memory_snapshot import MemorySnapshot, is_pickle, read_memory_snapshot
 from interop.traces.nccl_tests import (
-    NcclCurve,
+    NcclOutput,
     looks_like_nccl_tests,
     nccl_data,
     read_nccl_tests,
@@ -20,7 +20,7 @@ from interop.traces.nsys_export import is_nsys_export, read_nsys_export
 from interop.traces.trace_time import TraceTime, trace_data
 from profiles.errors import DocumentError
 
-OpenedLog = TrainingLog | TraceTime | NcclCurve | tuple[MemorySnapshot, ...]
+OpenedLog = TrainingLog | TraceTime | NcclOutput | tuple[MemorySnapshot, ...]
 
 _HEAD = 1 << 16
 
@@ -74,7 +74,7 @@ def opened_log_data(found: OpenedLog, path: Path) -> dict[str, Any]:
         return log_data(found)
     if isinstance(found, TraceTime):
         return trace_data(found)
-    if isinstance(found, NcclCurve):
+    if isinstance(found, NcclOutput):
         return {"file": str(path), **nccl_data(found)}
     return {"file": str(path), "devices": [_snapshot_data(each) for each in found]}
 

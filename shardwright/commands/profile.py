@@ -39,7 +39,8 @@ def profile(
         list[Path] | None,
         typer.Option(
             "--from",
-            help="calibrate to a cluster's own runs instead: a table of runs, or logs (repeat)",
+            help="calibrate to a cluster's own runs instead: a table of runs, or logs and "
+            "output of nccl-tests (repeat)",
         ),
     ] = None,
     config: Annotated[
@@ -47,7 +48,10 @@ def profile(
         typer.Option("--config", help="what the run of each --from log was (repeat)"),
     ] = None,
     on: Annotated[
-        str, typer.Option("--on", help="device of a --config that does not name it")
+        str,
+        typer.Option(
+            "--on", help="device of a --config, or cluster of nccl-tests, that do not name it"
+        ),
     ] = "",
     force: Annotated[
         bool, typer.Option("--force", help="with --from: write even if it does not help")
@@ -59,7 +63,8 @@ def profile(
     need_room_for(output)
     if from_runs:
         # Here, since only a calibration fits.
-        from shardwright.commands.tables.calibrate import calibrate, calibrate_from_logs
+        from shardwright.commands.tables.calibrate import calibrate
+        from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
 
         if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
             calibrate_from_logs(from_runs, config or (), output, force=force, device=on)

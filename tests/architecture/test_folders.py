@@ -71,6 +71,7 @@ ORDER = {
         "interop/frameworks",
         "interop/reading",
         "interop/changes",
+        "interop/logs/formats",
         "interop/logs",
         "interop/traces",
         "interop/exports/values",

@@ -31,7 +31,7 @@ from shardwright.asking.planned_step import PlannedStep, planned_step
 from shardwright.cli import app
 from shardwright.commands.compare import compare_with_logs
 from shardwright.commands.import_config import read_logs
-from shardwright.commands.tables.calibrate import calibrate_from_logs
+from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.commands.watch import watch
 from shardwright.findings.log_comparison import compare_log, likely_part

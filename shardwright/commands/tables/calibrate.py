@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from rich.text import Text
 from profiles.document import write_text
 from profiles.errors import (
     DocumentError,
-    InputError,
     MismatchError,
     ShardwrightError,
     UnknownNameError,
@@ -21,8 +20,7 @@ from profiles.errors import (
 from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
-from profiles.units import format_percent, format_time
-from shardwright.asking.logged_run import logged_run
+from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
 from shardwright.console.output import note, show
 from shardwright.reports.run_explanation import explanation_report
@@ -54,6 +52,7 @@ ONE_CONFIGURATION = (
     "some, a little worse in others. Add a log of another layout or size to see whether it helps "
     "here"
 )
+NOTHING_WRITTEN = "nothing is written; name a file to keep it: -o my-cluster.toml"
 # Coefficients that moved by less are not worth a line.
 _LEAST_MOVE = 0.01
 
@@ -69,51 +68,6 @@ def calibrate(source: Path, output: Path | None, *, force: bool) -> None:
     fit_and_write(runs, measured_s, source.name, output, force=force)
 
 
-def calibrate_from_logs(
-    logs: Sequence[Path],
-    configs: Sequence[Path],
-    output: Path | None,
-    *,
-    force: bool,
-    device: str = "",
-) -> None:
-    """Refit the coefficients on the steady steps of logs, each with its configuration.
-
-    configs  one per log in the same order, or one for all
-    device   of configurations that do not name it
-
-    Raises what logged_run and fit_and_write raise, and InputError where the numbers do not fit.
-    """
-    if not configs:
-        raise InputError(
-            f"--from {logs[0]}: a log does not say what ran; name its configuration: --config "
-            "with what it was started with, a layout of `plan --stack`, or a table of runs"
-        )
-    if len(configs) not in (1, len(logs)):
-        raise InputError(
-            f"{len(logs)} logs (--from) and {len(configs)} configurations (--config); name one "
-            "configuration per log, in the same order, or one for all"
-        )
-    paired = configs if len(configs) == len(logs) else [configs[0]] * len(logs)
-    runs: list[TrainingRun] = []
-    measured: list[float] = []
-    for log, config in zip(logs, paired, strict=True):
-        found = logged_run(log, config, device)
-        runs.append(found.run)
-        measured.append(found.step_time_s)
-        spread = found.log.spread
-        around = ""
-        if spread.p10_s is not None and spread.p90_s is not None:
-            half = (spread.p90_s - spread.p10_s) / (2.0 * found.step_time_s)
-            around = f" +-{format_percent(half)}"
-        note(
-            f"{log}: {format_time(found.step_time_s)}{around} per step of {found.log.steps} steps "
-            f"({found.log.framework or 'unknown framework'})"
-        )
-    named = ", ".join(log.name for log in logs[:3]) + (", ..." if len(logs) > 3 else "")
-    fit_and_write(runs, measured, named, output, force=force, may_be_one=True)
-
-
 def fit_and_write(
     runs: Sequence[TrainingRun],
     measured_s: Sequence[float],
@@ -122,19 +76,23 @@ def fit_and_write(
     *,
     force: bool,
     may_be_one: bool = False,
+    given: Mapping[str, float] | None = None,
 ) -> None:
     """Refit the coefficients on runs, say what it helped, write the file.
 
     source  what the runs were read from, as the file says it
     may_be_one  one configuration is enough, though nothing is left to check it on
+    given   coefficients that are known before, by name: the fit begins at them
 
     Raises MismatchError where it does not help (unless `force`).
     """
     shipped = shipped_coefficients()
-    found = recalibrate(runs, measured_s, shipped)
+    known = dict(given or {})
+    begin = replace(shipped, values={**shipped.values, **known})
+    found = recalibrate(runs, measured_s, begin)
     show(calibration_report(found))
     if output is None:
-        note("nothing is written; name a file to keep it: -o my-cluster.toml")
+        note(NOTHING_WRITTEN)
         return
     if may_be_one and found.configurations == 1:
         note(ONE_CONFIGURATION)
@@ -150,8 +108,16 @@ def fit_and_write(
         residual=found.error_after,
         left_out_error=found.error_left_out,
         interval_scale=found.interval_scale,
-        values={x.name: x.after for x in found.coefficients},
+        values={**known, **{x.name: x.after for x in found.coefficients}},
     )
+    write_calibration(output, made)
+
+
+def write_calibration(output: Path | None, made: Calibration) -> None:
+    """Write a calibration where a file is named, and say how it is used."""
+    if output is None:
+        note(NOTHING_WRITTEN)
+        return
     write_text(output, calibration_text(made))
     note(f"written: {output}; use it: shardwright predict --runs RUNS.csv --calibration {output}")
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from interop.logs.training_log import TrainingLog
 from interop.traces.device_time import DeviceTime
 from interop.traces.memory_snapshot import MemorySnapshot
-from interop.traces.nccl_tests import NcclCurve
+from interop.traces.nccl_tests import NcclCurve, NcclOutput
 from interop.traces.opened_log import OpenedLog
 from interop.traces.trace_time import TraceTime
 from profiles.units import format_bytes, format_percent, format_rate, format_time
@@ -30,8 +30,8 @@ def opened_log_report(found: OpenedLog) -> RenderableType:
         return log_report(found)
     if isinstance(found, TraceTime):
         return trace_report(found)
-    if isinstance(found, NcclCurve):
-        return nccl_report(found)
+    if isinstance(found, NcclOutput):
+        return Group(*(nccl_report(curve) for curve in found.curves))
     return snapshot_report(found)
 
 

@@ -13,7 +13,7 @@ import pytest
 from interop.traces.chrome_trace import read_chrome_trace
 from interop.traces.kernel_kind import kind_of
 from interop.traces.memory_snapshot import read_memory_snapshot
-from interop.traces.nccl_tests import NcclCurve, read_nccl_tests
+from interop.traces.nccl_tests import NcclOutput, nccl_data, read_nccl_tests
 from interop.traces.nsys_export import read_nsys_export
 from interop.traces.opened_log import open_log
 from interop.traces.trace_time import TraceTime
@@ -183,9 +183,11 @@ NCCL = """# nccl-tests version 2.17.0 nccl-headers=22703
 def test_nccl_tests_give_a_curve(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text(NCCL, encoding="utf-8")
-    found = open_log(path)
-    assert isinstance(found, NcclCurve)
-    assert (found.operation, found.devices) == ("all_reduce", 8)
+    output = open_log(path)
+    assert isinstance(output, NcclOutput)
+    (found,) = output.curves
+    assert (found.operation, found.devices, found.hosts) == ("all_reduce", 8, 1)
+    assert found.device_name == "NVIDIA H100 80GB HBM3"
     # The row with wrong values is left out.
     assert [point.size_bytes for point in found.points] == [2**20, 2**21]
     # busbw = size / time x 2 (n - 1) / n = 2^20 / 50 us x 1.75 = 36.7 GB/s
@@ -194,6 +196,24 @@ def test_nccl_tests_give_a_curve(tmp_path: Path) -> None:
     path.write_text("".join(NCCL.splitlines(keepends=True)[:6]), encoding="utf-8")
     with pytest.raises(DocumentError, match="no row of results"):
         read_nccl_tests(path)
+
+
+def test_several_benchmarks_in_one_file_are_several_curves(tmp_path: Path) -> None:
+    """As mpirun and kubectl print them: names of processes before the lines, of builds with MPI."""
+    again = NCCL.replace("all_reduce_perf", "alltoall_perf_mpi").replace(
+        "node0 device  7", "node1 device  7"
+    )
+    path = tmp_path / "both.txt"
+    text = "".join(f"[1,0]<stdout>:{line}\n" for line in (NCCL + again).splitlines())
+    path.write_text(text, encoding="utf-8")
+    first, second = read_nccl_tests(path).curves
+    assert (first.operation, first.hosts) == ("all_reduce", 1)
+    assert (second.operation, second.hosts, second.devices) == ("all_to_all", 2, 8)
+    assert first.points == second.points
+    assert [each["operation"] for each in nccl_data(read_nccl_tests(path))["curves"]] == [
+        "all_reduce",
+        "all_to_all",
+    ]
 
 
 def test_a_snapshot_as_json_and_never_a_pickle(tmp_path: Path) -> None:

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.piped_fields import piped_fields
-from interop.logs.progress_bar import EpochBars, training_bar
-from interop.logs.told import StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.piped_fields import piped_fields
+from interop.logs.formats.progress_bar import Bar, EpochBars, training_bar
+from interop.logs.formats.told import StepLine, Told
 
 _EPOCH_LINE = re.compile(r"Training epoch \d+, iteration (\d+)/(\d+)\s*\|")
+# Rich's bar: `Epoch 0/9 ━━━━━ 120/1000 0:05:12 • 0:38:10 0.38it/s train_loss: 2.1`.
+_RICH = re.compile(
+    r"Epoch (\d+)/\d+\s+[━╸╺─ ]+\s(\d+)/(\d+)\s+(\d+):(\d\d):(\d\d)\s+•\s+\S+\s+[\d.]+\s?it/s(.*)"
+)
+_RICH_LOSS = re.compile(rf"\b(?:train_)?loss(?:_step)?:\s*({NUMBER})")
 _TIMING = re.compile(rf"train_step_timing in s[=:]\s*({NUMBER})")
 _LOSS = re.compile(rf"(?:reduced_train_loss|train_loss|loss)=({NUMBER})")
 
@@ -41,9 +46,34 @@ class LightningReader:
                 loss=None if loss is None else number(loss),
                 global_batch=above_zero(fields.get("global batch size")),
             )
+        if "•" in line and (rich := _RICH.search(line)) is not None:
+            return self._rich_step(rich)
         if "Epoch " in line and "[" in line and "=" in line:
             return self._bar_step(line)
         return None
+
+    def _rich_step(self, found: re.Match[str]) -> StepLine | None:
+        """Its rate has two decimals only, so that the clock tells the time."""
+        epoch, done, total, hours, minutes, seconds = map(int, found.groups()[:6])
+        loss = _RICH_LOSS.search(found[7])
+        clock_s = 3600.0 * hours + 60.0 * minutes + seconds
+        bar = Bar(
+            title="Epoch",
+            epoch=epoch,
+            done=done,
+            total=total,
+            clock_s=clock_s,
+            rate_s=None,
+            rest="",
+        )
+        if not done:
+            return None
+        return StepLine(
+            step=self._epochs.steps_done(bar),
+            bar_s=clock_s,
+            bar=f"{total}",
+            loss=number(loss[1]) if loss else None,
+        )
 
     def _bar_step(self, line: str) -> StepLine | None:
         bar = training_bar(line[line.rfind("Epoch ") :])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.told import Fact, StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.told import Fact, StepLine, Told
 
 _STEP = re.compile(r"\bstep:\s*(\d+)\s+(?:(?:lr|loss|grad_norm|global_\w+):|loss:)")
 _LOSS = re.compile(rf"\bloss:\s*({NUMBER})")

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from interop.logs.logged_number import above_zero
+from interop.logs.formats.logged_number import above_zero
 
 SMOOTHING = 0.3
 # While a jump (steps that were skipped when a checkpoint was loaded) weighs more than this, the
 # rate's decimals tell too little.
 _KNOWN = 1.3
+# What bars call one update.
+_UPDATE = "it|iter|step|batch|ba"
+_RATE = re.compile(rf"\ds/(?:{_UPDATE})\b|[\d?] ?(?:{_UPDATE})/s")
 _BAR = re.compile(
     r"(?P<done>\d+)(?:/(?P<total>\d+)|(?P<open>it)) "
     r"\[(?P<clock>\d+(?::\d\d){1,2})(?:<(?P<left>[^,\]]*))?,?\s*"
-    r"(?:(?P<rate>[\d.,]+|\?)\s*(?P<unit>s/it|it/s|s/step|step/s))?(?P<rest>[^\]]*)(?:\]|$)"
+    rf"(?:(?P<rate>[\d.,]+|\?)\s*(?P<unit>s/(?:{_UPDATE})|(?:{_UPDATE})/s))?(?P<rest>[^\]]*)(?:\]|$)"
 )
 _WORDS = re.compile(r"[A-Za-z][A-Za-z _-]*$")
 _EPOCH = re.compile(r"[Ee]poch\W{0,3}(\d+)")
@@ -48,6 +51,11 @@ class Bar:
     rest: str
 
 
+def has_rate(line: str) -> bool:
+    """Whether the line has the rate of a bar of updates."""
+    return "/" in line and _RATE.search(line) is not None
+
+
 def training_bar(line: str) -> Bar | None:
     """The last bar in the line, if it is one of training."""
     if "[" not in line or (":" not in line):
@@ -63,7 +71,7 @@ def training_bar(line: str) -> Bar | None:
     if _OTHERS.search(title) or "B/s" in (found["rest"] or ""):
         return None
     rate = above_zero(found["rate"]) if found["rate"] not in (None, "?") else None
-    if rate is not None and found["unit"] in ("it/s", "step/s"):
+    if rate is not None and found["unit"].endswith("/s"):
         rate = 1.0 / rate
     clock_s = 0.0
     for part in found["clock"].split(":"):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.piped_fields import piped_fields
-from interop.logs.told import Fact, PartTimes, StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.piped_fields import piped_fields
+from interop.logs.formats.told import Fact, PartTimes, StepLine, Told
 
 _STEP = re.compile(r"\bstep=(\d+), skipped=\d+")
 _TIMER = re.compile(r"global_step=(\d+), RunningAvgSamplesPerSec")

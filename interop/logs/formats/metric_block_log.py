@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.told import StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.told import StepLine, Told
 
 _HEAD = re.compile(
     r"\[(?:epoch=\d+(?:/\d+)?\]\[)?(batch|step)=(\d+)(?:/(\d+))?(?:,[^\]]*)?\]:?\s*(.*)$"

@@ -13,6 +13,7 @@ class StepLine:
     """A step as a line prints it; None for what the line does not tell.
 
     step            optimizer steps done, from 1;  total  of the whole training
+    covers          steps that the line is of, where it says so; else those since the last line
     time_s          seconds per step, the mean of the steps since the last such line
     bar_s           seconds that a progress bar has run for (whole seconds)
     smoothed        time_s is a running mean, in which one slow step shows in its followers
@@ -24,6 +25,7 @@ class StepLine:
 
     step: int
     total: int | None = None
+    covers: float | None = None
     time_s: float | None = None
     bar_s: float | None = None
     smoothed: bool = False

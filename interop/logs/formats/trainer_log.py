@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.progress_bar import EpochBars, training_bar
-from interop.logs.told import Fact, StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.progress_bar import EpochBars, has_rate, training_bar
+from interop.logs.formats.told import Fact, StepLine, Told
 
-_FIELD = re.compile(rf"'([\w/]+)':\s*'?({NUMBER})'?")
+_FIELD = re.compile(rf"'([\w/() -]+)':\s*'?({NUMBER})'?")
 _LOSS = re.compile(rf"loss=({NUMBER})")
 _SWIFT = re.compile(
     r"'global_step/max_steps': '(\d+)/(\d+)'(?:.*?'elapsed_time': '([^']*)')?"
@@ -29,6 +29,14 @@ _TOTALS = (
     ("global_batch", re.compile(r"Total train batch size.*?=\s*([\d,]+)")),
     ("steps", re.compile(r"Total optimization steps\s*=\s*([\d,]+)")),
 )
+
+# Peaks that axolotl adds to the entries, in GiB; names changed in 2025.
+_PEAKS = (
+    ("allocated", ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)")),
+    ("reserved", ("memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)")),
+)
+COUNTED = "counted"
+"""The bar of entries that name no step and have no bar: their number is not that of the steps."""
 
 
 class TrainerReader:
@@ -49,15 +57,20 @@ class TrainerReader:
         at = line.find("{'")
         if at >= 0 and "'epoch'" in line:
             # The bar may stand in front of the entry, on the same line.
-            bar = self._step(line[:at]) if "/it" in line[:at] or "it/s" in line[:at] else None
+            bar = self._step(line[:at]) if has_rate(line[:at]) else None
             told = self._entry(dict(_FIELD.findall(line[at:])), line)
             if isinstance(told, StepLine) and bar is not None:
-                return replace(bar, loss=told.loss, memory_gib=told.memory_gib)
+                return replace(
+                    bar,
+                    loss=told.loss,
+                    memory_gib=told.memory_gib,
+                    memory_kind=told.memory_kind,
+                )
             if told is not None:
                 return told
         if '"current_steps"' in line:
             return _llama_factory(line)
-        if "/it" in line or "it/s" in line:
+        if has_rate(line):
             return self._step(line)
         if " = " in line:
             for name, pattern in _TOTALS:
@@ -80,6 +93,7 @@ class TrainerReader:
             return None
         self._entries += 1
         step = above_zero(fields.get("step"))
+        kind, peak = _peak(fields)
         if (swift := _SWIFT.search(line)) is not None:  # ms-swift names the step, and the clock
             clock = _clock_s(swift[3]) if swift[3] else None
             return StepLine(
@@ -94,9 +108,12 @@ class TrainerReader:
         return StepLine(
             step=int(step) if step else self._done or self._entries,
             total=self._total,
-            bar=self._bar if self._done else "entries",
+            bar=self._bar if self._done else "entries" if step else COUNTED,
             loss=number(fields["loss"]),
             tokens_per_s=above_zero(fields.get("tokens_per_second")),
+            device_tokens_per_s=above_zero(fields.get("tokens_per_second_per_gpu")),
+            memory_gib=peak,
+            memory_kind=kind,
         )
 
     def _step(self, line: str) -> StepLine | None:
@@ -117,6 +134,16 @@ class TrainerReader:
             bar=self._bar,
             loss=number(loss[1]) if loss else None,
         )
+
+
+def _peak(fields: dict[str, str]) -> tuple[str, float | None]:
+    """Kind and GiB of the peak that an entry has."""
+    for kind, names in _PEAKS:
+        for name in names:
+            found = above_zero(fields.get(name))
+            if found is not None:
+                return kind, found
+    return "", None
 
 
 def _llama_factory(line: str) -> StepLine | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.told import Between, Mark
+from interop.logs.formats.told import Between, Mark
 
 _WORDS = (
     (
@@ -81,7 +81,9 @@ _WORDS = (
             "Running evaluation",
             "[Eval]",
             "Eval metrics",
+            "eval metrics after step",
             "eval step:",
+            '"key": "eval_start"',
             "eval/",
             "Sanity Checking",
         ),

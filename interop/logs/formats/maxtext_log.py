@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.told import Fact, StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.told import Fact, StepLine, Told
 
 _STEP = re.compile(rf"completed step:\s*(\d+),\s*seconds:\s*({NUMBER})")
 _FIELD = re.compile(rf"(TFLOP/s(?:/device)?|Tokens/s/device|loss):\s*({NUMBER})")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import NUMBER, above_zero, number
-from interop.logs.piped_fields import ITERATION, first, piped_fields
-from interop.logs.told import Fact, PartTimes, StepLine, Told
+from interop.logs.formats.logged_number import NUMBER, above_zero, number
+from interop.logs.formats.piped_fields import ITERATION, first, piped_fields
+from interop.logs.formats.told import Fact, PartTimes, StepLine, Told
 
 _LEADING = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"^\s*(world_size|seq_length|global_batch_size)\s*\.{3,}\s*(\d+)\s*$")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.logged_number import above_zero, number
-from interop.logs.piped_fields import first, piped_fields
-from interop.logs.told import Fact, StepLine, Told
+from interop.logs.formats.logged_number import above_zero, number
+from interop.logs.formats.piped_fields import first, piped_fields
+from interop.logs.formats.told import Fact, StepLine, Told
 
 _ITERATION = re.compile(r"\biteration:\s*(\d+)\s*/\s*(\d+)\s*\|\s*consumed_tokens")
 _MEMORY = re.compile(r"Peak allocated ([\d.,]+)\s*Mi?B")

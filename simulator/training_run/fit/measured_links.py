@@ -1,0 +1,188 @@
+"""`link_factors`: how much longer a cluster's own collectives take than its links are assumed to.
+
+Measured times of collectives alone (nccl-tests) are set beside those that predictions begin with
+(simulator/collectives.py on the run's links). What they tell is the rate inside a node and between
+nodes, so only messages count that the rate bounds, not latency. A collective between nodes is as
+slow as its slowest level: it tells of the network where that binds once the nodes' inside is known.
+The factors multiply the coefficients `inner` and `outer`, which are what a step adds to collectives
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.errors import InputError
+from profiles.hardware.catalogue.link import LinkPoint
+from simulator.collectives import CollectiveTime
+from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.run_links import Links, moved
+
+# Collectives whose rings use every link of a group at once, as those of training do; a send alone
+# uses one link, and is priced apart (`message_efficiency`).
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCollective:
+    """A collective's times over sizes.
+
+    hosts   nodes that its ranks were on, evenly
+    points  of one operation and one number of ranks, [sizes]
+    """
+
+    hosts: int
+    points: tuple[LinkPoint, ...]
+
+    def __post_init__(self) -> None:
+        kinds = {(point.operation, point.group_size) for point in self.points}
+        if len(kinds) != 1:
+            raise InputError(f"points of one collective are needed, got those of {sorted(kinds)}")
+        if self.hosts < 1 or self.ranks % self.hosts:
+            raise InputError(
+                f"{self.ranks} ranks of {self.operation} are not spread evenly over {self.hosts} "
+                "nodes; run as many on each"
+            )
+
+    @property
+    def operation(self) -> str:
+        """Its name."""
+        return self.points[0].operation
+
+    @property
+    def ranks(self) -> int:
+        """How many devices took part."""
+        return self.points[0].group_size
+
+    def group(self, node_devices: int) -> RankGroup:
+        """Where its ranks lie: neighbours in a node, and the same ones in each node."""
+        inside = self.ranks // self.hosts
+        return RankGroup(((inside, 1), (self.hosts, node_devices)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFactor:
+    """What one collective says of a level, `inner` or `outer`.
+
+    factor  measured over assumed time of what the level carries, the median over sizes
+    sizes   that the level's rate bounds; none: it says nothing
+    """
+
+    operation: str
+    ranks: int
+    hosts: int
+    level: str
+    factor: float
+    sizes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFactors:
+    """inner, outer  seconds over those assumed, the geometric mean over collectives; None where
+    nothing tells. errors are mean absolute relative ones of all sizes that the rate bounds."""
+
+    inner: float | None
+    outer: float | None
+    told: tuple[LinkFactor, ...]
+    error_before: float
+    error_after: float
+
+
+def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFactors:
+    """What measured collectives say of a run's links.
+
+    Raises InputError where no size of a collective is bounded by a rate, or where ranks exceed a
+    node.
+    """
+    for each in measured:
+        if each.ranks // each.hosts > links.node_devices:
+            raise InputError(
+                f"{each.operation} ran on {each.ranks // each.hosts} devices of each node, the "
+                f"cluster has nodes of {links.node_devices}; name the one it ran on with --on"
+            )
+    used = [each for each in measured if each.operation in _COLLECTIVES]
+    inside = [_inner_factor(each, links) for each in used if each.hosts == 1]
+    inner = _mean(inside)
+    between = [_outer_factor(each, links, inner or 1.0) for each in used if each.hosts > 1]
+    outer = _mean(between)
+    if inner is None and outer is None:
+        names = sorted({each.operation for each in measured})
+        raise InputError(
+            f"no size of {', '.join(names) or 'any collective'} is bounded by a link's rate; run "
+            "all_reduce_perf (or all_gather, reduce_scatter, alltoall) up to 1 GiB: -b 8 -e 1G -f 2"
+        )
+    pairs = [(point.time_s, found) for each in used for point, found in _bounded(each, links)]
+    return LinkFactors(
+        inner=inner,
+        outer=outer,
+        told=tuple(factor for factor in (*inside, *between) if factor.sizes),
+        error_before=_error(pairs, 1.0, 1.0),
+        error_after=_error(pairs, inner or 1.0, outer or 1.0),
+    )
+
+
+def _bounded(each: MeasuredCollective, links: Links) -> list[tuple[LinkPoint, CollectiveTime]]:
+    """Sizes that take twice as long as the smallest message or more, with what is assumed."""
+    group = each.group(links.node_devices)
+    least_s = moved(each.operation, 1.0, group, links).total_s
+    found = [
+        (point, moved(each.operation, point.size_bytes, group, links)) for point in each.points
+    ]
+    return [(point, time) for point, time in found if time.total_s > 2.0 * least_s]
+
+
+def _latency_s(time: CollectiveTime) -> float:
+    return time.inner_latency_s + time.outer_latency_s + time.far_latency_s
+
+
+def _inner_factor(each: MeasuredCollective, links: Links) -> LinkFactor:
+    """Of a collective inside a node."""
+    ratios = [
+        (point.time_s - _latency_s(time)) / time.inner_s
+        for point, time in _bounded(each, links)
+        if point.time_s > _latency_s(time) and time.inner_s > 0
+    ]
+    return _factor(each, "inner", ratios)
+
+
+def _outer_factor(each: MeasuredCollective, links: Links, inner: float) -> LinkFactor:
+    """Of one between nodes: only where it takes longer than its part inside them."""
+    ratios = [
+        (point.time_s - _latency_s(time)) / time.outer_s
+        for point, time in _bounded(each, links)
+        if time.outer_s > 0 and point.time_s - _latency_s(time) > inner * time.inner_s
+    ]
+    return _factor(each, "outer", ratios)
+
+
+def _factor(each: MeasuredCollective, level: str, ratios: Sequence[float]) -> LinkFactor:
+    return LinkFactor(
+        operation=each.operation,
+        ranks=each.ranks,
+        hosts=each.hosts,
+        level=level,
+        factor=statistics.median(ratios) if ratios else math.nan,
+        sizes=len(ratios),
+    )
+
+
+def _mean(factors: Sequence[LinkFactor]) -> float | None:
+    """The geometric mean; each collective weighs the same, however many sizes it has."""
+    told = [math.log(each.factor) for each in factors if each.sizes]
+    return math.exp(sum(told) / len(told)) if told else None
+
+
+def _error(pairs: Sequence[tuple[float, CollectiveTime]], inner: float, outer: float) -> float:
+    """Mean absolute relative error of the times with the levels' factors."""
+    misses = [
+        abs(
+            (max(inner * time.inner_s, outer * time.outer_s, time.far_s) + _latency_s(time))
+            / measured_s
+            - 1.0
+        )
+        for measured_s, time in pairs
+    ]
+    return sum(misses) / len(misses) if misses else math.nan
