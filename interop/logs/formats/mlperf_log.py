@@ -21,6 +21,20 @@ _FACTS = {
     "sequence_length": "seq_len",
     "seq_length": "seq_len",
 }
+# Benchmarks whose `epoch_num` counts epochs, not samples.
+_BY_EPOCH = (
+    "dlrm",
+    "dlrm_dcnv2",
+    "gnn",
+    "maskrcnn",
+    "minigo",
+    "resnet",
+    "retinanet",
+    "rgat",
+    "rnnt",
+    "ssd",
+    "unet3d",
+)
 _STARTS = ("run_start", "block_start", "epoch_start", "eval_stop")
 _STOPS = ("block_stop", "eval_start", "epoch_stop", "train_loss", "tracked_stats")
 # What counts the training so far, the surest first; `epoch_num` and `step` hold samples or tokens.
@@ -37,7 +51,8 @@ class MLPerfReader:
     def __init__(self) -> None:
         self._batch = self._seq_len = 0.0
         self._began_s: float | None = None
-        self._done = 0.0
+        self._done: float | None = 0.0
+        self._by_epoch = self._uncounted = False
 
     def read(self, line: str) -> Told | None:
         """Steps, facts, or what happened between."""
@@ -49,6 +64,8 @@ class MLPerfReader:
             self._batch = float(value) if key == "global_batch_size" else self._batch
             self._seq_len = self._seq_len if key == "global_batch_size" else float(value)
             return Fact(values={_FACTS[key]: float(value)})
+        if key == "submission_benchmark":
+            self._by_epoch = value in _BY_EPOCH
         if key == "run_start":
             self._began_s, self._done = time_s, 0.0
             return Mark(what=Between.START)
@@ -61,14 +78,26 @@ class MLPerfReader:
                 return told
         if key in _STARTS:
             self._began_s = time_s
-            self._done = self._steps(metadata) or self._done
+            done = self._steps(metadata)
+            if done is not None:  # evaluations that end later tell of earlier steps
+                self._done = max(done, self._done or 0.0)
+            elif self._uncounted:  # what was trained before cannot be told from what follows
+                self._done = None
+            self._uncounted = False
         return Mark(what=Between.EVALUATION) if key == "eval_start" else None
 
     def _step(self, key: str, time_s: float, value: Any, metadata: dict[str, Any]) -> Told | None:
         """The steps since training went on, where the event says how many those are."""
         steps = self._steps(metadata)
-        covers = 0.0 if steps is None else steps - self._done
-        if steps is None or covers <= 0:
+        if steps is None:
+            self._uncounted = True
+            return None
+        self._uncounted = False
+        if self._done is None:
+            self._done, self._began_s = steps, time_s
+            return None
+        covers = steps - self._done
+        if covers <= 0:
             return None
         began_s = self._began_s
         clock_s = None if began_s is None or time_s <= began_s else (time_s - began_s) / covers
@@ -86,9 +115,10 @@ class MLPerfReader:
 
     def _steps(self, metadata: dict[str, Any]) -> float | None:
         """Whole optimizer steps done, None where the event does not count them."""
-        name = next((name for name in _COUNTS if _is_number(metadata.get(name))), "")
-        count = float(metadata.get(name, 0.0))
-        if not name or self._batch <= 0 or count < 0:
+        counts = _COUNTS[:-1] if self._by_epoch else _COUNTS
+        name = next((name for name in counts if _is_number(metadata.get(name))), "")
+        count = float(metadata.get(name, -1.0))
+        if self._batch <= 0 or count < 0:
             return None
         in_tokens = self._batch * self._seq_len
         tokens = name != "samples_count" and in_tokens > 0 and count % in_tokens == 0

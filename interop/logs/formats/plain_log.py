@@ -54,6 +54,8 @@ class PlainReader:
         lower = line.lower()
         if "step" not in lower and "iter" not in lower and "num_updates" not in lower:
             return None
+        if ":::mllog" in lower:  # its times are of day (mlperf_log.py)
+            return None
         found, both = _STEP.search(line), _BOTH.search(line)
         if found is None:
             return None

@@ -137,3 +137,32 @@ def test_without_a_batch_no_step_is_told(tmp_path: Path) -> None:
     log.add("block_stop", kind="INTERVAL_END", samples_count=512)
     found = log.read(tmp_path)
     assert (found.steps, found.steady_step_time_s) == (0, None)
+
+
+def test_what_is_not_counted_is_not_told(tmp_path: Path) -> None:
+    """Evaluations whose samples are no multiple of the batch: nothing follows of what lies between;
+    evaluations made at the end tell of earlier steps; epochs are no samples."""
+    log = Written()
+    log.begin(32, 8192)
+    for block in range(6):
+        odd = 0 if block != 3 else 7
+        log.at_s += 320 / 16.0
+        count = 320 * (block + 1) + odd
+        log.add("eval_start", kind="INTERVAL_START", samples_count=count)
+        log.at_s += 300.0
+        log.add("eval_stop", kind="INTERVAL_END", samples_count=count)
+    log.add("eval_start", kind="INTERVAL_START", samples_count=640)
+    log.add("eval_stop", kind="INTERVAL_END", samples_count=640)
+    found = log.read(tmp_path)
+    # 320 samples in 20 s, batches of 32
+    assert found.steady_step_time_s == pytest.approx(2.0)
+    assert (found.restarts, found.stalls) == (0, 0)
+    image = Written()
+    image.add("submission_benchmark", "unet3d")
+    image.begin(56, 1)
+    image.add("submission_benchmark", "unet3d")
+    for epoch in range(0, 2800, 280):
+        image.at_s += 10.0
+        image.add("eval_start", kind="INTERVAL_START", epoch_num=epoch)
+        image.add("eval_stop", kind="INTERVAL_END", epoch_num=epoch)
+    assert image.read(tmp_path).steady_step_time_s is None
