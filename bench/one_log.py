@@ -1,12 +1,15 @@
-"""How much does one log of a cluster help to predict its other runs? By source and device.
+"""How much do one or two logs of a cluster help to predict its other runs? By source and device.
 
-    python -m bench.one_log RUNS.csv [MORE.csv ...] [--picks 6]
+    python -m bench.one_log RUNS.csv [MORE.csv ...] [--picks 6] [--logs 1,2]
 
 Every source is left out of the fitted coefficients whole. Its runs are then a stranger's: of each
 device and framework with three runs or more, one run is taken as the log that the stranger has
 (its step time is written as a log and read back), the coefficients are calibrated on it alone, and
-all runs of another configuration are predicted with and without. Which run is taken is by hash,
-`--picks` of them in turn; errors are means over both.
+all runs of another configuration are predicted with and without; those of the log's own model and
+precision are counted apart too. Which run is taken is by hash, `--picks` of them in turn; errors
+are means over both. What calibrations hold to vary between clusters (workload_shift.py) was
+estimated on these sources; tools/derive_cluster_spread.py says what that is worth on sources that
+it was not estimated on.
 """
 
 from __future__ import annotations
@@ -20,19 +23,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interop.logs.read_log import read_training_log
 from profiles.errors import InputError
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit, fit_table
+from shardwright.validate.cross_fit import FitTable, fit_table
 from shardwright.validate.groups import source_of
-from simulator.training_run.fit.fit import Fitted
+from simulator.training_run.fit.fit import Fitted, fit_coefficients
 from simulator.training_run.fit.recalibrate import recalibrate
+from simulator.training_run.fit.workload_shift import LoggedWorkload, shift_of
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, assign
+from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
+
+Array = NDArray[np.float64]
 
 _FEWEST = 3
 # Where a source has more runs of one device, the others are predicted for so many of them.
@@ -41,22 +48,30 @@ _MOST = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneLog:
-    """A cluster's mean absolute errors on runs that the log is not of."""
+    """A cluster's mean absolute errors on runs that the logs are not of; alike  those of the logs'
+    models and precisions, before and after, where there are any."""
 
     source: str
     device: str
     stack: str
     runs: int
+    logs: int
     before: float
     after: float
+    alike: tuple[float, float] | None
 
     @property
     def enough(self) -> bool:
         """Half of the error, or under 5 %."""
-        return self.after <= 0.5 * self.before or self.after < 0.05
+        return is_enough(self.before, self.after)
 
 
-def one_log(table: FitTable, *, picks: int) -> Iterator[OneLog]:
+def is_enough(before: float, after: float) -> bool:
+    """Half of the error, or under 5 %."""
+    return after <= 0.5 * before or after < 0.05
+
+
+def one_log(table: FitTable, *, picks: int, logs: Sequence[int] = (1,)) -> Iterator[OneLog]:
     """Each cluster of each source, left out of the coefficients."""
     sources = np.asarray([source_of(run.id) for run in table.published])
     for source in sorted(set(sources.tolist())):
@@ -67,48 +82,99 @@ def one_log(table: FitTable, *, picks: int) -> Iterator[OneLog]:
             clusters.setdefault((run.device, run.stack), []).append(row)
         if all(len(mine) < _FEWEST for mine in clusters.values()):
             continue
-        base = _file(table, fit(table, without=rows.tolist()))
+        base = _file(table, _fitted_without(table, rows))
         for (device, stack), mine in sorted(clusters.items()):
             kept = sorted(mine, key=lambda row: _hash(table.runs[row].id))[:_MOST]
             if len(kept) < _FEWEST:
                 continue
-            found = _cluster(table, kept, base, picks)
-            if found is not None:
-                yield OneLog(
-                    source=source,
-                    device=device,
-                    stack=stack,
-                    runs=len(mine),
-                    before=found[0],
-                    after=found[1],
-                )
+            for count in logs:
+                found = _cluster(table, kept, base, picks, count)
+                if found is not None:
+                    yield OneLog(
+                        source=source,
+                        device=device,
+                        stack=stack,
+                        runs=len(mine),
+                        logs=count,
+                        before=found.before,
+                        after=found.after,
+                        alike=found.alike,
+                    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Errors:
+    before: float
+    after: float
+    alike: tuple[float, float] | None
+
+
+def _fitted_without(table: FitTable, rows: NDArray[np.intp]) -> Fitted:
+    """The coefficients without some rows, searched from the shipped ones, which is faster; what
+    only those rows told of goes to its family all the same."""
+    weights = table.weights.copy()
+    weights[rows] = 0.0
+    return fit_coefficients(
+        table.features,
+        table.assigned,
+        table.measured_s,
+        weights=weights,
+        start=table.assigned.from_file(shipped_coefficients()),
+    )
 
 
 def _cluster(
-    table: FitTable, rows: Sequence[int], base: CoefficientFile, picks: int
-) -> tuple[float, float] | None:
+    table: FitTable, rows: Sequence[int], base: CoefficientFile, picks: int, logs: int
+) -> _Errors | None:
     runs = [table.runs[row] for row in rows]
     measured = table.measured_s[np.asarray(rows)]
     keys = [replace(run, id="", defaults=()) for run in runs]
-    before, after = [], []
+    kinds = [(run.model, run.precision, run.lora) for run in runs]
+    before: list[float] = []
+    after: list[float] = []
+    alike: list[tuple[float, float]] = []
     for pick in range(min(picks, len(runs))):
-        others = [i for i, key in enumerate(keys) if key != keys[pick]]
-        if len(others) < _FEWEST - 1:
+        order = [(pick + place) % len(runs) for place in range(len(runs))]
+        first = {keys[i]: i for i in reversed(order)}
+        taken = [i for i in order if first[keys[i]] == i][:logs]
+        logged = {keys[i] for i in taken}
+        others = [i for i, key in enumerate(keys) if key not in logged]
+        if len(taken) < logs or len(others) < _FEWEST - 1:
             continue
-        logged_s = _through_a_log(float(measured[pick]))
-        made = recalibrate([runs[pick]], [logged_s], base)
+        logged_s = [_through_a_log(float(measured[i])) for i in taken]
+        made = recalibrate([runs[i] for i in taken], logged_s, base)
         values = {**base.values, **{each.name: each.after for each in made.coefficients}}
         left = [runs[i] for i in others]
         truth = measured[np.asarray(others)]
-        before.append(_error(left, truth, base))
-        after.append(_error(left, truth, replace(base, values=values)))
-    return (float(np.mean(before)), float(np.mean(after))) if before else None
+        errors = [
+            np.abs(predicted / truth - 1.0)
+            for predicted in (
+                _predicted_s(left, base),
+                _predicted_s(left, replace(base, values=values), made.workloads),
+            )
+        ]
+        before.append(float(errors[0].mean()))
+        after.append(float(errors[1].mean()))
+        same = np.asarray([kinds[i] in {kinds[j] for j in taken} for i in others])
+        if same.any():
+            alike.append((float(errors[0][same].mean()), float(errors[1][same].mean())))
+    if not before:
+        return None
+    return _Errors(
+        before=float(np.mean(before)),
+        after=float(np.mean(after)),
+        alike=(float(np.mean([b for b, _ in alike])), float(np.mean([a for _, a in alike])))
+        if alike
+        else None,
+    )
 
 
-def _error(runs: Sequence[TrainingRun], measured_s: np.ndarray, file: CoefficientFile) -> float:
+def _predicted_s(
+    runs: Sequence[TrainingRun], file: CoefficientFile, workloads: Sequence[LoggedWorkload] = ()
+) -> Array:
     assigned = assign(runs)
-    predicted = step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
-    return float(np.abs(predicted / measured_s - 1.0).mean())
+    total_s = step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
+    return np.asarray(total_s * np.exp([shift_of(run, workloads) for run in runs]))
 
 
 def _through_a_log(step_s: float) -> float:
@@ -146,30 +212,53 @@ def _hash(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
+def summary(found: Sequence[OneLog]) -> str:
+    """How many clusters are better, worse and good enough, of all other runs and of those alike."""
+    lines = []
+    for count in sorted({each.logs for each in found}):
+        mine = [each for each in found if each.logs == count]
+        every = [(each.source, each.before, each.after) for each in mine]
+        alike = [(each.source, *each.alike) for each in mine if each.alike is not None]
+        for words, rows in (("all other runs", every), ("runs of the logs' models", alike)):
+            before = np.asarray([b for _, b, _ in rows])
+            after = np.asarray([a for _, _, a in rows])
+            good = [is_enough(b, a) for _, b, a in rows]
+            names = sorted({row[0] for row, enough in zip(rows, good, strict=True) if enough})
+            lines.append(
+                f"{count} log{'s' if count > 1 else ''}, {words} of {len(rows)} clusters: mean "
+                f"{before.mean():.1%} -> {after.mean():.1%}, median {np.median(before):.1%} -> "
+                f"{np.median(after):.1%}; {int((after <= 0.5 * before).sum())} halve, "
+                f"{int((after < 0.05).sum())} under 5 % ({int((before < 0.05).sum())} before), "
+                f"{sum(good)} of either, of {len(names)} sources ({', '.join(names)}); "
+                f"{int((after > before).sum())} worse, {int((after > 1.1 * before).sum())} by a "
+                "tenth or more"
+            )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Prints one line per cluster, and how many reach half of their error or 5 %."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--picks", type=int, default=6)
+    parser.add_argument("--logs", default="1,2")
     asked = parser.parse_args()
     published = tuple(run for path in asked.tables for run in read_runs(path, lenient=True))
     measured = tuple(row for path in asked.tables for row in read_measured(path))
+    logs = tuple(int(text) for text in asked.logs.split(","))
     found = []
-    for each in one_log(fit_table(published, measured), picks=asked.picks):
+    for each in one_log(fit_table(published, measured), picks=asked.picks, logs=logs):
         found.append(each)
+        alike = (
+            "" if each.alike is None else f", alike {each.alike[0]:6.1%} -> {each.alike[1]:6.1%}"
+        )
         sys.stdout.write(
-            f"{each.source:17} {each.device:16} {each.stack:20} {each.runs:4} runs, others "
-            f"{each.before:6.1%} -> {each.after:6.1%}{'  enough' if each.enough else ''}\n"
+            f"{each.source:17} {each.device:16} {each.stack:20} {each.runs:4} runs, {each.logs} "
+            f"logs, others {each.before:6.1%} -> {each.after:6.1%}{alike}"
+            f"{'  enough' if each.enough else ''}\n"
         )
         sys.stdout.flush()
-    enough = [each for each in found if each.enough]
-    sources = sorted({each.source for each in enough})
-    sys.stdout.write(
-        f"{len(enough)} of {len(found)} clusters reach half of their error or 5 %, of "
-        f"{len(sources)} sources: {', '.join(sources)}; mean "
-        f"{np.mean([each.before for each in found]):.1%} -> "
-        f"{np.mean([each.after for each in found]):.1%}\n"
-    )
+    sys.stdout.write(f"{summary(found)}\n")
 
 
 if __name__ == "__main__":

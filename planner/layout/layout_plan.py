@@ -9,7 +9,7 @@ from dataclasses import replace
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_infeasible import infeasibility
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
 from planner.layout.layout_search import Progress
 from planner.layout.layout_sensitivity import sensitivities
 from planner.layout.layout_solver import LayoutSolver
@@ -20,8 +20,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.training_run.fit.evidence import evidence_words
-from simulator.training_run.fit.recalibrate import calibrated
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile
 
 
 def plan_layout(
@@ -48,7 +47,7 @@ def plan_layout(
     """
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
-    known = calibrated(coefficients or shipped_coefficients(), question.calibration)
+    known = coefficients_of(question, coefficients)
     said: list[str] = []
     outcome, base = solve_layouts(
         question, known, said, clock=clock, time_limit_s=time_limit_s, progress=progress

@@ -18,10 +18,10 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.fit.recalibrate import Calibration
+from simulator.training_run.fit.recalibrate import Calibration, calibrated
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +145,12 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
     )
     said += unoffered(question.options, rules)
     return base, ground
+
+
+def coefficients_of(
+    question: LayoutQuestion, coefficients: CoefficientFile | None = None
+) -> CoefficientFile:
+    """The shipped coefficients (or others) with what the question's calibration learnt, of the
+    cluster and of the workload."""
+    base, _ = ground_of(question, [])
+    return calibrated(coefficients or shipped_coefficients(), question.calibration, base)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import choice_of
-from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_question import LayoutQuestion, coefficients_of
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
 from planner.many.answer_cache import AnswerCache
@@ -40,9 +40,8 @@ from shardwright.reports.layout_report import (
     layout_report,
 )
 from simulator.goodput.reliability_inputs import inputs_at
-from simulator.training_run.fit.recalibrate import Calibration, calibrated
+from simulator.training_run.fit.recalibrate import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.plan_file import write_plan_file
 
 ANY_STACK = "any"
@@ -270,7 +269,7 @@ def _best_of_others(answer: LayoutFile, others: list[LayoutFile]) -> str:
 
 def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput) -> None:
     against = request.pareto
-    coefficients = calibrated(shipped_coefficients(), question.calibration)
+    coefficients = coefficients_of(question)
     if against == "memory":
         layouts = memory_front(question, coefficients)
         found = [(question.cluster, layout) for layout in layouts]

@@ -96,7 +96,8 @@ def test_slower_matmuls_are_found_in_the_matmuls() -> None:
     found = recalibrate(runs, times(runs, slower).tolist(), shipped)
     by_name = {x.name: x for x in found.coefficients}
     moved = [by_name[name].moved for name in names]
-    assert max(moved) > 0.08
+    # Their workloads take a share too (workload_shift.py).
+    assert max(moved) > 0.04
     assert min(moved) > -0.01
     for x in found.coefficients:
         assert x.spread_after <= x.spread_before * (1 + 1e-9)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -38,6 +39,7 @@ from simulator.training_run.fit.recalibrate import (
     recalibrate,
     shipped_hash,
 )
+from simulator.training_run.fit.workload_shift import LoggedWorkload, shift_of
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
@@ -109,6 +111,7 @@ def fit_and_write(
         left_out_error=found.error_left_out,
         interval_scale=found.interval_scale,
         values={**known, **{x.name: x.after for x in found.coefficients}},
+        workloads=found.workloads,
     )
     write_calibration(output, made)
 
@@ -239,7 +242,21 @@ def calibration_text(made: Calibration) -> str:
         "[values]",
         *(f'"{name}" = {value:.5g}' for name, value in sorted(made.values.items())),
     ]
+    for each in made.workloads:
+        lines += ["", "[[workloads]]", *_workload_lines(each)]
     return "\n".join(lines) + "\n"
+
+
+def _workload_lines(each: LoggedWorkload) -> tuple[str, ...]:
+    return (
+        f'cluster = "{each.cluster}"',
+        f"experts = {str(each.experts).lower()}",
+        f"adapters = {str(each.adapters).lower()}",
+        f"low_precision = {str(each.low_precision).lower()}",
+        f"parameters = {each.parameters!r}",
+        f"seq_len = {each.seq_len!r}",
+        f"weight = {each.weight!r}",
+    )
 
 
 def predict_calibrated(path: Path, output: Path, calibration_path: Path) -> None:
@@ -277,6 +294,7 @@ def calibrated_rows(
     assigned = assign(completed)
     values = assigned.from_file(calibrated(shipped_coefficients(), calibration))
     totals = step_parts(features(completed), assigned.of(values)).total_s
+    totals *= np.exp([shift_of(run, calibration.workloads) for run in completed])
     found = list(rows)
     for (i, run), total in zip(timed, totals.tolist(), strict=True):
         band = calibrated_interval(run, total, calibration)

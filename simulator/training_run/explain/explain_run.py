@@ -102,7 +102,7 @@ def explain_run(
     """The explanation of a completed run's prediction."""
     x = features([run])
     assigned = assign([run])
-    file = calibrated(shipped, calibration)
+    file = calibrated(shipped, calibration, run)
     values = assigned.from_file(file)
     lines = step_lines(x, assigned.of(values))
     total = float(step_parts(x, assigned.of(values)).total_s[0])

@@ -1,10 +1,12 @@
 """`recalibrate`: the few physical coefficients of a cluster, from a handful of its own runs.
 
-The shipped coefficients are the prior: each refitted one may move from its shipped value by the
-spread that its kind is given, and moves as far as the rows ask for (least squares of
-log(predicted / measured) with a Gaussian prior in the logarithm, as in `fit.py`, but around the
-shipped values and with everything else held). What the rows do not determine stays where it was.
-How much it helped is said by leaving out one configuration at a time.
+The shipped coefficients are the prior: each refitted one may move from its shipped value as far as
+clusters differ in it, and moves as far as the rows ask for (least squares of the logarithm of
+predicted over measured with a Gaussian prior in the logarithm, as in `fit.py`, but around the
+shipped values and with everything else held). Beside them each workload takes longer or shorter by
+a part of its own (workload_shift.py), which tells of runs of the same model and little of others.
+What the rows do not determine stays where it was. How much it helped is said by leaving out one
+configuration at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,14 @@ from numpy.typing import NDArray
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.workload_shift import (
+    COEFFICIENT_SHARE,
+    LoggedWorkload,
+    likenesses,
+    shift_of,
+    slowed,
+    workload_of,
+)
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import processor_of, stack_owner
@@ -32,8 +42,8 @@ Array = NDArray[np.float64]
 
 CALIBRATION_SCHEMA = "shardwright/run-calibration@1"
 METHOD = (
-    "least squares of log(predicted / measured) around the shipped coefficients, spreads of their "
-    "kinds (simulator/training_run/fit/recalibrate.py)"
+    "least squares of log(predicted / measured) around the shipped coefficients, with a part of "
+    "each workload's own (simulator/training_run/fit/recalibrate.py)"
 )
 
 # What differs from cluster to cluster: the speed that the devices, their links and the host reach.
@@ -53,13 +63,14 @@ REFITTED = (
 
 # How far runs of one cluster lie from what is predicted of all of them alike: 10 %, the median over
 # 49 published clusters of the standard deviation of their residuals (logarithms), whole sources
-# left out of the coefficients (2026-11-22). It decides how many runs it takes to move a
-# coefficient: with the noise floor of published step times, 5 %, calibrating on one run made the
-# errors on the others worse by a tenth or more in 14 of them, with this in 9; on five runs both
-# do the same (bench/one_log.py).
+# left out of the coefficients (2026-11-22). All spreads are in units of it (workload_shift.py), so
+# that it decides only how far off a run is capped.
 _NOISE = 0.10
 # Beyond so many units of noise a run pulls less and less (Cauchy's loss, as in fit.py).
 _CAP = 4.0
+# Added to the likeness of a workload to itself, so that workloads that are nearly one can be solved
+# for.
+_JITTER = 1e-6
 # More configurations than this are left out in so many groups.
 _MOST_FOLDS = 50
 # Half-width of a 90 % interval of a normal distribution, in standard deviations.
@@ -76,6 +87,7 @@ class Calibration:
                     the shipped coefficients, in-sample, and each configuration left out
     interval_scale  half-width of an interval over that of the shipped one, in the logarithm
     values          the refitted coefficients, by the shipped file's names
+    workloads       the logged workloads, with how much longer they take beside that
     """
 
     source: str
@@ -88,6 +100,7 @@ class Calibration:
     left_out_error: float
     interval_scale: float
     values: Mapping[str, float] = field(default_factory=dict)
+    workloads: tuple[LoggedWorkload, ...] = ()
 
     def __post_init__(self) -> None:
         known = {kind.name for kind in KINDS}
@@ -124,6 +137,7 @@ class Recalibration:
     """What came out; seconds by run, in the order of the runs.
 
     configurations   runs that differ in more than their id
+    workloads        what their own parts are
     """
 
     coefficients: tuple[Refitted, ...]
@@ -133,6 +147,7 @@ class Recalibration:
     left_out_s: tuple[float, ...]
     configurations: int
     interval_scale: float
+    workloads: tuple[LoggedWorkload, ...] = ()
 
     @property
     def error_before(self) -> float:
@@ -166,11 +181,15 @@ def read_calibration(path: str | Path) -> Calibration:
     return read_document(path, Calibration, schema=CALIBRATION_SCHEMA)
 
 
-def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> CoefficientFile:
-    """The shipped coefficients with those of a calibration in their place."""
+def calibrated(
+    shipped: CoefficientFile, calibration: Calibration | None, run: TrainingRun | None = None
+) -> CoefficientFile:
+    """The shipped coefficients with those of a calibration in their place; for a run (whatever its
+    layout) with what its workload takes longer."""
     if calibration is None:
         return shipped
-    return replace(shipped, values={**shipped.values, **calibration.values})
+    found = replace(shipped, values={**shipped.values, **calibration.values})
+    return found if run is None else slowed(found, shift_of(run, calibration.workloads))
 
 
 def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
@@ -208,14 +227,13 @@ def recalibrate(
         )
     table = _Table(runs, measured_s, shipped)
     everything = np.arange(len(runs))
-    values, spreads = table.fit(everything)
+    fitted = table.fit(everything)
     folds = _folds(runs)
     left_out = np.empty(len(runs))
     for rows in folds:
         others = np.setdiff1d(everything, rows)
-        left_out[rows] = table.predicted_s(table.fit(others)[0] if len(others) else table.prior)[
-            rows
-        ]
+        found = table.fit(others) if len(others) else table.unfitted
+        left_out[rows] = table.predicted_s(found)[rows]
     misses = np.abs(np.log(left_out / table.measured_s))
     scores = misses / np.asarray([_half_width(run) for run in runs])
     by_fold = np.asarray([float(np.mean(scores[rows] ** 2)) for rows in folds])
@@ -226,18 +244,19 @@ def recalibrate(
                 name=table.assigned.names[i],
                 meaning=meanings[table.assigned.names[i].partition(".")[0]],
                 before=float(table.prior[i]),
-                after=float(values[i]),
-                spread_before=float(table.assigned.spreads()[i]),
+                after=float(fitted.values[i]),
+                spread_before=float(COEFFICIENT_SHARE * table.assigned.spreads()[i]),
                 spread_after=float(spread),
             )
-            for i, spread in zip(table.free.tolist(), spreads.tolist(), strict=True)
+            for i, spread in zip(table.free.tolist(), fitted.spreads.tolist(), strict=True)
         ),
         measured_s=tuple(table.measured_s.tolist()),
-        before_s=tuple(table.predicted_s(table.prior).tolist()),
-        after_s=tuple(table.predicted_s(values).tolist()),
+        before_s=tuple(table.predicted_s(table.unfitted).tolist()),
+        after_s=tuple(table.predicted_s(fitted).tolist()),
         left_out_s=tuple(left_out.tolist()),
         configurations=len(folds),
         interval_scale=interval_scale(by_fold.tolist()),
+        workloads=fitted.workloads,
     )
 
 
@@ -277,10 +296,19 @@ def _folds(runs: Sequence[TrainingRun]) -> list[NDArray[np.intp]]:
     return [np.asarray(rows, dtype=np.intp) for rows in dealt]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """values  [coefficients];  spreads  left to each refitted one;  workloads  with weights"""
+
+    values: Array
+    spreads: Array
+    workloads: tuple[LoggedWorkload, ...] = ()
+
+
 class _Table:
     """The runs with their features, and which of their coefficients are refitted."""
 
-    __slots__ = ("assigned", "free", "measured_s", "prior", "x")
+    __slots__ = ("assigned", "free", "measured_s", "prior", "workloads", "x")
 
     assigned: Assigned
     x: Features
@@ -292,18 +320,34 @@ class _Table:
         self.assigned = assign(runs)
         self.measured_s = np.asarray(measured_s, dtype=np.float64)
         self.prior = self.assigned.from_file(shipped)
+        self.workloads = tuple(map(workload_of, runs))
         kinds = [KINDS[k].name for k in self.assigned.kinds]
         self.free = np.flatnonzero([kind in REFITTED for kind in kinds])
 
-    def predicted_s(self, values: Array) -> Array:
-        """[runs] seconds under coefficients."""
-        return step_parts(self.x, self.assigned.of(values)).total_s
+    @property
+    def unfitted(self) -> _Fitted:
+        """The shipped coefficients."""
+        return _Fitted(values=self.prior, spreads=self._spreads)
 
-    def fit(self, rows: NDArray[np.intp]) -> tuple[Array, Array]:
-        """All coefficients fitted on some rows, and the spread left to each refitted one.
+    @property
+    def _spreads(self) -> Array:
+        return COEFFICIENT_SHARE * self.assigned.spreads()[self.free]
 
-        The unknowns are log(value / prior) in units of the prior's spread, so that the prior's own
-        residuals are the unknowns themselves; what is left of the spreads is the inverse of the
+    def predicted_s(self, fitted: _Fitted) -> Array:
+        """[runs] seconds under coefficients, and what their workloads take longer."""
+        total_s = step_parts(self.x, self.assigned.of(fitted.values)).total_s
+        if not fitted.workloads:
+            return total_s
+        weights = np.asarray([each.weight for each in fitted.workloads])
+        return total_s * np.exp(likenesses(self.workloads, fitted.workloads) @ weights)
+
+    def fit(self, rows: NDArray[np.intp]) -> _Fitted:
+        """All coefficients fitted on some rows, the spread left to each refitted one, and the
+        workloads of the rows with their weights.
+
+        The unknowns are in units of their prior's spread, log(value / prior) of coefficients and,
+        through the Cholesky factor of their covariance, the workloads' parts, so that the prior's
+        own residuals are the unknowns themselves; what is left of the spreads is the inverse of the
         Gauss-Newton Hessian (Laplace's approximation).
         """
         from scipy.optimize import least_squares
@@ -311,20 +355,34 @@ class _Table:
         x = self.x.rows(rows)
         index = {kind: found[rows] for kind, found in self.assigned.index.items()}
         target = np.log(self.measured_s[rows])
-        spreads = self.assigned.spreads()[self.free]
+        spreads, count = self._spreads, len(self.free)
+        known = tuple(dict.fromkeys(self.workloads[row] for row in rows.tolist()))
+        place = np.asarray([known.index(self.workloads[row]) for row in rows.tolist()])
+        alike = likenesses(known, known) + _JITTER * np.eye(len(known))
+        of_workload = np.asarray([_NOISE * each.spread for each in known])
+        factor = of_workload[:, None] * np.linalg.cholesky(alike)
 
         def values_of(moves: Array) -> Array:
             values = self.prior.copy()
             values[self.free] *= np.exp(spreads * moves)
             return values
 
-        def residuals(moves: Array) -> Array:
-            values = values_of(moves)
+        def residuals(unknown: Array) -> Array:
+            values = values_of(unknown[:count])
             predicted = step_parts(x, {kind: values[i] for kind, i in index.items()}).total_s
-            miss = (np.log(predicted) - target) / _NOISE
+            miss = (np.log(predicted) + (factor @ unknown[count:])[place] - target) / _NOISE
             soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
-            return np.concatenate([soft, moves])
+            return np.concatenate([soft, unknown])
 
-        found = least_squares(residuals, np.zeros(len(self.free)), method="trf", max_nfev=60)
+        found = least_squares(residuals, np.zeros(count + len(known)), method="trf", max_nfev=60)
         covariance = np.linalg.inv(found.jac.T @ found.jac)
-        return values_of(found.x), spreads * np.sqrt(np.diag(covariance))
+        own = factor @ found.x[count:]
+        weights = np.linalg.solve(alike, own)
+        return _Fitted(
+            values=values_of(found.x[:count]),
+            spreads=spreads * np.sqrt(np.diag(covariance)[:count]),
+            workloads=tuple(
+                replace(each, weight=weight)
+                for each, weight in zip(known, weights.tolist(), strict=True)
+            ),
+        )
