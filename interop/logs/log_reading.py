@@ -39,6 +39,8 @@ _SPACES = re.compile(r"\s+")
 # Samples of a part of the step that are kept for its median.
 _MOST_PARTS = 20_000
 _MOST_SHAPES = 50
+# What lies beyond so many characters of a line is no step: dumped tensors and configurations.
+_LONGEST = 1 << 13
 # A beginning of a line that is shorter is no sign of one that was cut.
 _SHORTEST_CUT = 6
 
@@ -94,6 +96,7 @@ class LogReading:
         self.lines += 1
         if len(line) < 4 or line.isspace():
             return
+        line = line[:_LONGEST]
         origin = origin_of(line)
         told, name = self._told(origin.text)
         if isinstance(told, StepLine):
