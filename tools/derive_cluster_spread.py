@@ -32,7 +32,7 @@ from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit_table
 from shardwright.validate.groups import source_of
 from simulator.training_run.fit.fit import fit_coefficients
-from simulator.training_run.fit.recalibrate import REFITTED
+from simulator.training_run.fit.recalibrate import NOISE, REFITTED
 from simulator.training_run.fit.workload_shift import workload_of
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import shipped_coefficients
@@ -41,11 +41,11 @@ from simulator.training_run.step.step_time import step_parts
 Array = NDArray[np.float64]
 
 _NAMES = (
-    "coefficients x 10",
-    "between plain workloads",
-    "between strange workloads",
-    "scale of parameters",
-    "scale of sequences",
+    "COEFFICIENT_SHARE",
+    "PLAIN_SPREAD",
+    "STRANGE_SPREAD",
+    "SIZE_SCALE",
+    "SEQ_SCALE",
 )
 # Where the search begins, and how far (in the logarithm) it may go without a reason: a third of a
 # unit of the error at three times these.
@@ -190,7 +190,8 @@ def main() -> None:
     pairs = pairs_of(
         fit_table(published, measured), progress=lambda name: sys.stderr.write(f"{name}\n") and None
     )
-    for name, value in zip(_NAMES, np.exp(estimated(pairs, pairs.weight)).tolist(), strict=True):
+    numbers = np.exp(estimated(pairs, pairs.weight)) * np.asarray([NOISE, 1.0, 1.0, 1.0, 1.0])
+    for name, value in zip(_NAMES, numbers.tolist(), strict=True):
         sys.stdout.write(f"{name}: {value:.3g}\n")
     told = np.zeros(pairs.logged.size)
     for source in sorted(set(pairs.source.tolist())):

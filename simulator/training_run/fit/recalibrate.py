@@ -65,7 +65,7 @@ REFITTED = (
 # 49 published clusters of the standard deviation of their residuals (logarithms), whole sources
 # left out of the coefficients (2026-11-22). All spreads are in units of it (workload_shift.py), so
 # that it decides only how far off a run is capped.
-_NOISE = 0.10
+NOISE = 0.10
 # Beyond so many units of noise a run pulls less and less (Cauchy's loss, as in fit.py).
 _CAP = 4.0
 # Added to the likeness of a workload to itself, so that workloads that are nearly one can be solved
@@ -359,7 +359,7 @@ class _Table:
         known = tuple(dict.fromkeys(self.workloads[row] for row in rows.tolist()))
         place = np.asarray([known.index(self.workloads[row]) for row in rows.tolist()])
         alike = likenesses(known, known) + _JITTER * np.eye(len(known))
-        of_workload = np.asarray([_NOISE * each.spread for each in known])
+        of_workload = np.asarray([NOISE * each.spread for each in known])
         factor = of_workload[:, None] * np.linalg.cholesky(alike)
 
         def values_of(moves: Array) -> Array:
@@ -370,7 +370,7 @@ class _Table:
         def residuals(unknown: Array) -> Array:
             values = values_of(unknown[:count])
             predicted = step_parts(x, {kind: values[i] for kind, i in index.items()}).total_s
-            miss = (np.log(predicted) + (factor @ unknown[count:])[place] - target) / _NOISE
+            miss = (np.log(predicted) + (factor @ unknown[count:])[place] - target) / NOISE
             soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
             return np.concatenate([soft, unknown])
 
