@@ -120,7 +120,7 @@ def pairs_of(table: FitTable, *, progress: Callable[[str], None]) -> Pairs:
                     rows["seq"].append(math.log(a.seq_len / b.seq_len))
                     rows["strange"].append(a.experts or a.adapters or a.low_precision)
         progress(source)
-    return Pairs(**{name: np.asarray(values) for name, values in rows.items()})  # type: ignore[arg-type]  # columns of every type
+    return Pairs(**{name: np.asarray(values) for name, values in rows.items()})
 
 
 def _clusters(table: FitTable, rows: NDArray[np.intp]) -> Mapping[str, list[int]]:
@@ -187,9 +187,7 @@ def main() -> None:
     """Prints the numbers, and the errors before and after a log with nested folds."""
     published = tuple(run for path in sys.argv[1:] for run in read_runs(Path(path), lenient=True))
     measured = tuple(row for path in sys.argv[1:] for row in read_measured(Path(path)))
-    pairs = pairs_of(
-        fit_table(published, measured), progress=lambda name: sys.stderr.write(f"{name}\n") and None
-    )
+    pairs = pairs_of(fit_table(published, measured), progress=_say)
     numbers = np.exp(estimated(pairs, pairs.weight)) * np.asarray([NOISE, 1.0, 1.0, 1.0, 1.0])
     for name, value in zip(_NAMES, numbers.tolist(), strict=True):
         sys.stdout.write(f"{name}: {value:.3g}\n")
@@ -209,6 +207,10 @@ def main() -> None:
         f"nested, {len(before)} clusters: mean {np.mean(before):.1%} -> {np.mean(after):.1%}, "
         f"median {np.median(before):.1%} -> {np.median(after):.1%}, {worse} worse\n"
     )
+
+
+def _say(source: str) -> None:
+    sys.stderr.write(f"{source}\n")
 
 
 def _hash(name: str) -> str:

@@ -50,9 +50,9 @@ from simulator.training_run.step.step_time import step_parts
 # cluster taken as its log.
 ONE_CONFIGURATION = (
     "one configuration: nothing is left to check it on. In published clusters that were each "
-    "calibrated by one run, the mean error on other runs of its model went from 17 % to 10 %, on all "
-    "other runs from 16 % to 14 %; a third of them became worse (docs/logs.md). Add a log of another "
-    "layout or size to see whether it helps here"
+    "calibrated by one run, the mean error on other runs of its model went from 17 % to 10 %, on "
+    "all other runs from 16 % to 14 %; a third of them became worse (docs/logs.md). Add a log of "
+    "another layout or size to see whether it helps here"
 )
 NOTHING_WRITTEN = "nothing is written; name a file to keep it: -o my-cluster.toml"
 # Coefficients that moved by less are not worth a line.

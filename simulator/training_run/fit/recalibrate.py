@@ -339,7 +339,8 @@ class _Table:
         if not fitted.workloads:
             return total_s
         weights = np.asarray([each.weight for each in fitted.workloads])
-        return total_s * np.exp(likenesses(self.workloads, fitted.workloads) @ weights)
+        shifts = likenesses(self.workloads, fitted.workloads) @ weights
+        return np.asarray(total_s * np.exp(shifts))
 
     def fit(self, rows: NDArray[np.intp]) -> _Fitted:
         """All coefficients fitted on some rows, the spread left to each refitted one, and the
