@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,8 @@ ONE_CONFIGURATION = (
     "another layout or size to see whether it helps here"
 )
 NOTHING_WRITTEN = "nothing is written; name a file to keep it: -o my-cluster.toml"
+# So many logged workloads are shown.
+_MOST_WORKLOADS = 5
 # Coefficients that moved by less are not worth a line.
 _LEAST_MOVE = 0.01
 
@@ -214,9 +217,18 @@ def calibration_report(found: Recalibration) -> RenderableType:
         if still
         else Text(""),
         Text("* one standard deviation, of the runs and of what was known before"),
+        *(Text(_own_part(each, found.workloads)) for each in found.workloads[:_MOST_WORKLOADS]),
         Text(""),
         errors,
         Text(f"Intervals are {found.interval_scale:.2f} times as wide as the shipped ones."),
+    )
+
+
+def _own_part(each: LoggedWorkload, known: Sequence[LoggedWorkload]) -> str:
+    shift = sum(each.likeness(other) * other.weight for other in known)
+    return (
+        f"Steps like those of {each.parameters / 1e9:.3g} B parameters in sequences of "
+        f"{each.seq_len:g} take {math.expm1(shift):+.1%} beside that."
     )
 
 
