@@ -29,6 +29,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	@$(BIN)/shardwright demo
 
+# The tests start some fifty processes: what they import is compiled once, also where the
+# environment tells Python to keep nothing compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "not measuring and not slow and not frameworks"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -40,6 +40,23 @@ from simulator.values.plan import Plan
 LEARNING_RATE = 1e-4
 
 
+@lru_cache(maxsize=16)
+def _flow(
+    spec: ModelSpec,
+    entries: tuple[str, ...],
+    micro_batch: int,
+    sequence_length: int,
+    dtype: str,
+    seed: int,
+) -> DataFlow:
+    """What flows between the blocks; the check, the run whose peak is read and the measured one
+    each build a rank of the same plan."""
+    built = build_meta(
+        spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, seed=seed
+    )
+    return flow_of(built, entries)
+
+
 class Rank:
     """Builds this rank's stages with their starting weights, and runs steps on them.
 
@@ -67,7 +84,14 @@ class Rank:
             dtype=dtype,
             seed=plan.seed,
         )
-        flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
+        flow = _flow(
+            spec,
+            plan.block_entries,
+            plan.micro_batch,
+            plan.workload.sequence_length,
+            dtype,
+            plan.seed,
+        )
         crossing = [flow.shapes(stage.first_block) for stage in plan.stages]
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)

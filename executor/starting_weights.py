@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from profiles.model.building.build import BuiltModel, build_model
 from profiles.model.loaders import ModelSpec
+
+# How modules draw their first values (torch.nn.init and the methods that it calls).
+_FILLS = frozenset(
+    [
+        "normal_",
+        "trunc_normal_",
+        "uniform_",
+        "kaiming_normal_",
+        "kaiming_uniform_",
+        "xavier_normal_",
+        "xavier_uniform_",
+        "ones_",
+        "zeros_",
+        "zero_",
+        "constant_",
+        "fill_",
+    ]
+)
+
+
+class _NothingFilled(TorchFunctionMode):
+    """Leaves meta tensors as they are where they would be filled: they have no values, and torch
+    takes half of the time in which a model is built to find the shape of what it draws."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _FILLS:
+            filled = args[0] if args else kwargs.get("tensor")
+            if isinstance(filled, Tensor) and filled.is_meta:
+                return filled
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -26,7 +61,8 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone
     try:
-        yield
+        with _NothingFilled():
+            yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign] # as it was
 

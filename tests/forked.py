@@ -30,6 +30,7 @@ _CONTEXT.set_forkserver_preload(
         "numba",
         "tests.executor.gradient_job",
         "tests.executor.sharding_job",
+        "executor.train",
         *(f"transformers.models.{m}.modeling_{m}" for m in ("llama", "gpt2", "t5", "whisper")),
     ]
 )

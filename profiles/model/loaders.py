@@ -94,7 +94,7 @@ class ModelSpec:
 
     name: str
     source: str
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     factory: str = ""
 
     @property

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -12,6 +15,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import executor.train
+from executor.launch import first_failure
+from profiles.document import read_document
+from profiles.errors import RunError
+from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from tests.forked import forked
 
 _TIMEOUT_S = 540.0
@@ -53,6 +61,47 @@ def run_ranks(job: Job, source: Path, results: Path, *, processes: int) -> str:
                 process.kill()
                 process.join()
     return "".join(log.read_text() for log in logs)
+
+
+def train(plan: Path, *options: str, processes: int, folder: Path) -> Measurement:
+    """A plan run by the program of `executor.launch.run_plan`, without torchrun: its measurement.
+
+    Raises RunError with the message of the rank that failed first.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    output, errors = folder / "run.json", folder / "errors"
+    errors.mkdir()
+    arguments = (str(plan), f"--output={output}", f"--errors={errors}", *options)
+    ranks = [
+        forked(
+            _train,
+            arguments,
+            output=(folder / f"out{rank}", folder / f"log{rank}"),
+            environment={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+        for rank in range(processes)
+    ]
+    for rank in ranks:
+        rank.join(_TIMEOUT_S)
+    if any(rank.exitcode for rank in ranks):
+        told = [json.loads(path.read_text()) for path in sorted(errors.iterdir())]
+        raise RunError(first_failure(told, "", 1))
+    return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def _train(arguments: tuple[str, ...]) -> None:
+    sys.argv = ["executor.train", *arguments]
+    executor.train.main()
 
 
 def _rank(job: Job, source: Path, results: Path, rendezvous: Path) -> None:

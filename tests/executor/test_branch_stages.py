@@ -64,18 +64,18 @@ def cut_anywhere(plan: Plan, rng: random.Random) -> Plan:
 def test_stages_of_any_blocks_pass_the_gradient_check(processes: int, tmp_path: Path) -> None:
     cases = []
     for number, (name, model) in enumerate(models(tmp_path).items()):
+        if name == "resnet50":
+            continue  # a chain
         graph = graph_of(model)
-        assert graph.branches or name == "resnet50"
-        if not graph.branches:
-            continue
+        assert graph.branches
+        built = build_model(resolve_model(model), micro_batch=2, sequence_length=16)
+        tied = tied_parameters(built.module)
         for index, setting in enumerate(SETTINGS[processes]):
             if name in ("t5", "whisper") and {"precision", "zero_stage"} & set(setting):
                 continue  # FSDP2 refuses a weight that two modules of one stage share
             rng = random.Random(f"{number} {index}")
             order = another_order(graph, rng)
             plan = cut_anywhere(make_plan(model, order, **setting), rng)
-            built = build_model(resolve_model(model), micro_batch=2, sequence_length=16)
-            tied = tied_parameters(built.module)
             plan = replace(plan, tied_parameters=tied)
             cases.append((f"{name} {setting} {order}", plan))
     results = run_job(cases, processes, tmp_path)

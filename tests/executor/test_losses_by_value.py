@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from executor.launch import run_plan
 from profiles.document import write_document
 from profiles.errors import RunError
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -17,6 +16,7 @@ from simulator.values.workload import Workload
 from tests.executor.cases import run_job
 from tests.executor.losses_by_value import BY_VALUE
 from tests.executor.one_process import worst_error
+from tests.executor.processes import train
 
 
 def _answer(name: str) -> PlanFile:
@@ -69,6 +69,11 @@ def _written(plan: Plan, folder: Path) -> Path:
     return path
 
 
+def _folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [("breaks_forward", "the output of layers.2"), ("breaks_backward", "the backward of layers.2")],
@@ -81,9 +86,9 @@ def test_what_is_not_finite_is_placed(name: str, what: str, tmp_path: Path) -> N
     (rank,) = (
         stage for stage, cut in enumerate(plan.stages) if cut.first_block <= block < cut.last_block
     )
-    measured = run_plan(path, steps=1, output=tmp_path / "run.json")
+    measured = train(path, "--steps=1", processes=2, folder=_folder(tmp_path, "run"))
     assert measured.not_finite.startswith(f"step 1, rank {rank}: {what}")
     assert measured.steps_without_finite_loss == 1
     if name == "breaks_forward":  # the check of gradients is refused the same way for both
         with pytest.raises(RunError, match=rf"nothing to compare \(step 1, rank {rank}: {what}"):
-            run_plan(path, steps=1, check=True, output=tmp_path / "run.json")
+            train(path, "--steps=1", "--check", processes=2, folder=_folder(tmp_path, "check"))

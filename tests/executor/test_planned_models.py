@@ -62,9 +62,9 @@ _TOLERANCE = 1e-5  # relative error of any gradient
 def models(folder: Path) -> dict[str, str]:
     """Name -> what to pass as the model."""
     found = {
-        "unet": "examples.unet:build",
+        "unet": "tests.executor.tiny_models:unet",
         "two-tower": "examples.two_tower:build",
-        "resnet50": "examples.resnet50:build",
+        "resnet50": "tests.executor.tiny_models:resnet50",
     }
     for name, config in (("t5", T5), ("whisper", WHISPER)):
         path = folder / f"{name}.json"

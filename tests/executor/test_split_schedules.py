@@ -48,7 +48,7 @@ def entries_of(models: dict[str, str], folder: Path) -> dict[str, tuple[str, tup
         "gpt2, tied": (models["gpt2"], GPT2_ENTRIES),
         "cnn": (models["cnn"], CNN_ENTRIES),
         "t5": (str(folder / "t5.json"), T5_ENTRIES),
-        "unet": ("examples.unet:build", UNET_ENTRIES),
+        "unet": ("tests.executor.tiny_models:unet", UNET_ENTRIES),
         "ignored branch": ("tests.executor.tiny_models:ignored_branch", BRANCH_ENTRIES),
     }
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from examples.resnet50 import ResNet50
+from examples.unet import UNet
+
 
 class Residual(nn.Module):
     """A convolution with batch normalisation around which the input goes."""
@@ -29,6 +32,18 @@ def cnn() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     )
     images = torch.linspace(-1, 1, 4 * 3 * 8 * 8).reshape(4, 3, 8, 8)
     return module, (images,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()
+
+
+def unet() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    """The example with a quarter of the channels, on images of a quarter of the pixels."""
+    images = torch.linspace(-1, 1, 2 * 32 * 32).reshape(2, 1, 32, 32)
+    return UNet(channels=8), (images,), (images[:, 0] > 0).long(), nn.CrossEntropyLoss()
+
+
+def resnet50() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    """The example on images of a twelfth of the pixels."""
+    images = torch.linspace(-1, 1, 2 * 3 * 64 * 64).reshape(2, 3, 64, 64)
+    return ResNet50(), (images,), torch.tensor([0, 1]), nn.CrossEntropyLoss()
 
 
 class Mixing(nn.Module):

@@ -268,6 +268,7 @@ def test_mixed_devices_are_priced_where_they_stand():
 
 
 def test_a_large_search_ends_with_a_plan_and_others():
-    answer = run_search(HandMadeModel(80, width=8192), get_cluster("16x8xh100-sxm"), 1024)
+    space = Space(tp=(8,), micro_batch=(1,))
+    answer = run_search(HandMadeModel(80, width=8192), get_cluster("16x8xh100-sxm"), 1024, space)
     assert answer.prediction.fits
     assert len(answer.alternatives) >= 1

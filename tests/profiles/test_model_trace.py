@@ -23,7 +23,10 @@ from profiles.model.tracing.traced import trace_model
 from tests.profiles.small_models import CONFIGS
 
 ROOT = Path(__file__).parents[2]
-FACTORIES = {"resnet50": "examples.resnet50:build", "unet": "examples.unet:build"}
+FACTORIES = {
+    name: f"tests.executor.tiny_models:{name}"  # the examples on small images
+    for name in ("resnet50", "unet")
+}
 SEQUENCE = 16
 
 
@@ -64,10 +67,11 @@ def test_flops_equal_torchs_own_counter(name: str, tmp_path: Path) -> None:
     ):
         loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
         loss.backward()
-    mine = full_attention_flop(traced(name, tmp_path))
+    graph = traced(name, tmp_path)
+    mine = full_attention_flop(graph)
     attention = sum(
         op.work_flop * (2 if op.attention.causal else 1)
-        for block in traced(name, tmp_path).blocks
+        for block in graph.blocks
         for op in block.backward_ops
         if op.attention is not None
     )

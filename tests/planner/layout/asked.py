@@ -7,6 +7,9 @@ from planner.layout.run_option import AskedOptions
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
 
 
 def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", batch=32, seq=4096,
@@ -28,3 +31,10 @@ def solved(asked, **options):
     return plan_layout(
         asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, **options
     )
+
+
+def seconds_of(runs):
+    """[runs] Step times of runs that fit, as runs are predicted: not by the search's arrays."""
+    assigned = assign(runs)
+    values = assigned.from_file(shipped_coefficients())
+    return step_parts(features(runs, all_fit=True), assigned.of(values)).total_s

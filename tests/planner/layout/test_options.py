@@ -17,7 +17,7 @@ from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.memory.host_offload import host_memory_short
 from simulator.training_run.step.coefficients import shipped_coefficients
-from tests.planner.layout.asked import question, solved
+from tests.planner.layout.asked import question, seconds_of, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
 
 SITES = two_sites(2, gigabits=100.0)
@@ -76,10 +76,9 @@ def test_arrays_equal_the_single_run(name):
     floors = MemoryFloors(base).needed(layouts)
     chosen = np.random.default_rng(1).choice(len(layouts), min(30, len(layouts)), replace=False)
     seen = set()
-    for index in chosen.tolist():
-        run = layouts.run(base, index)
+    runs = [layouts.run(base, index) for index in chosen.tolist()]
+    for index, run, time_s in zip(chosen.tolist(), runs, seconds_of(runs).tolist(), strict=True):
         seen.add(layouts.options[int(layouts.option[index])])
-        time_s = float(prices.exact_parts(run).total_s[0])
         if exact[index]:
             assert times[index] == pytest.approx(time_s, rel=1e-9), run
         assert times[index] <= time_s * (1 + 1e-9), run
@@ -104,22 +103,23 @@ def test_the_optimum_of_enumeration(name):
     asked = small(name)
     base, ground = ground_of(asked, [])
     layouts = legal_layouts(asked.space, ground)
-    prices = LayoutPrices(base, shipped_coefficients())
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
-    times = []
+    fitting = []
     for index in range(len(layouts)):
         run = layouts.run(base, index)
         memory = footprint(run)
         if memory.refused or memory.needed_bytes > limit.of(run) or host_memory_short(run):
             continue
-        times.append(float(prices.exact_parts(run).total_s[0]))
+        fitting.append(run)
     answer = solved(asked)
-    if not times:
+    if not fitting:
         assert answer.status == "infeasible"
         return
     assert answer.status == "optimal"
     assert answer.gap == 0.0
-    assert answer.chosen.prediction.step_time_s.value == pytest.approx(min(times), rel=1e-9)
+    assert answer.chosen.prediction.step_time_s.value == pytest.approx(
+        min(seconds_of(fitting)), rel=1e-9
+    )
     assert answer.considered == answer.too_big + answer.pruned + answer.refined
 
 
@@ -254,10 +254,7 @@ def test_a_torus_is_laid_the_way_that_is_fastest():
     assert best.run.torus in {(4, 4, 2), (4, 2, 4), (2, 4, 4)}
     base, ground = ground_of(asked, [])
     layouts = legal_layouts(asked.space, ground)
-    prices = LayoutPrices(base, shipped_coefficients())
-    worst = max(
-        float(prices.exact_parts(layouts.run(base, i)).total_s[0]) for i in range(len(layouts))
-    )
+    worst = max(seconds_of([layouts.run(base, i) for i in range(len(layouts))]))
     assert best.prediction.step_time_s.value < worst
     with pytest.raises(InputError, match=r"torus \[4, 4\] holds 16 devices"):
         replace(get_cluster("32xtpu-v5p").levels[0], torus=(4, 4))
