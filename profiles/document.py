@@ -85,7 +85,12 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the whole new one, never a part.
+    """Write `text` as UTF-8, as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write `content` so that a reader sees the old file or the whole new one, never a part.
 
     A device or a pipe (/dev/stdout) is written to as it stands: put in the place of /dev/null, a
     file would be all that is left of it. Raises DocumentError.
@@ -93,7 +98,7 @@ def write_text(path: str | Path, text: str) -> None:
     file = Path(path)
     need_writable(path)
     if _is_device(file):
-        _write_through(file, text)
+        _write_through(file, content)
         return
     file = Path(os.path.realpath(file))
     try:
@@ -102,8 +107,8 @@ def write_text(path: str | Path, text: str) -> None:
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
@@ -135,10 +140,10 @@ def _is_device(file: Path) -> bool:
     return str(file).startswith("/dev/") or (file.exists() and not file.is_file())
 
 
-def _write_through(file: Path, text: str) -> None:
+def _write_through(file: Path, content: bytes) -> None:
     try:
-        with file.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with file.open("wb") as stream:
+            stream.write(content)
     except OSError as error:
         raise DocumentError(f"{file}: cannot be written: {error.strerror or error}") from error
 

@@ -22,6 +22,10 @@ COMMANDS = {
         "of many models, clusters and prices: a sweep, into the folder -o. Missing folders are "
         "made."
     ),
+    "sweep": (
+        "Thousands of questions of `plan` and `size` from one file, each answered once; killed and "
+        "begun again it goes on; results in SQLite, Parquet and CSV."
+    ),
     "size": (
         "What to rent for a training run: devices, days, dollars, energy, how sure; any of tokens, "
         "deadline, budget and devices may be the unknown."

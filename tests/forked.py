@@ -21,7 +21,10 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "shardwright.cli",
-        *(f"shardwright.commands.{name}" for name in ("plan", "predict", "shard", "sweep")),
+        *(
+            f"shardwright.commands.{name}"
+            for name in ("plan", "plan_many", "predict", "shard", "sweep")
+        ),
         "shardwright.api",
         "shardwright.reports.terminal",
         "planner.search.search",

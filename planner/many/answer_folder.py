@@ -52,13 +52,17 @@ class AnswerFolder:
         return self.folder / f"{key}.json"
 
     def _write(self, posed: Posed, solved: Answer) -> Answer:
-        answer = finished(solved, posed)
-        provenance = {
-            "version": self.version,
-            "question": encode(posed.question),
-            "decided": decision_of(answer),
-        }
-        write_document(
-            self.path(posed.key), answer, schema=schema_of(answer), provenance=provenance
-        )
-        return answer
+        return write_answer(self.path(posed.key), posed, solved, version=self.version)
+
+
+def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> Answer:
+    """Writes the plan file of a question, and gives the answer as it is there: priced, with what
+    was assumed of the question."""
+    answer = finished(solved, posed)
+    provenance = {
+        "version": version,
+        "question": encode(posed.question),
+        "decided": decision_of(answer),
+    }
+    write_document(path, answer, schema=schema_of(answer), provenance=provenance)
+    return answer

@@ -152,7 +152,7 @@ def sweep(
             continue
         found = shelf.find(posed)
         if found is not None:
-            yield _row(posed, found, reused=True)
+            yield row_of(posed, found, reused=True)
         else:
             waiting.setdefault(posed.job.key, []).append(posed)
     jobs = [alike[0].job for alike in waiting.values()]
@@ -164,7 +164,7 @@ def sweep(
             if verdict.found is None:
                 yield Row(question=posed.question, key=posed.key, reason=verdict.reason)
             else:
-                yield _row(posed, shelf.keep(posed, verdict.found), reused=False)
+                yield row_of(posed, shelf.keep(posed, verdict.found), reused=False)
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -242,7 +242,8 @@ def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
     )
 
 
-def _row(posed: Posed, answer: Answer, *, reused: bool) -> Row:
+def row_of(posed: Posed, answer: Answer, *, reused: bool) -> Row:
+    """The row of a question that has an answer; its reason says why where that is no plan."""
     return Row(
         question=posed.question,
         key=posed.key,

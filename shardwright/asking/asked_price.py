@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from profiles.errors import InputError, UnknownNameError
+from profiles.errors import InputError, ShardwrightError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
@@ -58,6 +60,27 @@ def price_notes(
     devices = {group.device.name: group.device for group in cluster.groups}
     notes = [_note(devices[name], text, today, offers) for name in sorted(devices)]
     return tuple(note for note in notes if note)
+
+
+def notes_of_many(
+    named: Iterable[tuple[str, str]],
+    *,
+    today: str,
+    local: Path | None = None,
+    offers: Sequence[Offer] | None = None,
+) -> tuple[str, ...]:
+    """`price_notes` of many questions, each thing once; "" as `today` tells nothing.
+
+    named  clusters and prices as questions name them;  local  the file of this machine's profile
+    """
+    found: dict[str, None] = {}
+    for on, price in sorted(set(named)) if today else ():
+        try:
+            cluster = get_cluster(on, local=local)
+            found |= dict.fromkeys(price_notes(cluster, price, today=today, offers=offers))
+        except ShardwrightError:
+            continue  # the row of the question says why
+    return tuple(found)
 
 
 def _note(device: Device, kind: str, today: str, offers: Sequence[Offer] | None) -> str:

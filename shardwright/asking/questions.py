@@ -23,13 +23,14 @@ A file (TOML or JSON) holds grids; each stands for every combination of its list
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 from planner.layout.layout_question import LayoutAsk, LayoutQuestion
-from planner.many.sweep import Posed, Question
+from planner.many.sweep import Job, Posed, Question
 from planner.search.space import Space
 from profiles.document import content_hash, read_document
 from profiles.errors import (
@@ -44,6 +45,7 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.model.loaders import resolve_model
+from profiles.text_file import read_text
 from shardwright.asking.asked_price import price_for
 from shardwright.asking.axes import AXES, Axes, axes_of
 from shardwright.asking.executor_layouts import (
@@ -52,6 +54,7 @@ from shardwright.asking.executor_layouts import (
     layout_space_of,
     why_block_by_block,
 )
+from shardwright.asking.file_lines import with_lines
 from shardwright.asking.layout_task import layout_task
 from shardwright.asking.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.asking.plan_options import (
@@ -80,6 +83,7 @@ class Grid:
     pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
     stack, options     a framework, whose layouts are then searched, and what may be chosen beside
                        the axes, as its flags take it (plan_options.py)
+    stacks             several frameworks in the place of `stack`, each a question of its own
     """
 
     models: tuple[str, ...]
@@ -93,14 +97,18 @@ class Grid:
     seed: int = 0
     pins: Mapping[str, str | int] = field(default_factory=dict)
     stack: str = ""
+    stacks: tuple[str, ...] = ()
     options: Mapping[str, str | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("models", "clusters", "global_batches", "prices"):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty: a grid needs one entry at least")
+        if self.stack and self.stacks:
+            raise InputError("stack and stacks both name frameworks: leave one of them out")
+        framework = bool(self.stack or self.stacks)
         for pin in self.pins:
-            if not self.stack and pin in _FRAMEWORKS_ONLY:
+            if not framework and pin in _FRAMEWORKS_ONLY:
                 raise InputError(
                     f"pin {pin}: our own executor has no such axis; name the framework that will "
                     "run the plans, for example stack = megatron-core (--stack)"
@@ -110,8 +118,13 @@ class Grid:
         for option in self.options:
             if option not in OPTION_FLAGS:
                 raise UnknownNameError("option", option, OPTION_FLAGS)
-        if not self.stack:
+        if not framework:
             need_stack({name: str(text) for name, text in self.options.items()}, self.precision)
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Of the grid's questions; "" for our own executor."""
+        return self.stacks or (self.stack,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +135,11 @@ class QuestionFile:
 
 
 def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, ...]:
-    """The questions of a file; raises DocumentError."""
-    grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
+    """The questions of a file; raises DocumentError with the line of what is wrong."""
+    try:
+        grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
+    except ShardwrightError as error:
+        raise DocumentError(with_lines(str(error), path, read_text(path))) from error
     if not grids:
         raise InputError(f"{path} holds no grid, so there is nothing to answer")
     return tuple(question for grid in grids for question in questions_of(grid, local=local))
@@ -138,13 +154,15 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
     when a question is posed, and are then that question's own fault.
     """
     axes = axes_of(grid.pins)
-    layouts = _layouts_of(grid, axes) if grid.stack else None
-    space: Space = Space() if layouts else axes.space()
+    asked = [_layouts_of(grid, stack, axes) if stack else None for stack in grid.frameworks]
+    space = axes.space() if None in asked else Space()
+    sample_of_model, precision_on = functools.cache(_sample), functools.cache(_precision)
     made = []
-    for model, on, batch in product(grid.models, grid.clusters, grid.global_batches):
+    cells = product(grid.models, grid.clusters, grid.global_batches, asked)
+    for model, on, batch, layouts in cells:
         for length in grid.sequence_lengths or (None,):
-            sample = _sample(model, length, described=layouts is not None)
-            precision, told = _precision(grid, on, local)
+            sample = sample_of_model(model, length, layouts is not None)
+            precision, told = precision_on(grid.precision, on, local)
             work = Workload(
                 global_batch=batch,
                 sequence_length=sample.sequence_length,
@@ -159,7 +177,7 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
                     model=model,
                     cluster=on,
                     workload=work,
-                    space=space,
+                    space=Space() if layouts else space,
                     layouts=layouts,
                     solver=grid.solver,
                     seed=grid.seed,
@@ -171,20 +189,20 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
     return tuple(made)
 
 
-def _precision(grid: Grid, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
+def _precision(asked: str, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
     """The precision of a question, and what is told of it."""
-    if grid.precision:
-        return grid.precision, ()
+    if asked:
+        return asked, ()
     try:
         return default_precision(get_cluster(on, local=local))
     except ShardwrightError:
         return "bf16", ()  # the cluster cannot be read: the question fails when it is posed
 
 
-def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
-    load_framework(grid.stack)
+def _layouts_of(grid: Grid, stack: str, axes: Axes) -> LayoutAsk:
+    load_framework(stack)
     return LayoutAsk(
-        stack=grid.stack,
+        stack=stack,
         precision=first_precision(grid.precision),
         space=axes.layout_space(),
         options=asked_options(
@@ -193,7 +211,7 @@ def _layouts_of(grid: Grid, axes: Axes) -> LayoutAsk:
     )
 
 
-def _sample(model: str, length: int | None, *, described: bool) -> Sample:
+def _sample(model: str, length: int | None, described: bool) -> Sample:
     try:
         return described_of(model, length).sample if described else sample_of(model, length)
     except (ModelError, DocumentError, UnknownNameError):
@@ -210,17 +228,43 @@ def pose(
     offers  in the place of those that we ship
     Raises ShardwrightError for a model, cluster or price that is none.
     """
-    cluster = get_cluster(question.cluster, local=local)
-    price = price_for(cluster, question.price, offers)
+    return Poser(local=local, offers=offers).pose(question)
+
+
+class Poser:
+    """Poses many questions: what they share is read once.
+
+    local  the file of this machine's profile
+    offers  in the place of those that we ship
+    """
+
+    def __init__(
+        self, *, local: Path | None = None, offers: tuple[Offer, ...] | None = None
+    ) -> None:
+        self._cluster = functools.cache(lambda on: get_cluster(on, local=local))
+        self._price = functools.cache(lambda on, kind: price_for(self._cluster(on), kind, offers))
+        self._jobs: dict[Question, Job] = {}
+
+    def pose(self, question: Question) -> Posed:
+        """The question with the content that its words name; raises ShardwrightError."""
+        cluster = self._cluster(question.cluster)
+        price = self._price(question.cluster, question.price)
+        # A price is no part of what is solved, nor is what was assumed of flags.
+        solved = replace(question, price="", assumed=())
+        job = self._jobs.get(solved)
+        if job is None:
+            job = self._jobs[solved] = _job(question, cluster)
+        key = content_hash({"job": job.key, "question": question, "price": price})
+        return Posed(question=question, key=key, job=job, price=price)
+
+
+def _job(question: Question, cluster: Cluster) -> Job:
     layouts = question.layouts or _executor_layouts(question, cluster)
     if layouts is not None:
-        job = job_of(layout_task(_layout_question(question, layouts, cluster)))
-    else:
-        spec, work = resolve_model(question.model), question.workload
-        solver, seed = question.solver, question.seed
-        job = job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))
-    key = content_hash({"job": job.key, "question": question, "price": price})
-    return Posed(question=question, key=key, job=job, price=price)
+        return job_of(layout_task(_layout_question(question, layouts, cluster)))
+    spec, work = resolve_model(question.model), question.workload
+    solver, seed = question.solver, question.seed
+    return job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))
 
 
 def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:

@@ -139,13 +139,18 @@ def solve_text(text: str) -> str:
     return verdict_text(verdict)
 
 
-def _solve(task: Task | LayoutTask) -> Verdict:
-    if task.version != code_and_data_version():
-        return Verdict(
-            reason=f"the worker's Shardwright, its data or its libraries "
-            f"({code_and_data_version()}) are not the asker's ({task.version}); install the same "
-            "versions on every node"
+def need_version(asked: str) -> None:
+    """Raises InputError where the asker has other code, data or libraries than this process."""
+    mine = code_and_data_version()
+    if asked != mine:
+        raise InputError(
+            f"the worker's Shardwright, its data or its libraries ({mine}) are not the asker's "
+            f"({asked}); install the same versions on every node"
         )
+
+
+def _solve(task: Task | LayoutTask) -> Verdict:
+    need_version(task.version)
     if isinstance(task, LayoutTask):
         return Verdict(layout=solve_layout_task(task))
     answer = python_plan.plan(

@@ -221,7 +221,7 @@ def plan(
     )
     if questions or workers or ray or "," in model + on + price:
         # Here, since only sweeps need workers and tables.
-        from shardwright.commands.sweep import Sweep, grid_of, plan_many
+        from shardwright.commands.plan_many import Sweep, grid_of, plan_many
 
         grid = grid_of(
             questions,

@@ -1,210 +1,139 @@
-"""`shardwright plan` with many questions."""
+"""`shardwright sweep`: a study of many questions, answered once each into one folder."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from planner.many.answer_cache import AnswerCache
-from planner.many.answer_folder import AnswerFolder
+import typer
+
+from planner.many.folder_lock import folder_held
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
-from planner.many.sweep import Question, Row, Workers, has_plan, sweep
-from profiles.document import need_writable, write_text
-from profiles.errors import InfeasibleError, InputError, ShardwrightError
-from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.hardware.prices.offer import Offer
-from profiles.units import format_time
+from planner.many.sweep import Workers
+from profiles.errors import InfeasibleError, InputError
+from profiles.hardware.prices.price_file import offers_with
 from shardwright import __version__
-from shardwright.asking.asked_price import price_notes
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import AnswerOutput
-from shardwright.asking.questions import Grid, pose, questions_of, read_questions
-from shardwright.console.output import Bar, note, show, tell_price
-from shardwright.reports.sweep_table import (
-    line_of,
-    sorted_rows,
-    sweep_csv,
-    sweep_json,
-    sweep_report,
+from shardwright.asking.asked_price import notes_of_many
+from shardwright.asking.places import local_profile
+from shardwright.commands.plan_many import SOLVE as SOLVE  # where it stood before
+from shardwright.commands.plan_many import need_folder
+from shardwright.console.flags import Json, Local, Prices, Quiet
+from shardwright.console.output import Bar, note, print_json, show, tell_price
+from shardwright.console.pace import Pace
+from shardwright.sweeps.asked_study import asked_study
+from shardwright.sweeps.best_rows import need_sort
+from shardwright.sweeps.parquet_file import need_pyarrow
+from shardwright.sweeps.study_file import read_study
+from shardwright.sweeps.study_report import study_json, study_report
+from shardwright.sweeps.study_run import run_study
+from shardwright.sweeps.worker import WORKER
+
+_NOTES, _FILES = 5, 8  # told at most
+EXAMPLES = (
+    "Examples:\n\n  shardwright sweep study.toml -o answers/\n\n  shardwright sweep study.toml "
+    "--ray auto --sort cost -o answers/"
 )
 
-SOLVE = "shardwright.asking.solve_task:solve_text"
-_WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """How a sweep is run.
-
-    output   its file is the folder where answers and tables go, and where earlier ones are found
-    workers  processes of this machine, None where not asked for; ray  a cluster's address
-    sort     a column of reports/sweep_table.py
-    offers   of a price file, with ours; None for ours alone
-    today    the ISO day of the questions, or "" to tell nothing of prices
-    """
-
-    output: AnswerOutput
-    workers: int | None = None
-    ray: str | None = None
-    sort: str = "step"
-    local: Path | None = None
-    offers: tuple[Offer, ...] | None = None
-    today: str = ""
-
-
-def plan_many(
-    path: Path | None, grid: Grid | None, asked: Sweep, *, refused: Mapping[str, object]
+def sweep(
+    study: Annotated[
+        Path | None, typer.Argument(help="a file of questions, as TOML (docs/sweeps.md)")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", help="folder of the results, and of those so far")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="processes of this machine [cores]")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="solve on a Ray cluster")
+    ] = None,
+    sort: Annotated[
+        str, typer.Option(help="what the printed rows are best in: step, cost, mfu, tokens, memory")
+    ] = "step",
+    plans: Annotated[
+        int, typer.Option("--plans", min=0, help="write the plan files of the best so many")
+    ] = 0,
+    parquet: Annotated[
+        bool, typer.Option("--parquet/--no-parquet", help="with Parquet beside SQLite and CSV")
+    ] = True,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", help="the study, as `plan` names it")
+    ] = None,
+    prices: Prices = None,
+    local: Local = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """`shardwright plan` with several models, clusters or prices, or with a file of questions.
-
-    path, grid  the questions, as a file or as flags
-    refused     flags that a sweep cannot obey, with what was given
-    """
-    for flag, value in refused.items():
-        if value:
-            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
-    if path is not None:
-        run_sweep(read_questions(path, local=asked.local), asked)
-    elif grid is not None:
-        run_sweep(questions_of(grid, local=asked.local), asked)
-
-
-def grid_of(
-    path: Path | None,
-    models: str,
-    on: str,
-    global_batch: int | None,
-    *,
-    prices: str,
-    **others: Any,
-) -> Grid | None:
-    """The grid of flags; None where a file of questions stands in their place.
-
-    others  the other fields of a grid
-    """
-    if path is not None:
-        asked = (others["pins"], others["options"], others["stack"])
-        if models or on or global_batch is not None or any(asked):
-            raise InputError(
-                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
-                "--stack, its options or pins; give one of the two"
-            )
-        return None
-    if not models or not on or global_batch is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
-    return Grid(
-        models=_listed(models),
-        clusters=_listed(on),
-        global_batches=(global_batch,),
-        prices=_listed(prices),
-        **others,
-    )
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
-    """Answers the questions, writes a plan file each and the tables, and prints the table.
-
-    Ctrl-C keeps what is answered. Raises InfeasibleError where no question has a plan.
-    """
-    folder = _folder(asked.output.file)
-    workers = _workers(asked)
-    sorted_rows((), asked.sort)
-    for question in questions:
-        import_from_here(question.model)
-    shelf = AnswerFolder(
-        folder=folder,
-        cache=AnswerCache(folder=answer_cache()) if asked.output.cache else None,
-        version=__version__,
-    )
-    rows: list[Row] = []
-    quiet = asked.output.quiet or asked.output.json
-    try:
-        with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
-            found = sweep(
-                questions,
-                pose=lambda question: pose(question, local=asked.local, offers=asked.offers),
-                workers=workers,
-                shelf=shelf,
-            )
-            for row in found:
-                rows.append(row)
-                update(len(rows), len(questions), row.question.model)
-                if not quiet and not sys.stderr.isatty():
-                    note(f"{len(rows)}/{len(questions)} {_said(row)}")
-    except KeyboardInterrupt:
-        _write(folder, rows, asked.sort)
-        note(
-            f"{len(rows)} of {len(questions)} questions are answered and kept in {folder}; the "
-            "same command goes on from there"
+    """`shardwright sweep`."""
+    path = study if study is not None else questions
+    if path is None or (study is not None and questions is not None):
+        raise typer.BadParameter("give one file of questions: shardwright sweep STUDY -o FOLDER")
+    # What can be wrong is found before the folder is touched.
+    folder = need_folder(output, "results.sqlite")
+    need_sort(sort)
+    solvers = _workers(workers, ray)
+    release = need_pyarrow() if parquet else ""
+    profile_file = local or local_profile()
+    offers = None if prices is None else offers_with(prices)
+    study_asked = read_study(path, local=profile_file)
+    asked = asked_study(study_asked, local=profile_file, offers=offers, prices=prices)
+    silent = quiet or json_output
+    with (
+        folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])),
+        Bar("answers", quiet=silent) as update,
+    ):
+        run = run_study(
+            asked,
+            folder,
+            workers=solvers,
+            clock=time.monotonic,
+            progress=_progress(update),
+            parquet=parquet,
+            plans=plans,
+            sort=sort,
+            version=__version__,
         )
-        raise
-    rows = list(_write(folder, rows, asked.sort))
-    if asked.output.json:
-        sys.stdout.write(sweep_json(rows, asked.sort))
+    if json_output:
+        print_json(study_json(run, sort))
     else:
-        show(sweep_report(rows))
-        tell_price(_price_notes(questions, asked))
-        reused = sum(row.reused for row in rows)
+        show(study_report(run, sort))
+        named = [(question.cluster, question.price) for question in study_asked.plans]
+        today = date.today().isoformat()
+        tell_price(notes_of_many(named, today=today, local=profile_file, offers=offers)[:_NOTES])
+    if not silent:
+        made = f"; Parquet by pyarrow {release}" if parquet else ""
         note(
-            f"written: {folder} (summary.csv, summary.json, a plan file per question); "
-            f"{reused} of {len(rows)} answers were known before"
+            f"written: {folder} ({', '.join(run.files[:_FILES])}{made}); {run.known:,} of "
+            f"{run.jobs:,} answers were known before"
         )
-    if not any(has_plan(row.answer) for row in rows):
-        raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
+    if not run.answered:
+        raise InfeasibleError(f"no question of {path} has an answer; {folder} says why")
 
 
-def _price_notes(questions: tuple[Question, ...], asked: Sweep) -> tuple[str, ...]:
-    """What must be told of the prices of the questions' clusters, each thing once."""
-    found: dict[str, None] = {}
-    if asked.today:
-        for on, price in sorted({(question.cluster, question.price) for question in questions}):
-            try:
-                cluster = get_cluster(on, local=asked.local)
-                notes = price_notes(cluster, price, today=asked.today, offers=asked.offers)
-            except ShardwrightError:
-                continue  # the row of the question says why
-            found |= dict.fromkeys(notes)
-    return tuple(found)
+def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
+    """Shows how many answers there are, how fast they come and how long the rest takes."""
+    begun: list[int] = []
+    pace = Pace(time.monotonic)
+
+    def progress(done: int, jobs: int) -> None:
+        if not begun:
+            begun.append(done)
+        update(done, jobs, pace.words(done - begun[0], jobs - done))
+
+    return progress
 
 
-def _folder(folder: Path | None) -> Path:
-    if folder is None:
-        raise InputError("a sweep writes a folder: name it with -o FOLDER/")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"-o {folder} is a file; a sweep writes a folder: name another")
-    need_writable(folder / "summary.csv")
-    return folder
-
-
-def _workers(asked: Sweep) -> Workers:
-    if asked.ray is not None:
-        if asked.workers is not None:
+def _workers(workers: int | None, ray: str | None) -> Workers:
+    if ray is not None:
+        if workers is not None:
             raise InputError("--workers is for this machine and --ray for a cluster; give one")
-        return ray_workers(SOLVE, asked.ray)
-    return local_workers(SOLVE, asked.workers or 1)
-
-
-def _said(row: Row) -> str:
-    words = f"{row.question.model} on {row.question.cluster}"
-    step_time_s = line_of(row).step_time_s
-    if step_time_s is None:
-        return f"{words}: no plan"
-    known = " (known before)" if row.reused else ""
-    return f"{words}: step {format_time(step_time_s)}{known}"
-
-
-def _write(folder: Path, rows: list[Row], sort: str) -> tuple[Row, ...]:
-    """The tables; the rows as they are sorted there."""
-    ordered = sorted_rows(rows, sort)
-    write_text(folder / "summary.csv", sweep_csv(ordered))
-    write_text(folder / "summary.json", sweep_json(ordered, sort))
-    return ordered
+        return ray_workers(WORKER, ray)
+    return local_workers(WORKER, workers or len(os.sched_getaffinity(0)))

@@ -90,6 +90,7 @@ ORDER = {
         "shardwright/reports/brief",
         "shardwright/reports/frameworks",
         "shardwright/reports/fleet",
+        "shardwright/sweeps",
         "shardwright/validate",
         "shardwright/console",
         "shardwright/commands/tables",

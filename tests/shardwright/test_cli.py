@@ -51,6 +51,7 @@ def test_the_surface_is_frozen() -> None:
         "run",
         "shard",
         "size",
+        "sweep",
         "validate",
         "watch",
     ]

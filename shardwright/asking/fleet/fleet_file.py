@@ -24,7 +24,6 @@ priority = 5
 from __future__ import annotations
 
 import datetime
-import re
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,11 @@ from profiles.document import decode, read_mapping
 from profiles.errors import DocumentError, ShardwrightError
 from profiles.hardware.prices.offer import Offer
 from profiles.text_file import read_text
+from shardwright.asking.file_lines import with_lines
 from shardwright.asking.fleet.fleet_entries import FleetFile
 from shardwright.asking.fleet.fleet_reader import FleetReader
 
 FLEET_SCHEMA = "shardwright/fleet@1"
-_ENTRY = re.compile(r"\b(cluster|job)\[(\d+)\](?:\.([\w-]+))?")
 
 
 def read_fleet(
@@ -71,31 +70,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, list):
         return [_plain(value) for value in data]
     return data.isoformat() if isinstance(data, datetime.date) else data
-
-
-def with_lines(message: str, path: Path, text: str) -> str:
-    """The message with the line of every entry that it names.
-
-    >>> with_lines("job[0].tokens: no unit", Path("a.toml"), "[[job]]\\ntokens = '1'")
-    'a.toml, line 2: job[0].tokens: no unit'
-    """
-    lines = text.splitlines()
-
-    def placed(match: re.Match[str]) -> str:
-        table, number, key = match.group(1), int(match.group(2)), match.group(3)
-        heads = [i for i, line in enumerate(lines) if line.strip().startswith(f"[[{table}]]")]
-        if number >= len(heads):
-            return match.group(0)
-        at = heads[number]
-        for index in range(at + 1, len(lines)):
-            found = lines[index].strip()
-            if found.startswith("[[") and not found.startswith(f"[[{table}."):
-                break
-            if key and re.match(rf"{re.escape(key)}\s*=", found):
-                at = index
-                break
-        return f"line {at + 1}: {match.group(0)}"
-
-    message = message.removeprefix(f"{path}: ")
-    said = _ENTRY.sub(placed, message)
-    return f"{path}, {said}" if said.startswith("line ") else f"{path}: {said}"

@@ -1,0 +1,56 @@
+"""`folder_held`: one sweep at a time works in a folder, and the next one is told who does.
+
+The lock is the operating system's (flock), on a hidden file of the folder, and ends with the process
+that holds it, however that ends: a killed sweep leaves nothing that has to be removed by hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiles.errors import DocumentError, InputError
+
+LOCK_FILE = ".sweep.lock"
+
+
+@contextmanager
+def folder_held(folder: Path, what: str) -> Iterator[None]:
+    """Inside it no other process works in the folder, which is made where it is missing.
+
+    what  who holds it, for whoever comes second: the command
+
+    Raises InputError that names the process and its machine where another one holds it,
+    DocumentError where the folder cannot be written.
+    """
+    path = folder / LOCK_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            who = os.read(handle, 4096).decode("utf-8", "replace").strip() or "another process"
+            raise InputError(
+                f"{folder} is being written by {who}; two sweeps in one folder would write over "
+                "each other, and nothing was changed. Wait for it, end it, or name another folder "
+                "with -o"
+            ) from error
+        except OSError as error:
+            raise DocumentError(f"{path}: cannot be locked: {error.strerror or error}") from error
+        said = f"process {os.getpid()} on {socket.gethostname()} ({what})"
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, said.encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)

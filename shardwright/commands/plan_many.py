@@ -1,0 +1,203 @@
+"""`shardwright plan` with many questions."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.many.answer_cache import AnswerCache
+from planner.many.answer_folder import AnswerFolder
+from planner.many.folder_lock import folder_held
+from planner.many.local_workers import local_workers
+from planner.many.ray_workers import ray_workers
+from planner.many.sweep import Question, Row, Workers, has_plan, sweep
+from profiles.document import need_writable, write_text
+from profiles.errors import InfeasibleError, InputError
+from profiles.hardware.prices.offer import Offer
+from profiles.units import format_time
+from shardwright import __version__
+from shardwright.asking.asked_price import notes_of_many
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.places import answer_cache
+from shardwright.asking.plan_request import AnswerOutput
+from shardwright.asking.questions import Grid, Poser, questions_of, read_questions
+from shardwright.console.output import Bar, note, show, tell_price
+from shardwright.reports.sweep_table import (
+    line_of,
+    sorted_rows,
+    sweep_csv,
+    sweep_json,
+    sweep_report,
+)
+
+SOLVE = "shardwright.asking.solve_task:solve_text"
+_WHY = "Answers of a sweep must not depend on who solves them and how fast."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """How a sweep is run.
+
+    output   its file is the folder where answers and tables go, and where earlier ones are found
+    workers  processes of this machine, None where not asked for; ray  a cluster's address
+    sort     a column of reports/sweep_table.py
+    offers   of a price file, with ours; None for ours alone
+    today    the ISO day of the questions, or "" to tell nothing of prices
+    """
+
+    output: AnswerOutput
+    workers: int | None = None
+    ray: str | None = None
+    sort: str = "step"
+    local: Path | None = None
+    offers: tuple[Offer, ...] | None = None
+    today: str = ""
+
+
+def plan_many(
+    path: Path | None, grid: Grid | None, asked: Sweep, *, refused: Mapping[str, object]
+) -> None:
+    """`shardwright plan` with several models, clusters or prices, or with a file of questions.
+
+    path, grid  the questions, as a file or as flags
+    refused     flags that a sweep cannot obey, with what was given
+    """
+    for flag, value in refused.items():
+        if value:
+            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
+    if path is not None:
+        run_sweep(read_questions(path, local=asked.local), asked)
+    elif grid is not None:
+        run_sweep(questions_of(grid, local=asked.local), asked)
+
+
+def grid_of(
+    path: Path | None,
+    models: str,
+    on: str,
+    global_batch: int | None,
+    *,
+    prices: str,
+    **others: Any,
+) -> Grid | None:
+    """The grid of flags; None where a file of questions stands in their place.
+
+    others  the other fields of a grid
+    """
+    if path is not None:
+        asked = (others["pins"], others["options"], others["stack"])
+        if models or on or global_batch is not None or any(asked):
+            raise InputError(
+                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
+                "--stack, its options or pins; give one of the two"
+            )
+        return None
+    if not models or not on or global_batch is None:
+        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
+    return Grid(
+        models=_listed(models),
+        clusters=_listed(on),
+        global_batches=(global_batch,),
+        prices=_listed(prices),
+        **others,
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
+    """Answers the questions, writes a plan file each and the tables, and prints the table.
+
+    Ctrl-C keeps what is answered. Raises InfeasibleError where no question has a plan, InputError
+    where another sweep works in the folder.
+    """
+    folder = need_folder(asked.output.file, "summary.csv")
+    workers = _workers(asked)
+    sorted_rows((), asked.sort)
+    for question in questions:
+        import_from_here(question.model)
+    with folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])):
+        rows = _answered(questions, asked, folder, workers)
+    if asked.output.json:
+        sys.stdout.write(sweep_json(rows, asked.sort))
+    else:
+        show(sweep_report(rows))
+        named = [(question.cluster, question.price) for question in questions]
+        tell_price(notes_of_many(named, today=asked.today, local=asked.local, offers=asked.offers))
+        reused = sum(row.reused for row in rows)
+        note(
+            f"written: {folder} (summary.csv, summary.json, a plan file per question); "
+            f"{reused} of {len(rows)} answers were known before"
+        )
+    if not any(has_plan(row.answer) for row in rows):
+        raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
+
+
+def _answered(
+    questions: tuple[Question, ...], asked: Sweep, folder: Path, workers: Workers
+) -> tuple[Row, ...]:
+    """The rows as they are sorted in the tables, which are written."""
+    shelf = AnswerFolder(
+        folder=folder,
+        cache=AnswerCache(folder=answer_cache()) if asked.output.cache else None,
+        version=__version__,
+    )
+    rows: list[Row] = []
+    quiet = asked.output.quiet or asked.output.json
+    pose = Poser(local=asked.local, offers=asked.offers).pose
+    try:
+        with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
+            for row in sweep(questions, pose=pose, workers=workers, shelf=shelf):
+                rows.append(row)
+                update(len(rows), len(questions), row.question.model)
+                if not quiet and not sys.stderr.isatty():
+                    note(f"{len(rows)}/{len(questions)} {_said(row)}")
+    except KeyboardInterrupt:
+        _write(folder, rows, asked.sort)
+        note(
+            f"{len(rows)} of {len(questions)} questions are answered and kept in {folder}; the "
+            "same command goes on from there"
+        )
+        raise
+    return _write(folder, rows, asked.sort)
+
+
+def need_folder(folder: Path | None, file: str) -> Path:
+    """The folder of -o; raises InputError where there is none or it cannot hold `file`."""
+    if folder is None:
+        raise InputError("a sweep writes a folder: name it with -o FOLDER/")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"-o {folder} is a file; a sweep writes a folder: name another")
+    need_writable(folder / file)
+    return folder
+
+
+def _workers(asked: Sweep) -> Workers:
+    if asked.ray is not None:
+        if asked.workers is not None:
+            raise InputError("--workers is for this machine and --ray for a cluster; give one")
+        return ray_workers(SOLVE, asked.ray)
+    return local_workers(SOLVE, asked.workers or 1)
+
+
+def _said(row: Row) -> str:
+    words = f"{row.question.model} on {row.question.cluster}"
+    step_time_s = line_of(row).step_time_s
+    if step_time_s is None:
+        return f"{words}: no plan"
+    known = " (known before)" if row.reused else ""
+    return f"{words}: step {format_time(step_time_s)}{known}"
+
+
+def _write(folder: Path, rows: list[Row], sort: str) -> tuple[Row, ...]:
+    """The tables; the rows as they are sorted there."""
+    ordered = sorted_rows(rows, sort)
+    write_text(folder / "summary.csv", sweep_csv(ordered))
+    write_text(folder / "summary.json", sweep_json(ordered, sort))
+    return ordered

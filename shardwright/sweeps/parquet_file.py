@@ -1,0 +1,57 @@
+"""`parquet_bytes`: a table as Parquet; equal tables make equal bytes under one pyarrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.many.result_store import Table
+from profiles.errors import InputError
+
+
+def need_pyarrow() -> str:
+    """The release of pyarrow; raises InputError, before any work, where it is not installed."""
+    return str(_pyarrow().__version__)
+
+
+def parquet_bytes(table: Table) -> bytes:
+    """The table as one Parquet file: 64-bit integers and floats, UTF-8 texts, null where there is
+    no value.
+
+    Format 2.6, one row group, Zstandard; nothing in it depends on when or where it was written but
+    the release of pyarrow, which the format names in its footer.
+    """
+    pyarrow = _pyarrow()
+    import pyarrow.parquet as parquet
+
+    kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in table.columns.items()])
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    arrays = [
+        pyarrow.array(column, type=field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(
+        pyarrow.Table.from_arrays(arrays, schema=schema),
+        sink,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        use_dictionary=True,
+        write_statistics=True,
+        row_group_size=max(1, len(table.rows)),
+        store_schema=False,
+    )
+    return bytes(sink.getvalue())
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError(
+            "results.parquet needs the package pyarrow, which is not installed here; install the "
+            "extra `tables` (pip install 'shardwright[tables]'), or leave the file out with "
+            "--no-parquet: results.sqlite and summary.csv hold the same rows"
+        ) from None
+    return pyarrow

@@ -1,0 +1,82 @@
+"""`SIZE_TABLE`: the columns of a sweep's table of sized runs, and a question's row in it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_question import SizeQuestion
+from shardwright.asking.sizing.size_flags import NamedDevice, SizeFlags
+from shardwright.findings.size_json import size_json
+from shardwright.reports.brief.columns import Column
+from shardwright.reports.brief.size_table import SIZE_COLUMNS
+
+_ASKED = (
+    Column(name="question", unit="", meaning="its number in the study, from 1"),
+    Column(name="model", unit="", meaning="the model as it was named"),
+    Column(name="on", unit="", meaning="types of devices that could be rented"),
+    Column(name="stacks", unit="", meaning="frameworks that could run it"),
+    Column(name="sequence_length", unit="tokens", meaning="per sequence"),
+    Column(name="precision", unit="", meaning="of the matmuls"),
+    Column(name="deadline_days", unit="days", meaning="as asked; empty for none"),
+    Column(name="budget_usd", unit="US dollars", meaning="as asked; empty for none"),
+    Column(name="price_asked", unit="", meaning="a kind of price, or US dollars per device-hour"),
+    Column(name="minimised", unit="", meaning="cost, time, devices, energy; tokens: the most"),
+    Column(name="status", unit="", meaning="optimal, feasible, infeasible or failed"),
+    Column(name="reason", unit="", meaning="why there is no run; empty where there is one"),
+    Column(
+        name="gap", unit="fraction", meaning="that the goal may be above the best there is (proof)"
+    ),
+    Column(name="binds", unit="", meaning="the limit that the run meets"),
+    Column(name="flop", unit="FLOP", meaning="of the whole run"),
+)
+_REPLACED = ("row", "model", "why_not_first")
+SIZE_TABLE = (*_ASKED, *(column for column in SIZE_COLUMNS if column.name not in _REPLACED))
+SIZE_INTEGERS = (
+    *("question", "sequence_length", "nodes", "devices", "global_batch", "spare_nodes"),
+)
+SIZE_SORTS = {"cost": ("usd", False), "step": ("days", False), "mfu": ("mfu", True)}
+
+
+def size_figures(
+    number: int,
+    flags: SizeFlags,
+    question: SizeQuestion | None,
+    answer: SizeAnswer | None,
+    reason: str,
+) -> dict[str, Any]:
+    """The row of a question by its columns; what there is none of is None.
+
+    question  None where its flags name nothing that can be asked;  reason  why there is no answer
+    """
+    found: dict[str, Any] = {}
+    if question is not None and answer is not None:
+        found = size_json(question, answer)
+        if answer.best is None:
+            reason = _why_not(answer)
+    return {
+        **found,
+        "question": number,
+        "model": flags.model,
+        "on": ",".join(map(_device_words, flags.on)),
+        "stacks": flags.stack,
+        "sequence_length": flags.seq if question is None else question.seq_len,
+        "precision": flags.precision if question is None else question.precision,
+        "deadline_days": flags.deadline_s / 86400.0 if flags.deadline_s else None,
+        "budget_usd": flags.budget_usd,
+        "price_asked": flags.price,
+        "minimised": flags.minimise if question is None else question.minimise,
+        "status": "failed" if answer is None else answer.status,
+        "reason": reason,
+    }
+
+
+def _device_words(named: NamedDevice) -> str:
+    return f"{named.node_devices}x{named.name}" if named.node_devices else named.name
+
+
+def _why_not(answer: SizeAnswer) -> str:
+    said = answer.binds or "; ".join(f"{name}: {why}" for name, why in answer.refused)
+    fits = [each for each in answer.relaxations if math.isfinite(each.days)]
+    return f"{said}; would do: {fits[0].flag}" if fits else said

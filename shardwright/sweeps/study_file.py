@@ -1,0 +1,154 @@
+"""A study: the questions of `shardwright sweep`, as a file of grids.
+
+    schema = "shardwright/questions@1"
+
+    [[grids]]                              # questions of `plan` (asking/questions.py)
+    models = ["llama-3.1-8b", "llama-3.1-70b"]
+    clusters = ["4x8xh100-sxm", "8x8xh200"]
+    global_batches = [512, 1024]
+    sequence_lengths = [4096, 8192]
+    stacks = ["megatron-core", "torchtitan"]
+    prices = ["on-demand", "spot"]
+
+    [[sizes]]                              # questions of `size` (size_grid.py)
+    models = ["llama-3.1-70b"]
+    on = ["h100-sxm", "b200"]
+    tokens = ["2T", "15T"]
+    deadlines = ["30d", "60d"]
+
+A name that nobody knows is found before anything is solved, with its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from planner.many.sweep import Question
+from profiles.document import read_document
+from profiles.errors import DocumentError, ShardwrightError
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from profiles.model.loaders import resolve_model
+from profiles.text_file import read_text
+from shardwright.asking.asked_price import given_price
+from shardwright.asking.file_lines import with_lines
+from shardwright.asking.named_model import import_from_here
+from shardwright.asking.questions import QUESTIONS_SCHEMA, Grid, questions_of
+from shardwright.asking.sizing.size_flags import SizeFlags, devices_of
+from shardwright.sweeps.size_grid import SizeGrid, flags_of
+from simulator.training_run.framework.framework import load_framework
+
+_MOST_TOLD = 10
+ANY_STACK = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """What a file holds."""
+
+    grids: tuple[Grid, ...] = ()
+    sizes: tuple[SizeGrid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The questions of a file, in its order."""
+
+    plans: tuple[Question, ...]
+    sizes: tuple[SizeFlags, ...]
+
+    def __len__(self) -> int:
+        return len(self.plans) + len(self.sizes)
+
+
+def read_study(path: Path, *, local: Path | None = None) -> Study:
+    """The questions of a file.
+
+    local  the file of this machine's profile
+
+    Raises DocumentError that names what is wrong with its line: a key that is none, a wrong value,
+    models, devices, frameworks and kinds of price that nobody knows.
+    """
+    text = read_text(path)
+
+    def told(fault: str) -> str:
+        return with_lines(fault, path, text)
+
+    try:
+        file = read_document(path, StudyFile, schema=QUESTIONS_SCHEMA)
+    except ShardwrightError as error:
+        raise DocumentError(told(str(error))) from error
+    if not file.grids and not file.sizes:
+        raise DocumentError(
+            f"{path} holds neither [[grids]] nor [[sizes]], so there is nothing to answer"
+        )
+    faults = _unknown_names(file, local)
+    plans: list[Question] = []
+    sizes: list[SizeFlags] = []
+
+    def ask_plans(grid: Grid) -> None:
+        plans.extend(questions_of(grid, local=local))
+
+    def ask_sizes(grid: SizeGrid) -> None:
+        sizes.extend(flags_of(grid))
+
+    if not faults:
+        for number, grid in enumerate(file.grids):
+            faults += _fault(f"grids[{number}]", partial(ask_plans, grid))
+        for number, asked in enumerate(file.sizes):
+            faults += _fault(f"sizes[{number}]", partial(ask_sizes, asked))
+    if faults:
+        more = len(faults) - _MOST_TOLD
+        said = [told(fault) for fault in faults[:_MOST_TOLD]]
+        raise DocumentError("\n".join([*said, *([f"and {more} more"] if more > 0 else [])]))
+    return Study(plans=tuple(plans), sizes=tuple(sizes))
+
+
+def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
+    """The entries that name nothing, each with its place."""
+    faults: list[str] = []
+
+    def look(place: str, entries: tuple[object, ...], read: Callable[[str], object]) -> None:
+        for entry in entries:
+            faults.extend(_fault(place, partial(read, str(entry))))
+
+    for number, grid in enumerate(file.grids):
+        where = f"grids[{number}]"
+        look(f"{where}.models", grid.models, _model)
+        look(f"{where}.clusters", grid.clusters, lambda on: get_cluster(on, local=local))
+        look(f"{where}.prices", grid.prices, given_price)
+        look(f"{where}.stack", (grid.stack,) if grid.stack else (), load_framework)
+        look(f"{where}.stacks", grid.stacks, load_framework)
+    for number, asked in enumerate(file.sizes):
+        where = f"sizes[{number}]"
+        look(f"{where}.models", asked.models, _model)
+        look(f"{where}.on", asked.on, _devices)
+        look(f"{where}.prices", asked.prices, given_price)
+        named = tuple(one for text in asked.stacks for one in text.split(","))
+        look(f"{where}.stacks", named, _framework)
+    return faults
+
+
+def _fault(place: str, read: Callable[[], object]) -> list[str]:
+    try:
+        read()
+    except ShardwrightError as error:
+        return [f"{place}: {error}"]
+    return []
+
+
+def _model(name: str) -> None:
+    import_from_here(name)
+    resolve_model(name)
+
+
+def _devices(text: str) -> None:
+    for named in devices_of(text):
+        get_device(named.name)
+
+
+def _framework(name: str) -> None:
+    if name.strip() != ANY_STACK:
+        load_framework(name.strip())

@@ -1,0 +1,139 @@
+"""`run_study`: a study answered into a folder, and the files that readers find there.
+
+    results.sqlite     every answer, and the tables below; what an interrupted sweep goes on from
+    results.parquet    the table of plans;  sizes.parquet  the table of sized runs
+    summary.csv        the table of plans;  sizes.csv  the table of sized runs
+    *.columns.csv      what the columns of a table mean
+
+They depend on the questions, the code and the data alone: not on the number of workers, on where
+they ran, on how often the sweep was killed, or on the day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.many.answer_cache import code_and_data_version
+from planner.many.answer_folder import write_answer
+from planner.many.result_store import ResultStore
+from planner.many.stored_answers import solve_into
+from planner.many.sweep import Reply, Workers, verdict_of
+from profiles.document import write_bytes, write_text
+from shardwright.reports.brief.columns import dictionary_csv, table_csv
+from shardwright.sweeps.asked_study import (
+    PLANS,
+    SIZES,
+    AskedStudy,
+    columns_of,
+    dictionary_of,
+    table_of,
+)
+from shardwright.sweeps.best_rows import best_rows
+from shardwright.sweeps.parquet_file import parquet_bytes
+
+STORE = "results.sqlite"
+_CSV = {PLANS: "summary", SIZES: "sizes"}
+PLAN_FOLDER = "plans"
+ANSWERED = ("optimal", "feasible")
+
+Rows = dict[str, list[dict[str, Any]]]
+Progress = Callable[[int, int], None]
+"""Called with how many jobs ended so far, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun:
+    """What came of it.
+
+    rows   of every table by its name, in the order of the study
+    jobs   that there were;  known  of them that were solved before
+    files  that were written, by their names in the folder
+    """
+
+    rows: Rows
+    jobs: int
+    known: int
+    files: tuple[str, ...]
+
+    @property
+    def answered(self) -> int:
+        """Questions that have a plan or a run."""
+        return sum(row["status"] in ANSWERED for rows in self.rows.values() for row in rows)
+
+
+def run_study(
+    asked: AskedStudy,
+    folder: Path,
+    *,
+    workers: Workers,
+    clock: Callable[[], float],
+    progress: Progress = lambda done, jobs: None,
+    parquet: bool = True,
+    plans: int = 0,
+    sort: str = "step",
+    version: str = "",
+) -> StudyRun:
+    """Solves what the folder does not know yet, and writes its files anew.
+
+    clock    seconds, for how often answers are made safe; no answer depends on it
+    parquet  with the tables as Parquet
+    plans    plan files of so many rows, the best by `sort` (plan_columns.PLAN_SORTS)
+    version  what plan files say of the program that wrote them
+
+    Whatever ends it, what was answered is kept. Raises DocumentError for a damaged store, or where
+    the folder cannot be written.
+    """
+    with ResultStore(folder / STORE, version=code_and_data_version()) as store:
+        jobs = asked.jobs()
+        known = store.known()
+        missing = [job for job in jobs if job.key not in known]
+        faults: dict[str, str] = {}
+        done = len(jobs) - len(missing)
+        progress(done, len(jobs))
+        if missing:
+            for ended in solve_into(store, missing, workers, clock=clock):
+                if ended.fault:
+                    faults[ended.key] = ended.fault
+                done += 1
+                progress(done, len(jobs))
+        rows = asked.rows(store, faults)
+        files = [*_write_tables(folder, rows, parquet=parquet), STORE]
+        files += _write_plans(asked, store, folder, best_rows(rows, sort, plans), version)
+        tables = [table_of(name, found) for name, found in rows.items()]
+        store.finish([*tables, dictionary_of(list(rows))])
+    return StudyRun(rows=rows, jobs=len(jobs), known=len(jobs) - len(missing), files=tuple(files))
+
+
+def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
+    files = []
+    for name, found in rows.items():
+        stem, columns = _CSV[name], columns_of(name)
+        write_text(folder / f"{stem}.csv", table_csv(columns, found))
+        write_text(folder / f"{stem}.columns.csv", dictionary_csv(columns))
+        files += [f"{stem}.csv", f"{stem}.columns.csv"]
+        if parquet:
+            write_bytes(folder / f"{name}.parquet", parquet_bytes(table_of(name, found)))
+            files.append(f"{name}.parquet")
+    return files
+
+
+def _write_plans(
+    asked: AskedStudy,
+    store: ResultStore,
+    folder: Path,
+    best: Sequence[dict[str, Any]],
+    version: str,
+) -> list[str]:
+    files = []
+    for row in best:
+        posed = asked.plans[row["question"] - 1].posed
+        assert posed is not None  # it has a plan
+        solved = verdict_of(Reply(key="", text=store.answer(posed.job.key))).found
+        assert solved is not None
+        name = f"{PLAN_FOLDER}/question-{row['question']}.json"
+        write_answer(folder / name, posed, solved, version=version)
+        files.append(name)
+    return files

@@ -1,0 +1,101 @@
+"""`answer_text`: one question of a study, from text to text; what every worker of a sweep runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from planner.many.answer_cache import code_and_data_version
+from planner.many.sweep import Job
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.size_run import search_here, size_run
+from profiles.document import content_hash, decode, encode
+from profiles.errors import ShardwrightError
+from shardwright.asking.sizing.size_request import SizeRequest
+from shardwright.asking.solve_task import need_version, solve_text
+from simulator.training_run.step.coefficients import shipped_coefficients
+
+WORKER = "shardwright.sweeps.worker:answer_text"
+# As many as `shardwright size` simulates of each run that it shows.
+_RUNS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingTask:
+    """A question of `size` with the content that its words name.
+
+    assumed, left_out   as of a SizeRequest
+    version             of the code and data that the asker has (planner/many/answer_cache.py)
+    """
+
+    sizing: SizeQuestion
+    assumed: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+    seed: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeVerdict:
+    """What a worker's text says of a SizingTask: its answer, or why there is none."""
+
+    size: SizeAnswer | None = None
+    reason: str = ""
+
+
+def sizing_job(asked: SizeRequest, seed: int = 0) -> Job:
+    """The question as text for a worker."""
+    task = SizingTask(
+        sizing=asked.question,
+        assumed=asked.assumed,
+        left_out=asked.left_out,
+        seed=seed,
+        version=code_and_data_version(),
+    )
+    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return Job(key=content_hash(task), text=text)
+
+
+def answer_text(text: str) -> str:
+    """The answer of a task as JSON, whose `reason` is "" or why there is none. Never raises.
+
+    Of a SizingTask it is a SizeVerdict, else a Verdict (planner/many/sweep.py).
+    """
+    data = json.loads(text)
+    if "sizing" not in data:
+        return solve_text(text)
+    try:
+        verdict = SizeVerdict(size=_sized(decode(SizingTask, data, where="the task")))
+    except ShardwrightError as error:
+        verdict = SizeVerdict(reason=str(error))
+    except Exception as error:  # a worker must outlive any question
+        verdict = SizeVerdict(
+            reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
+            "please report it with the question"
+        )
+    return json.dumps(encode(verdict), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _sized(task: SizingTask) -> SizeAnswer:
+    need_version(task.version)
+    coefficients = shipped_coefficients()
+    answer = size_run(
+        task.sizing,
+        search=search_here(coefficients, _still),
+        coefficients=coefficients,
+        clock=_still,
+        seed=task.seed,
+        runs=_RUNS,
+        explain=False,
+    )
+    return replace(
+        answer,
+        refused=(*answer.refused, *task.left_out),
+        assumptions=(*task.assumed, *answer.assumptions),
+    )
+
+
+def _still() -> float:
+    """A clock for searches that no limit may end: their answers must not be the machine's."""
+    return 0.0

@@ -1,0 +1,157 @@
+"""The SQLite file of a sweep: what it keeps, what it says when it is damaged, equal bytes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.many.folder_lock import LOCK_FILE, folder_held
+from planner.many.result_store import ResultStore, Table
+from planner.many.stored_answers import solve_into
+from planner.many.sweep import Job, Reply
+from profiles.errors import DocumentError, InputError
+from tests.forked import forked
+
+TABLE = Table(
+    name="results",
+    columns={"question": int, "model": str, "step_time_s": float},
+    rows=[(1, "a", 0.5), (2, "b", None)],
+)
+
+
+def store(folder: Path, version: str = "1") -> ResultStore:
+    return ResultStore(folder / "results.sqlite", version=version)
+
+
+def kept(folder: Path, *jobs: str) -> Path:
+    """A finished file with these answers, given in this order."""
+    with store(folder) as open_store:
+        for number, job in enumerate(jobs):
+            open_store.keep(job, f"answer of {job}", now_s=0.2 * number)
+        open_store.finish([TABLE])
+    return folder / "results.sqlite"
+
+
+def test_what_is_kept_is_known_to_the_next_one_and_to_no_other_version(tmp_path: Path) -> None:
+    with store(tmp_path) as first:
+        first.keep("a", "ä", now_s=0.0)
+    with store(tmp_path) as second:
+        assert second.known() == {"a"}
+        assert second.answer("a") == "ä"
+    with store(tmp_path, version="2") as other:
+        assert other.known() == set()
+    with store(tmp_path) as again:
+        assert again.known() == {"a"}
+
+
+def test_readers_find_tables(tmp_path: Path) -> None:
+    with sqlite3.connect(kept(tmp_path, "b", "a")) as found:
+        rows = found.execute("SELECT question, model, step_time_s FROM results").fetchall()
+        assert rows == TABLE.rows
+        assert found.execute("SELECT job FROM answers").fetchall() == [("a",), ("b",)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.sqlite"]
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3))
+def test_the_order_of_answers_and_where_a_sweep_was_cut_make_no_difference(
+    tmp_path_factory: pytest.TempPathFactory, order: list[str], cut: int
+) -> None:
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    with store(two) as first:
+        for job in order[:cut]:
+            first.keep(job, f"answer of {job}", now_s=0.0)
+    with store(two) as second:
+        for job in order[cut:]:
+            second.keep(job, f"answer of {job}", now_s=0.0)
+        second.finish([TABLE])
+    assert kept(one, "a", "b", "c", "d").read_bytes() == (two / "results.sqlite").read_bytes()
+
+
+def test_a_file_that_is_no_store_or_a_damaged_one_is_said_and_left(tmp_path: Path) -> None:
+    path = kept(tmp_path, *(f"job {number}" for number in range(200)))
+    whole = path.read_bytes()
+    newer = whole.replace(b"shardwright/results@1", b"shardwright/results@7")
+    for bad, said in (
+        (b"no database at all, by any means" * 40, "is damaged, or no result store"),
+        (whole[:1000], "is damaged, or no result store"),
+        (whole[: len(whole) // 2], "is damaged, or no result store"),
+        (whole[:4096] + bytes(8192) + whole[12288:], "is damaged, or no result store"),
+        (newer, "schema 'shardwright/results@7' is not supported"),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(DocumentError, match=said) as raised:
+            store(tmp_path)
+        assert str(path) in str(raised.value)
+        assert "nothing was changed" in str(raised.value)
+        assert path.read_bytes() == bad
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (x)")
+    with pytest.raises(DocumentError, match="no result store of a sweep"):
+        store(tmp_path)
+
+
+def test_a_damaged_answer_is_told_and_not_known(tmp_path: Path) -> None:
+    path = kept(tmp_path, "a", "b")
+    with sqlite3.connect(path) as found:
+        found.execute("UPDATE answers SET answer = x'00' WHERE job = 'b'")
+    with store(tmp_path) as again, pytest.warns(UserWarning, match="answer of job b is damaged"):
+        assert again.known() == {"a"}
+
+
+def test_another_program_that_holds_the_file_is_said(tmp_path: Path) -> None:
+    path = kept(tmp_path, "a")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DocumentError, match="locked by another program"):
+        ResultStore(path, version="1", patience_s=0.0)
+    other.close()
+
+
+def test_what_has_a_reason_is_not_kept(tmp_path: Path) -> None:
+    def workers(jobs: Sequence[Job]) -> Iterator[Reply]:
+        yield Reply(key="good", text=json.dumps({"reason": "", "layout": {}}))
+        yield Reply(key="bad", text=json.dumps({"reason": "no such axis"}))
+        yield Reply(key="dead", fault="its process died")
+
+    jobs = [Job(key=key, text="") for key in ("good", "bad", "dead")]
+    with store(tmp_path) as open_store:
+        ended = list(solve_into(open_store, jobs, workers, clock=lambda: 0.0))
+        assert [(one.key, one.fault) for one in ended] == [
+            ("good", ""),
+            ("bad", "no such axis"),
+            ("dead", "its process died"),
+        ]
+        assert open_store.known() == {"good"}
+
+
+def hold(folder: Path) -> None:
+    """Holds a folder until it is killed."""
+    with folder_held(folder, "shardwright sweep study.toml"):
+        (folder / "held").touch()
+        time.sleep(600)
+
+
+def test_two_sweeps_in_one_folder_and_who_holds_it(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    process = forked(hold, folder, output=(tmp_path / "1", tmp_path / "2"), environment={})
+    while not (folder / "held").exists():
+        process.join(0.01)
+    with (
+        pytest.raises(InputError, match=rf"process {process.pid} on .*sweep study.toml") as raised,
+        folder_held(folder, "another"),
+    ):
+        pass
+    assert "nothing was changed" in str(raised.value)
+    process.kill()
+    process.join()
+    with folder_held(folder, "the next"):
+        assert (folder / LOCK_FILE).read_text().startswith("process ")
+    assert (folder / LOCK_FILE).read_bytes() == b""
