@@ -22,6 +22,8 @@ from profiles.sourced import Sourced
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficients import CoefficientFile
 
+_RUNNERS_UP = 3
+
 
 def plan_layout(
     question: LayoutQuestion,
@@ -34,6 +36,7 @@ def plan_layout(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     explain: bool = False,
+    alone: bool = False,
 ) -> LayoutFile:
     """The best layout of the space with its proof and runners-up, or why there is none.
 
@@ -41,6 +44,8 @@ def plan_layout(
     rebuild    the cluster of a name such as `8x4xh100-sxm`; device_names  other devices that may
                be offered where nothing fits
     explain    adds what more memory, network or devices would bring, each solved anew
+    alone      without what else would be solved beside the question: runners-up, what would fit,
+               batches nearby
 
     Equal inputs give equal answers, but for `search_time_s`. Raises InputError where the space
     holds no legal layout or a limit ended the search before any was found.
@@ -50,7 +55,13 @@ def plan_layout(
     known = coefficients_of(question, coefficients)
     said: list[str] = []
     outcome, base = solve_layouts(
-        question, known, said, clock=clock, time_limit_s=time_limit_s, progress=progress
+        question,
+        known,
+        said,
+        clock=clock,
+        time_limit_s=time_limit_s,
+        progress=progress,
+        runners_up=0 if alone else _RUNNERS_UP,
     )
     if not outcome.layouts and not outcome.complete:
         raise InputError(
@@ -66,7 +77,7 @@ def plan_layout(
             layout, first, question.cluster, price, known, calibration=question.calibration
         )
 
-    solver = LayoutSolver(coefficients=known, clock=clock, end_s=end)
+    solver = LayoutSolver(coefficients=known, clock=clock, end_s=-math.inf if alone else end)
     status = "infeasible" if gap is None else status_of(gap)
     answer = LayoutFile(
         status=status,

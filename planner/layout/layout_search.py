@@ -304,7 +304,9 @@ class _Search:
         )
         for seen, (bound, number, index) in enumerate(rest):
             times = sorted(found.value for found in self.found.values())
-            if seen >= _FURTHER or (len(times) > runners_up and times[runners_up] <= bound):
+            enough = len(times) > runners_up and times[runners_up] <= bound
+            # What is as fast as the best may need less memory.
+            if seen >= _FURTHER or (enough and times[0] < bound):
                 return
             left = self.open[number].left
             if self.clock() > self.end:

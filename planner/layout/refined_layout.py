@@ -12,7 +12,7 @@ from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.memory.footprint import Footprint, footprint
+from simulator.training_run.memory.footprint import Footprint, footprint, rank_footprint
 from simulator.training_run.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.step_time import StepParts
@@ -89,14 +89,11 @@ class Refiner:
         run = asked = self.layouts.run(self.prices.base, index)
         limit = self.limit.of(run)
 
-        def too_big(memory: Footprint) -> bool:
-            return bool(memory.refused) or memory.needed_bytes > limit
-
-        memory = footprint(run)
-        while too_big(memory) and 0 < run.recompute_layers < _chunk_layers(run):
+        memory = _within(run, limit)
+        while memory is None and 0 < run.recompute_layers < _chunk_layers(run):
             run = replace(run, recompute_layers=run.recompute_layers + 1)
-            memory = footprint(run)
-        if too_big(memory) or host_memory_short(run):
+            memory = _within(run, limit)
+        if memory is None or host_memory_short(run):
             return None
         exact = exact and run is asked
         parts = self.prices.exact_parts(run)
@@ -110,6 +107,15 @@ class Refiner:
             ),
             memory=memory,
         )
+
+
+def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
+    """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
+    first rank alone is too full, so that the others need no look."""
+    if run.pp > 1 and rank_footprint(run, 0).needed_bytes > limit_bytes:
+        return None
+    memory = footprint(run)
+    return None if memory.refused or memory.needed_bytes > limit_bytes else memory
 
 
 def _chunk_layers(run: TrainingRun) -> int:

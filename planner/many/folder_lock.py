@@ -1,7 +1,7 @@
 """`folder_held`: one sweep at a time works in a folder, and the next one is told who does.
 
-The lock is the operating system's (flock), on a hidden file of the folder, and ends with the process
-that holds it, however that ends: a killed sweep leaves nothing that has to be removed by hand.
+The lock is the operating system's (flock), on a hidden file of the folder, and ends with the
+process that holds it, however that ends: a killed sweep leaves nothing to be removed by hand.
 """
 
 from __future__ import annotations

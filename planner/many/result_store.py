@@ -102,7 +102,7 @@ class ResultStore:
             raise self._damaged(faults[0])
 
     def known(self) -> set[str]:
-        """The jobs that have an answer of this version; one that is damaged is told and has none."""
+        """The jobs that have an answer of this version; a damaged one is told and has none."""
         found = set()
         with self._told():
             rows = self._open.execute(

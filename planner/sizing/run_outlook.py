@@ -35,12 +35,12 @@ class RunOutlook:
     plan: LayoutChoice
     days: Interval
     device_hours: Interval
-    usd: Interval | None
+    usd: Interval | None = None
     kwh: Interval
     tco2e: Interval
     productive_time: Interval
-    probability_of_deadline: float | None
-    probability_of_budget: float | None
+    probability_of_deadline: float | None = None
+    probability_of_budget: float | None = None
     lost: tuple[tuple[str, float], ...]
     checkpoint_every_s: float
     interruptions: Interval

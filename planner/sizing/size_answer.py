@@ -58,9 +58,9 @@ class SizeAnswer:
 
     status: str
     minimised: str
-    bound: float | None
-    gap: float | None
-    best: RunOutlook | None
+    bound: float | None = None
+    gap: float | None = None
+    best: RunOutlook | None = None
     others: tuple[RunOutlook, ...] = ()
     front: tuple[FrontPoint, ...] = ()
     gains: tuple[Gain, ...] = ()

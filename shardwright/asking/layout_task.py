@@ -18,17 +18,23 @@ class LayoutTask:
     """A question with the content that its words name.
 
     explain  with what would help
+    alone    without runners-up, and without what else would be solved beside the question
     version  of the code and data that the asker has (planner/many/answer_cache.py)
     """
 
     question: LayoutQuestion
     explain: bool = False
+    alone: bool = False
     version: str
 
 
-def layout_task(question: LayoutQuestion, *, explain: bool = False) -> LayoutTask:
+def layout_task(
+    question: LayoutQuestion, *, explain: bool = False, alone: bool = False
+) -> LayoutTask:
     """The task of finding the best layout with this code and data."""
-    return LayoutTask(question=question, explain=explain, version=code_and_data_version())
+    return LayoutTask(
+        question=question, explain=explain, alone=alone, version=code_and_data_version()
+    )
 
 
 def solve_layout_task(
@@ -48,4 +54,5 @@ def solve_layout_task(
         time_limit_s=time_limit_s,
         progress=progress,
         explain=task.explain,
+        alone=task.alone,
     )

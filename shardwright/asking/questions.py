@@ -236,11 +236,17 @@ class Poser:
 
     local  the file of this machine's profile
     offers  in the place of those that we ship
+    alone   layouts without runners-up and what else is solved beside a question
     """
 
     def __init__(
-        self, *, local: Path | None = None, offers: tuple[Offer, ...] | None = None
+        self,
+        *,
+        local: Path | None = None,
+        offers: tuple[Offer, ...] | None = None,
+        alone: bool = False,
     ) -> None:
+        self._alone = alone
         self._cluster = functools.cache(lambda on: get_cluster(on, local=local))
         self._price = functools.cache(lambda on, kind: price_for(self._cluster(on), kind, offers))
         self._jobs: dict[Question, Job] = {}
@@ -253,15 +259,15 @@ class Poser:
         solved = replace(question, price="", assumed=())
         job = self._jobs.get(solved)
         if job is None:
-            job = self._jobs[solved] = _job(question, cluster)
+            job = self._jobs[solved] = _job(question, cluster, self._alone)
         key = content_hash({"job": job.key, "question": question, "price": price})
         return Posed(question=question, key=key, job=job, price=price)
 
 
-def _job(question: Question, cluster: Cluster) -> Job:
+def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
     layouts = question.layouts or _executor_layouts(question, cluster)
     if layouts is not None:
-        return job_of(layout_task(_layout_question(question, layouts, cluster)))
+        return job_of(layout_task(_layout_question(question, layouts, cluster), alone=alone))
     spec, work = resolve_model(question.model), question.workload
     solver, seed = question.solver, question.seed
     return job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))

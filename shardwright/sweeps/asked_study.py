@@ -98,7 +98,7 @@ def asked_study(
     local   the file of this machine's profile
     offers  in the place of those that we ship;  prices  the file that they are of
     """
-    poser = Poser(local=local, offers=offers)
+    poser = Poser(local=local, offers=offers, alone=True)
     # The age of prices is told of the newest offer, so that a day makes no other answer.
     today = max(offer.date for offer in (shipped_offers() if offers is None else offers))
     return AskedStudy(

@@ -19,6 +19,7 @@ from shardwright.sweeps.study_run import ANSWERED, StudyRun
 REPORT_SCHEMA = "shardwright/sweep-report@1"
 _SHOWN = 10
 _REASONS = 5
+_MESH = ("tp", "cp", "ep", "pp", "dp")
 
 
 def study_json(run: StudyRun, sort: str) -> dict[str, Any]:
@@ -60,18 +61,27 @@ def _statuses(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def _plans(rows: Sequence[dict[str, Any]]) -> RenderableType:
-    shown = table("#", "model", "on", ">batch x seq", "stack", "plan", ">step", ">MFU", ">$/M")
+    sized = len({(row["global_batch"], row["sequence_length"]) for row in rows}) > 1
+    priced = len({row["price_asked"] for row in rows}) > 1
+    shown = table(
+        *("#", "model", "on", "plan"),
+        *([">batch x seq"] if sized else []),
+        *(">step", ">MFU"),
+        *([">price"] if priced else []),
+        ">$/M",
+    )
     for row in rows:
         usd = row.get("usd_per_million")
+        mesh = " ".join(f"{axis}{row[axis]}" for axis in _MESH if (row.get(axis) or 1) > 1)
         shown.add_row(
             str(row["question"]),
             row["model"],
             row["cluster"],
-            f"{row['global_batch']} x {row['sequence_length']}",
-            row["stack"],
-            row["layout"],
+            f"{row['stack']}, {mesh or 'one device'}",
+            *([f"{row['global_batch']} x {row['sequence_length']}"] if sized else []),
             format_time(row["step_time_s"]),
             format_percent(row["mfu"]),
+            *([row["price_asked"]] if priced else []),
             "-" if usd is None else f"{format_usd(usd)} {row['counted_in']}",
         )
     return shown

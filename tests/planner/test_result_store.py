@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.many.folder_lock import LOCK_FILE, folder_held
@@ -17,7 +18,6 @@ from planner.many.result_store import ResultStore, Table
 from planner.many.stored_answers import solve_into
 from planner.many.sweep import Job, Reply
 from profiles.errors import DocumentError, InputError
-from tests.forked import forked
 
 TABLE = Table(
     name="results",
@@ -59,6 +59,7 @@ def test_readers_find_tables(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.sqlite"]
 
 
+@settings(max_examples=15, deadline=None)
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3))
 def test_the_order_of_answers_and_where_a_sweep_was_cut_make_no_difference(
     tmp_path_factory: pytest.TempPathFactory, order: list[str], cut: int
@@ -132,26 +133,27 @@ def test_what_has_a_reason_is_not_kept(tmp_path: Path) -> None:
         assert open_store.known() == {"good"}
 
 
-def hold(folder: Path) -> None:
-    """Holds a folder until it is killed."""
-    with folder_held(folder, "shardwright sweep study.toml"):
-        (folder / "held").touch()
-        time.sleep(600)
+HOLD = """
+import sys, time
+from pathlib import Path
+from planner.many.folder_lock import folder_held
+with folder_held(Path(sys.argv[1]), "shardwright sweep study.toml"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 def test_two_sweeps_in_one_folder_and_who_holds_it(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    process = forked(hold, folder, output=(tmp_path / "1", tmp_path / "2"), environment={})
-    while not (folder / "held").exists():
-        process.join(0.01)
-    with (
-        pytest.raises(InputError, match=rf"process {process.pid} on .*sweep study.toml") as raised,
-        folder_held(folder, "another"),
-    ):
-        pass
-    assert "nothing was changed" in str(raised.value)
-    process.kill()
-    process.join()
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        who = rf"process {process.pid} on .*sweep study.toml"
+        with pytest.raises(InputError, match=who) as raised, folder_held(folder, "another"):
+            pass
+        assert "nothing was changed" in str(raised.value)
+        process.kill()
     with folder_held(folder, "the next"):
         assert (folder / LOCK_FILE).read_text().startswith("process ")
     assert (folder / LOCK_FILE).read_bytes() == b""

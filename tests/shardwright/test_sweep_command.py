@@ -1,0 +1,353 @@
+"""`shardwright sweep` as a user meets it: its files, its errors, killed and gone on with."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from planner.many.folder_lock import folder_held
+from planner.many.local_workers import local_workers
+from planner.many.ray_workers import ray_workers
+from planner.many.sweep import Workers
+from profiles.errors import DocumentError
+from shardwright.cli import app, main
+from shardwright.commands.sweep import sweep as sweep_command
+from shardwright.sweeps.asked_study import asked_study
+from shardwright.sweeps.study_file import read_study
+from shardwright.sweeps.study_run import StudyRun, run_study
+from shardwright.sweeps.worker import WORKER, answer_text
+from tests.forked import forked, run_main
+from tests.shardwright.ray_nodes import ray_cluster_of_two
+from tests.shardwright.test_cli import CACHE, ROOT
+from tests.shardwright.workers_here import solve_here
+
+STUDY = """schema = "shardwright/questions@1"
+
+[[grids]]
+models = ["llama-3.1-8b", "gpt2"]
+clusters = ["1x8xh100-sxm", "1xl40s"]
+global_batches = [32, 64]
+sequence_lengths = [1024]
+stacks = ["megatron-core", "torchtitan"]
+prices = ["on-demand", 2.5]
+pins = { cp = "1", tp = "1,2", micro_batch = "1" }
+
+[[sizes]]
+models = ["gpt2"]
+on = ["h100-sxm"]
+tokens = ["10B"]
+deadlines = ["10d"]
+nodes = ["1..4"]
+global_batches = [64]
+sequence_lengths = [1024]
+stacks = ["torchtitan"]
+prices = ["on-demand", 2.0]
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(CACHE))
+        yield
+
+
+def study_file(folder: Path) -> Path:
+    path = folder / "study.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def swept(study: Path, folder: Path, workers: Workers, *, plans: int = 0) -> StudyRun:
+    with folder_held(folder, "test"):
+        return run_study(
+            asked_study(read_study(study)),
+            folder,
+            workers=workers,
+            clock=time.monotonic,
+            parquet=False,
+            plans=plans,
+            sort="cost",
+        )
+
+
+def swept_here(study: Path, folder: Path) -> None:
+    """A sweep whose worker is its own process."""
+    swept(study, folder, solve_here(answer_text))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study_file(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def alone(study: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRun, Path]:
+    """What this process alone answers, with two plan files."""
+    folder = tmp_path_factory.mktemp("alone")
+    return swept(study, folder, solve_here(answer_text), plans=2), folder
+
+
+def test_every_question_has_its_row_and_every_table_its_columns(
+    alone: tuple[StudyRun, Path],
+) -> None:
+    run, folder = alone
+    plans, sizes = run.rows["results"], run.rows["sizes"]
+    assert (len(plans), len(sizes)) == (32, 2)
+    # Prices make no new search of a plan, and one of a sized run.
+    assert run.jobs == 16 + 2
+    assert [row["question"] for row in plans] == list(range(1, 33))
+    too_small = [
+        row for row in plans if (row["model"], row["cluster"]) == ("llama-3.1-8b", "1xl40s")
+    ]
+    assert {row["status"] for row in too_small} == {"infeasible"}
+    assert all("does not fit" in row["reason"] for row in too_small)
+    for row in plans:
+        assert row["status"] in ("optimal", "infeasible"), row["reason"]
+        if row["status"] == "optimal":
+            assert row["step_time_low_s"] <= row["step_time_s"] <= row["step_time_high_s"]
+            assert row["usd_per_device_hour"] > 0
+            assert row["price"]
+    dear, cheap = plans[0], plans[1]
+    assert (dear["price_asked"], cheap["price_asked"]) == ("on-demand", "2.5")
+    assert dear["step_time_s"] == cheap["step_time_s"]
+    assert cheap["usd_per_device_hour"] == 2.5
+    for name, table in (("summary", plans), ("sizes", sizes)):
+        with (folder / f"{name}.csv").open(newline="") as stream:
+            written = list(csv.DictReader(stream))
+        with (folder / f"{name}.columns.csv").open(newline="") as stream:
+            meanings = {row["column"]: row["meaning"] for row in csv.DictReader(stream)}
+        assert len(written) == len(table)
+        assert set(written[0]) == set(meanings)
+        assert all(meanings.values())
+    with sqlite3.connect(folder / "results.sqlite") as store:
+        (steps,) = store.execute("SELECT sum(step_time_s) FROM results").fetchone()
+        assert steps == pytest.approx(sum(row.get("step_time_s") or 0.0 for row in plans))
+        days = [day for (day,) in store.execute("SELECT days FROM sizes")]
+        assert days == [row["days"] for row in sizes]
+        named = store.execute("SELECT name FROM columns WHERE in_table = 'results'").fetchall()
+        asked = store.execute("SELECT * FROM results").description
+        assert [name for (name,) in named] == [column[0] for column in asked]
+
+
+def test_a_row_is_the_answer_of_its_own_command(
+    alone: tuple[StudyRun, Path], tmp_path: Path
+) -> None:
+    run, folder = alone
+    best = min(
+        (row for row in run.rows["results"] if row["status"] == "optimal"),
+        key=lambda row: (row["usd_per_million"], row["question"]),
+    )
+    words = best["command"].replace("plan.json", str(tmp_path / "plan.json")).split()
+    done = run_main(main, *words[1:], "--no-cache", cwd=tmp_path, environment=os.environ)
+    assert done.returncode == 0, done.stderr
+    single = json.loads((tmp_path / "plan.json").read_text())
+    many = json.loads((folder / "plans" / f"question-{best['question']}.json").read_text())
+    assert single["chosen"] == many["chosen"]
+    assert single["chosen"]["prediction"]["step_time_s"]["value"] == best["step_time_s"]
+    assert len(list((folder / "plans").iterdir())) == 2
+
+
+def test_workers_give_the_bytes_of_this_process(
+    study: Path, alone: tuple[StudyRun, Path], tmp_path: Path
+) -> None:
+    swept(study, tmp_path / "two", local_workers(WORKER, 2), plans=2)
+    assert contents(tmp_path / "two") == contents(alone[1])
+
+
+def test_a_ray_cluster_of_two_nodes_gives_the_bytes_of_this_process(
+    study: Path, alone: tuple[StudyRun, Path], tmp_path: Path
+) -> None:
+    with ray_cluster_of_two() as address:
+        swept(study, tmp_path / "ray", ray_workers(WORKER, address), plans=2)
+    assert contents(tmp_path / "ray") == contents(alone[1])
+
+
+def test_a_sweep_killed_ten_times_ends_with_the_same_bytes(
+    study: Path, alone: tuple[StudyRun, Path], tmp_path: Path
+) -> None:
+    """Real processes and SIGKILL, at random moments from their start to behind their end."""
+    rng, folder = random.Random(13), tmp_path / "killed"
+    killed, longest_s = 0, 4.0
+    while killed < 10:
+        process = forked(
+            swept_here,
+            study,
+            folder,
+            output=(tmp_path / "stdout", tmp_path / "stderr"),
+            environment=dict(os.environ),
+        )
+        begin = time.monotonic()
+        process.join(rng.uniform(0.0, longest_s))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            killed += 1
+        else:
+            assert process.exitcode == 0, (tmp_path / "stderr").read_text()
+            # All is answered: from here on it is killed while it reads and writes its files.
+            longest_s = time.monotonic() - begin
+    swept(study, folder, solve_here(answer_text), plans=2)
+    assert contents(folder) == contents(alone[1])
+
+
+def test_parquet_holds_the_rows_and_equal_rows_are_equal_bytes(
+    alone: tuple[StudyRun, Path],
+) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'shardwright[tables]'")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    from shardwright.sweeps.asked_study import table_of
+    from shardwright.sweeps.parquet_file import parquet_bytes
+
+    rows = alone[0].rows["results"]
+    first, second = (parquet_bytes(table_of("results", rows)) for _ in range(2))
+    assert first == second
+    read = parquet.read_table(pyarrow.BufferReader(first)).to_pylist()
+    assert [row["step_time_s"] for row in read] == [row.get("step_time_s") for row in rows]
+    assert [row["tp"] for row in read] == [row.get("tp") for row in rows]
+    assert [row["command"] for row in read] == [row["command"] for row in rows]
+    assert parquet_bytes(table_of("results", rows[:0]))
+
+
+def test_pandas_and_duckdb_open_the_files(alone: tuple[StudyRun, Path], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="not installed")
+    duckdb = pytest.importorskip("duckdb", reason="not installed: it comes with the extra dev")
+    pytest.importorskip("pyarrow", reason="pip install 'shardwright[tables]'")
+    from shardwright.sweeps.asked_study import table_of
+    from shardwright.sweeps.parquet_file import parquet_bytes
+
+    run, folder = alone
+    path = tmp_path / "results.parquet"
+    path.write_bytes(parquet_bytes(table_of("results", run.rows["results"])))
+    frame = pandas.read_parquet(path)
+    with sqlite3.connect(folder / "results.sqlite") as store:
+        other = pandas.read_sql("SELECT * FROM results", store)
+    assert list(frame.columns) == list(other.columns)
+    assert frame["step_time_s"].equals(other["step_time_s"])
+    ((count, best),) = duckdb.sql(
+        f"SELECT count(*), min(usd_per_million) FROM '{path}' WHERE status = 'optimal'"
+    ).fetchall()
+    assert count == (frame["status"] == "optimal").sum()
+    assert best == frame["usd_per_million"].min()
+
+
+def typed(*arguments: str, cwd: Path) -> str:
+    """What a command that ends with 2 says on stderr, its lines joined."""
+    done = run_main(main, "sweep", *arguments, cwd=cwd, environment=os.environ)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "typo", "said"),
+    [
+        ('clusters = ["1x8xh100-sxm", "1xl40s"]', 'clusterz = ["1x8xh100-sxm"]', "clusters"),
+        ('"1xl40s"', '"1xl41s"', "unknown device 'l41s'"),
+        ('"torchtitan"]\nprices', '"torchtitn"]\nprices', "unknown framework 'torchtitn'"),
+        ('prices = ["on-demand", 2.5]', 'prices = ["on-demnd", 2.5]', "unknown price 'on-demnd'"),
+        ("[32, 64]", '[32, "x64"]', "a whole number is wanted, found 'x64'"),
+        ('micro_batch = "1"', 'micro_btch = "1"', "unknown pin 'micro_btch'"),
+        ('tokens = ["10B"]', 'tokens = ["10TB"]', "10TB"),
+        ('deadlines = ["10d"]', 'deadlines = ["10"]', "--deadline"),
+        ("global_batches = [32, 64]", "global_batches = [32, 64", "Unclosed array"),
+    ],
+)
+def test_a_typo_is_told_with_its_line(line: str, typo: str, said: str, tmp_path: Path) -> None:
+    text = "\n" * 30 + STUDY
+    assert line in text
+    path = tmp_path / "study.toml"
+    path.write_text(text.replace(line, typo))
+    number = 1 + text[: text.index(line)].count("\n")
+    with pytest.raises(DocumentError) as raised:
+        read_study(path)
+    assert said in str(raised.value)
+    if "Unclosed" not in said:  # tomllib says where the file ends
+        assert f"line {number}" in str(raised.value)
+
+
+def test_lists_over_several_lines_and_several_typos(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        'schema = "shardwright/questions@1"\n\n[[grids]]\nmodels = [\n  "gpt2",\n  "gpt22",\n]\n'
+        'clusters = ["8xh100-sxm", "8xh101"]\nglobal_batches = [8]\n'
+    )
+    with pytest.raises(DocumentError) as raised:
+        read_study(path)
+    first, second = str(raised.value).splitlines()
+    assert first.startswith(f"{path}, line 6: grids[0].models: unknown model 'gpt22'")
+    assert second.startswith(f"{path}, line 8: grids[0].clusters: --on '8xh101'")
+
+
+def test_errors_leave_the_folder_as_it_is(study: Path, tmp_path: Path) -> None:
+    file, out = str(study), ("-o", "out")
+    assert "name it with -o FOLDER/" in typed(file, cwd=tmp_path)
+    assert "give one file" in typed(*out, cwd=tmp_path)
+    assert "Did you mean 'cost'?" in typed(file, *out, "--sort", "cst", cwd=tmp_path)
+    both = ("--workers", "1", "--ray", "auto")
+    assert "give one" in typed(file, *out, *both, cwd=tmp_path)
+    assert "no such file" in typed("missing.toml", *out, cwd=tmp_path)
+    assert not (tmp_path / "out").exists()
+    with folder_held(tmp_path / "out", "shardwright sweep other.toml"):
+        said = typed(file, *out, "--no-parquet", cwd=tmp_path)
+    assert f"process {os.getpid()} on" in said
+    assert "shardwright sweep other.toml" in said
+    (tmp_path / "out" / "results.sqlite").write_bytes(b"damaged" * 99)
+    assert "results.sqlite is damaged" in typed(file, *out, "--no-parquet", cwd=tmp_path)
+    assert (tmp_path / "out" / "results.sqlite").read_bytes() == b"damaged" * 99
+
+
+def test_without_pyarrow_it_says_what_to_do(study: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\nsys.modules['pyarrow'] = None\n"
+        "from shardwright.sweeps.parquet_file import need_pyarrow\nneed_pyarrow()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "pip install 'shardwright[tables]'" in done.stderr
+    assert "--no-parquet" in done.stderr
+
+
+def test_the_report_is_short_and_json_has_the_counts(study: Path, tmp_path: Path) -> None:
+    """The command as it is typed, with a worker process of its own."""
+    arguments = ("sweep", str(study), "-o", "out", "--workers", "1", "--no-parquet")
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = run_main(main, *arguments, cwd=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "32 questions, 24 have a plan, 8 infeasible." in done.stdout
+    assert "0 of 18 answers were known before" in " ".join(done.stderr.split())
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+    again = run_main(main, *arguments, "--json", cwd=tmp_path, environment=environment)
+    found = json.loads(again.stdout)
+    assert found["known_before"] == found["jobs"] == 18
+    assert found["statuses"]["results"] == {"infeasible": 8, "optimal": 24}
+    assert set(found["files"]) == {
+        *("summary.csv", "summary.columns.csv", "sizes.csv", "sizes.columns.csv"),
+        "results.sqlite",
+    }
+
+
+def test_help_of_the_command_is_imported_alone() -> None:
+    group = typer.main.get_command(app)
+    context = group.make_context("shardwright", ["sweep"])
+    name, command, _ = group.resolve_command(context, ["sweep"])  # type: ignore[attr-defined] # a group
+    assert name == "sweep"
+    assert sweep_command.__doc__
+    assert {"study", "output", "workers", "ray", "sort", "plans"} <= {
+        p.name for p in command.params
+    }
