@@ -1,8 +1,8 @@
 """Sweeps: questions answered per CPU second, beside the searches alone.
 
-A study asks every question at four prices, which are one search. The searches alone are timed in the
-same process; the sweep reads the study, poses, solves, keeps every answer and writes its tables. What
-it adds to its searches is held.
+A study asks every question at four prices, which are one search. The searches alone are timed in
+the same process; the sweep reads the study, poses, solves, keeps every answer and writes its
+tables. What it adds to its searches is held.
 """
 
 from __future__ import annotations

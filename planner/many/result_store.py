@@ -9,6 +9,7 @@ SQLite's own journal undoes what a process that was killed had half written.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import warnings
@@ -27,8 +28,8 @@ _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE answers (job TEXT PRIMARY KEY, version TEXT NOT NULL, answer BLOB NOT NULL);
 """
-# Answers are committed when so much time has passed: what a power cut may lose. A process that is
-# killed loses no more either, and a commit waits for the disk (some ms).
+# A commit waits for the disk (some ms), so that of answers which come faster than this only the
+# first is committed at once: a process that is killed, or a power cut, loses half a second of them.
 COMMIT_EVERY_S = 0.5
 
 
@@ -66,7 +67,7 @@ class ResultStore:
                 self._open.close()
                 raise
         self._pending = False
-        self._last_s = 0.0
+        self._last_s = -math.inf
 
     def __enter__(self) -> ResultStore:
         return self
@@ -122,17 +123,19 @@ class ResultStore:
         return found
 
     def keep(self, job: str, answer: str, *, now_s: float) -> None:
-        """Keeps an answer; what was kept is safe COMMIT_EVERY_S later, by the clock of `now_s`."""
+        """Keeps an answer: for good at once, unless the last one was by the clock of `now_s` less
+        than COMMIT_EVERY_S ago; then with the next one, or at the end."""
         packed = zlib.compress(answer.encode())
         with self._told():
             if not self._pending:
                 self._open.execute("BEGIN IMMEDIATE")
-                self._pending, self._last_s = True, now_s
+                self._pending = True
             self._open.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (job, self._version, packed)
             )
         if now_s - self._last_s >= COMMIT_EVERY_S:
             self.commit()
+            self._last_s = now_s
 
     def commit(self) -> None:
         """From here on nothing that was kept can be lost."""

@@ -51,6 +51,22 @@ def test_what_is_kept_is_known_to_the_next_one_and_to_no_other_version(tmp_path:
         assert again.known() == {"a"}
 
 
+def test_a_cut_loses_the_answers_of_half_a_second_at_most(tmp_path: Path) -> None:
+    def safe() -> int:
+        with sqlite3.connect(tmp_path / "results.sqlite") as other:
+            (count,) = other.execute("SELECT count(*) FROM answers").fetchone()
+        return int(count)
+
+    with store(tmp_path) as open_store:
+        counts = []
+        for number, now_s in enumerate((0.0, 9.0, 9.1, 9.4, 9.5, 9.9)):
+            open_store.keep(str(number), "answer", now_s=now_s)
+            counts.append(safe())
+    # By hand: at once; at once; 0.1 and 0.4 s after a commit: not yet; 0.5 s after: all four.
+    assert counts == [1, 2, 2, 2, 5, 5]
+    assert safe() == 6
+
+
 def test_readers_find_tables(tmp_path: Path) -> None:
     with sqlite3.connect(kept(tmp_path, "b", "a")) as found:
         rows = found.execute("SELECT question, model, step_time_s FROM results").fetchall()
