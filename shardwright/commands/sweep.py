@@ -22,7 +22,6 @@ from profiles.hardware.prices.price_file import offers_with
 from shardwright import __version__
 from shardwright.asking.asked_price import notes_of_many
 from shardwright.asking.places import local_profile
-from shardwright.commands.plan_many import SOLVE as SOLVE  # where it stood before
 from shardwright.commands.plan_many import need_folder
 from shardwright.console.flags import Json, Local, Prices, Quiet
 from shardwright.console.output import Bar, note, print_json, show, tell_price

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from profiles.errors import InputError
 from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
@@ -67,7 +68,7 @@ def flags_of(grid: SizeGrid) -> Iterator[SizeFlags]:
     """The questions of a grid; raises InputError for an entry that its flag does not take."""
     lists = [getattr(grid, name) or (None,) for name in _FLAGS]
     for entries in product(*lists):
-        given = {
+        given: dict[str, Any] = {
             flag: entry if flag == "seq" else str(entry)
             for flag, entry in zip(_FLAGS.values(), entries, strict=True)
             if entry is not None

@@ -42,8 +42,9 @@ from shardwright.asking.asked_price import price_for
 from shardwright.asking.questions import Grid, pose, questions_of, read_questions
 from shardwright.asking.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.cli import app, main
-from shardwright.commands.sweep import SOLVE
+from shardwright.commands.plan_many import SOLVE
 from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
+from shardwright.sweeps.study_file import read_study
 from simulator.traced.stack import load_stack
 from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
@@ -299,10 +300,10 @@ def test_prices_and_grids_that_cannot_be(tmp_path: Path) -> None:
         'schema = "shardwright/questions@1"\n[[grids]]\nmodels = ["gpt2"]\nclusters = ["2xl40s"]\n'
     )
     path.write_text(head + "global_batches = [8]\npins = { tpp = 2 }\n")
-    with pytest.raises(InputError, match=r"q.toml: grids\[0\].*unknown pin 'tpp'"):
+    with pytest.raises(InputError, match=r"q.toml, line 6: grids\[0\].*unknown pin 'tpp'"):
         read_questions(path)
     path.write_text(head + "global_batches = []\n")
-    with pytest.raises(InputError, match="global_batches is empty"):
+    with pytest.raises(InputError, match=r"line 2: .*global_batches is empty"):
         read_questions(path)
 
 
@@ -315,16 +316,18 @@ def test_a_grid_is_every_combination() -> None:
 
 def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
     docs = ROOT / "docs" / "sweeps.md"
-    example, of_layouts = fenced(docs, "toml")
+    example, of_layouts, of_sizes = fenced(docs, "toml")
     path = tmp_path / "sweep.toml"
     path.write_text(example)
     # 2 models x 3 clusters x 2 batches x 2 lengths x 3 prices, and one.
     assert len(read_questions(path)) == 72 + 1
     path.write_text(example + of_layouts)
     assert len(read_questions(path)) == 72 + 1 + 2
+    path.write_text(example.split("\n", 1)[0] + "\n" + of_sizes)
+    assert len(read_study(path)) == 2 * 3 * 2 * 2 * 2
     lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
     command = typer.main.get_command(app)
-    assert len(lines) == 4
+    assert len(lines) == 7
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "shardwright"

@@ -15,7 +15,7 @@ from profiles.errors import InfeasibleError, InputError, UnknownNameError
 from shardwright.asking.questions import Grid, pose, questions_of
 from shardwright.asking.solve_task import solve_text
 from shardwright.cli import app
-from shardwright.commands.sweep import SOLVE
+from shardwright.commands.plan_many import SOLVE
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_sweep import CACHE, skip_where_code_changed
 from tests.shardwright.workers_here import solve_here
