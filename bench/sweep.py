@@ -26,10 +26,10 @@ schema = "shardwright/questions@1"
 
 [[grids]]
 models = ["llama-3.1-8b", "llama-3.1-70b"]
-clusters = ["4x8xh100-sxm", "16x8xh200", "16x8xa100-sxm-80gb"]
+clusters = ["4x8xh100-sxm", "16x8xh200"]
 global_batches = [512]
 sequence_lengths = [4096]
-stacks = ["megatron-core", "torchtitan", "nanotron", "torch-fsdp"]
+stacks = ["megatron-core", "nanotron", "torch-fsdp"]
 prices = ["on-demand", "spot", "reserved-1y", 2.0]
 """
 # CPU seconds of a sweep over those of its searches.
