@@ -131,7 +131,7 @@ def _say_arguments(
     if _is_torchtitan(program, options):
         return _say_torchtitan(options, folder, findings, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
-    if megatron.is_megatron(options):
+    if megatron.is_megatron(options, launch.program):
         return _say_megatron(launch, options, folder, findings)
     named = _named_files(launch, options, folder)
     if hydra and (nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)):

@@ -34,8 +34,9 @@ _TARGET_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedConfig:
-    """What was compared, with which framework, and what of the plan its words cannot say."""
+    """The path that was compared, its framework, and what of the plan its words cannot say."""
 
+    against: str
     framework: str
     agreement: Agreement
     not_expressed: tuple[str, ...] = ()
@@ -55,7 +56,9 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
         if schema in (PLAN_SCHEMA, LAYOUT_SCHEMA):
             other = planned_run(open_plan(own))
             return CheckedConfig(
-                framework="shardwright", agreement=agreement_of_plans(planned, other)
+                against=str(against),
+                framework="shardwright",
+                agreement=agreement_of_plans(planned, other),
             )
     imported = read_config(_decisive(against, target))
     if target and (against / _JOB).is_file():
@@ -66,6 +69,7 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
     found = agreement(planned, imported, gaps)
     stages = _stage_differences(planned, target, against)
     return CheckedConfig(
+        against=str(against),
         framework=framework or target,
         agreement=replace(found, different=(*found.different, *stages)),
         not_expressed=tuple(f"{gap.option} {gap.planned} -> {gap.written}" for gap in gaps),

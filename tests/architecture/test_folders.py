@@ -90,6 +90,7 @@ ORDER = {
         "shardwright/reports/brief",
         "shardwright/reports/frameworks",
         "shardwright/reports/fleet",
+        "shardwright/results",
         "shardwright/validate",
         "shardwright/console",
         "shardwright/commands/tables",
