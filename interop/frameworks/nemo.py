@@ -42,6 +42,14 @@ def _granularity(value: Any) -> str | None:
     return word if word in ("selective", "full") else None
 
 
+def _gated(value: Any) -> bool | None:
+    """NeMo's word for the activation (`fast-swiglu`)."""
+    word = (word_of(value) or "").removeprefix("fast-")
+    if word in ("swiglu", "geglu", "reglu"):
+        return True
+    return False if word in ("gelu", "relu", "squared-relu", "silu") else None
+
+
 def _optimizer(value: Any) -> str | None:
     return word_of(value)
 
@@ -86,6 +94,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "mtp_num_layers": ("model.mtp_layers", degree_of),
     "share_embeddings_and_output_weights": ("model.tied_embeddings", truth_of),
     "gated_linear_unit": ("model.gated_mlp", truth_of),
+    "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
 }
 _MARKS = frozenset(

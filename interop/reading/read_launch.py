@@ -7,8 +7,18 @@ import ast
 import re
 
 from interop.configs.findings import Findings
+from interop.configs.keyed_file import read_keyed
 from interop.configs.option_words import Options, read_options
-from interop.frameworks import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
+from interop.frameworks import (
+    accelerate,
+    colossalai,
+    hf_trainer,
+    maxtext,
+    megatron,
+    nemo,
+    torchtitan,
+    torchtune,
+)
 from interop.reading.consistency import Variables, complete, say_devices_of_variables
 from interop.reading.launch import Launch, launch_of, say_ranks
 from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
@@ -128,6 +138,11 @@ def _say_arguments(
     pairs = maxtext.given_by_words(launch.arguments, reading.holes, Findings())
     if "maxtext" in program or maxtext.is_maxtext(set(pairs)):
         return _say_maxtext(launch, reading, folder, findings)
+    if "tune" in launch.words:
+        return _say_torchtune(launch, options, reading, folder, findings)
+    if "colossalai" in launch.words:
+        colossalai.say_colossalai(options, findings)
+        return "colossalai"
     if _is_torchtitan(program, options):
         return _say_torchtitan(options, folder, findings, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
@@ -157,6 +172,31 @@ def _say_arguments(
     if framework is None and "deepspeed" in launch.words:
         return "deepspeed"
     return framework
+
+
+def _say_torchtune(
+    launch: Launch,
+    options: Options,
+    reading: ScriptReading,
+    folder: ConfigFolder,
+    findings: Findings,
+) -> str:
+    named = options.last("config")
+    config = options.text("config")
+    found = None
+    if named is not None and config is not None:
+        ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
+        found = folder.find(config + ending, beside=launch.command.script)
+        if found is None:
+            findings.cannot_tell("--config", f"{config!r} is not beside it", named.place)
+        else:
+            findings.files.append(found)
+    file = None if found is None else read_keyed(found, folder.text(found) or "")
+    torchtune.say_torchtune(file, launch.arguments, reading.holes, findings)
+    if launch.program.endswith("_single_device"):
+        findings.say("devices", 1, launch.place, launch.program)
+        findings.say("zero_stage", 0, launch.place, launch.program, over=False)
+    return "torchtune"
 
 
 def _is_torchtitan(program: str, options: Options) -> bool:
@@ -236,8 +276,6 @@ def _say_maxtext(
         text = word.plain
         found = folder.find(text) if text.endswith((".yml", ".yaml")) else None
         if found is not None:
-            from interop.configs.keyed_file import read_keyed
-
             findings.files.append(found)
             given |= maxtext.given_by_file(read_keyed(found, folder.text(found) or ""))
     given |= maxtext.given_by_words(launch.arguments, reading.holes, findings)
@@ -252,8 +290,6 @@ def _say_nemo(
     folder: ConfigFolder,
     findings: Findings,
 ) -> str:
-    from interop.configs.keyed_file import read_keyed
-
     given: list[nemo.Values] = []
     for name in named:
         findings.files.append(name)
