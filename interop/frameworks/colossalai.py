@@ -25,6 +25,7 @@ def say_colossalai(options: Options, findings: Findings) -> None:
         findings,
         {"tp": "tp", "pp": "pp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
          "max_length": "seq_len", "mbs": "micro_batch", "microbatch_size": "micro_batch",
+         "micro_batch_size": "micro_batch",
          "accumulation_steps": "gradient_accumulation", "n_chunks": "vpp",
          "lora_rank": "model.lora_rank"},
     )  # fmt: skip

@@ -90,6 +90,8 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         nemo.say_nemo([nemo.values_of_file(file)], findings)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
+        if file.get("modules", "pre_trainer", "framework") == "megatron":
+            framework = "primus"
     else:
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
         if nemo.is_nemo([path for path in file.values if path]):

@@ -146,16 +146,21 @@ def _say_arguments(
     if _is_torchtitan(program, options):
         return _say_torchtitan(options, folder, findings, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
-    if megatron.is_megatron(options, launch.program):
+    recipe = "model_recipe_name" in keys
+    if not recipe and megatron.is_megatron(options, launch.program):
         return _say_megatron(launch, options, folder, findings)
     named = _named_files(launch, options, folder)
     if hydra and (nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)):
         return _say_nemo(launch, hydra, named, folder, findings)
-    if {"tp", "pp", "ng"} & keys or "model_recipe_name" in keys:
+    if {"tp", "pp", "ng"} & keys or recipe:
         nemo.say_performance_script(options, findings)
         nemo.say_nemo([hydra], findings)
         return "megatron-bridge" if "recipe" in program or "experiment" in program else "nemo"
     framework = _say_named(named, folder, findings, launch)
+    config = options.last("config", "config_file", "config_path", "cfg")
+    told = options.text("config", "config_file", "config_path", "cfg")
+    if not named and config is not None and told is not None and _FILE.match(told):
+        findings.lack(config.name, f"{told!r} is not beside it", config.place)
     if hf_trainer.is_trainer(keys) or "deepspeed" in keys or "deepspeed_config" in keys:
         given = hf_trainer.given_by_options(options, findings)
         deepspeed = hf_trainer.say_trainer(given, findings)
@@ -188,7 +193,7 @@ def _say_torchtune(
         ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
         found = folder.find(config + ending, beside=launch.command.script)
         if found is None:
-            findings.cannot_tell("--config", f"{config!r} is not beside it", named.place)
+            findings.lack("--config", f"{config!r} is not beside it", named.place)
         else:
             findings.files.append(found)
     file = None if found is None else read_keyed(found, folder.text(found) or "")
@@ -221,7 +226,7 @@ def _say_torchtitan(
     if config is not None:
         found = folder.find(config, beside=launch.command.script)
         if found is None:
-            findings.cannot_tell("--job.config_file", f"{config!r} is not beside it", launch.place)
+            findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
         elif found.endswith(".toml"):
             findings.files.append(found)
             file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
@@ -291,6 +296,9 @@ def _say_nemo(
     findings: Findings,
 ) -> str:
     given: list[nemo.Values] = []
+    factory = next((word for word in launch.arguments if word.plain == "--factory"), None)
+    if factory is not None and not named:
+        findings.lack("--factory", "the recipe that it calls is not beside it", factory.place)
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):

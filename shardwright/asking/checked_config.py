@@ -28,6 +28,7 @@ _TARGET_OF = {
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
     "nemo": "megatron-bridge",
+    "primus": "megatron",
     "transformers": "hf-trainer",
 }
 
