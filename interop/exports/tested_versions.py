@@ -11,7 +11,10 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
         "megatron-core 0.19.2 (megatron.training's parser and checks, TransformerConfig)",
     ),
     "megatron-bridge": ("megatron-bridge 0.6.2 (its dataclasses; not its launcher)",),
-    "torchtitan": ("torchtitan 0.2.2 (config manager, pipeline splitter, two steps on CPUs)",),
+    "torchtitan": (
+        "torchtitan 0.2.2 (config manager, pipeline splitter, two steps on CPUs)",
+        "torchtitan 0.3.0 (config manager, the model on shapes; not trained)",
+    ),
     "deepspeed": (
         "deepspeed 0.19.8 (DeepSpeedConfig, two steps on CPUs; not Megatron-DeepSpeed's arguments)",
     ),

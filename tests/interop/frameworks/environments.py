@@ -23,6 +23,7 @@ ALONE = {
 PACKAGES = {
     "megatron": ("triton==3.9.0", "packaging"),
     "torchtitan": ("torchtitan==0.2.2", "triton==3.9.0"),
+    "torchtitan3": ("torchtitan==0.3.0", "triton==3.9.0", "torchao"),
     "huggingface": ("accelerate==1.15.0", "deepspeed==0.19.8"),
     "bridge": ("omegaconf", "hydra-core", "triton==3.9.0"),
     "maxtext": ("jax", "flax", "omegaconf", "pydantic", "pathwaysutils"),
