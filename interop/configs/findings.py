@@ -48,6 +48,7 @@ class Findings:
     """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
 
     lacking  a file is named that holds the run's own degrees, and it is not there: silence is none
+    untold   keys that the files name without telling their value: no default answers for them
     overriding  what is said now stands over a file by design, as options of a command line do
     """
 
@@ -58,6 +59,7 @@ class Findings:
     overridden: list[Contradiction] = field(default_factory=list)
     overriding: bool = False
     lacking: bool = False
+    untold: set[str] = field(default_factory=set)
     unknown: list[UnknownOption] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
     runs: int = 1
@@ -168,15 +170,14 @@ class Findings:
     def count_or_default(self, key: str) -> int | None:
         """The same, else the framework's default where the files are silent."""
         found = self.count(key)
-        if (
-            found is None
-            and not (self.lacking and key in DEGREES)
-            and self.get(key) is None
-            and key in self.defaults
-        ):
+        if found is None and not self._open(key) and self.get(key) is None and key in self.defaults:
             value = self.defaults[key].value
             return value if isinstance(value, int) and not isinstance(value, bool) else None
         return found
+
+    def _open(self, key: str) -> bool:
+        """Whether the files speak of it without telling it, so that it is no silence."""
+        return key in self.untold or (self.lacking and key in DEGREES)
 
     def place(self, key: str) -> Place | None:
         """Where a value was written."""
@@ -197,7 +198,7 @@ class Findings:
             defaults={
                 key: default
                 for key, default in sorted(self.defaults.items())
-                if key not in values and not (self.lacking and key in DEGREES)
+                if key not in values and not self._open(key)
             },
             contradictions=tuple(self.contradictions),
             overridden=tuple(self.overridden),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from interop.configs.imported_file import is_imported, read_imported
 from interop.configs.imported_run import ImportedRun
 from interop.exports.agreement import Agreement, Disagreement, agreement, agreement_of_plans
 from interop.exports.launchers.job import RUN_SCRIPT
@@ -61,7 +62,8 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
                 framework="shardwright",
                 agreement=agreement_of_plans(planned, other),
             )
-    imported = read_config(_decisive(against, target))
+    path = _decisive(against, target)
+    imported = read_imported(path) if is_imported(path) else read_config(path)
     if target and (against / _JOB).is_file():
         imported = _with_job(imported, against / _JOB)
     framework = imported.framework or ""

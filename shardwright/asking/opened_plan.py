@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.answer_file import read_layout
@@ -32,6 +33,10 @@ _OTHERS = {
     MEASUREMENT_SCHEMA: (
         f"is not a {PLAN_SCHEMA} file but the measurement of a run; `compare` takes the plan "
         "first: shardwright compare PLAN RUN"
+    ),
+    IMPORTED_SCHEMA: (
+        "is an imported run, no plan; `predict`, `plan --from` and `compare --log` take it. For "
+        "what takes a plan, plan first: shardwright plan MODEL --on CLUSTER -o plan.json"
     ),
     OP_SHARDING_SCHEMA: "is a sharding file of `shard`; only `run` takes it",
 }
