@@ -11,7 +11,40 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.layout.layout_answer import LayoutFile
+    from profiles.errors import InputError, ShardwrightError
+    from shardwright.api import (
+        changes,
+        check,
+        cluster,
+        compare,
+        diff,
+        export,
+        fit,
+        frameworks,
+        import_config,
+        load_plan,
+        load_run,
+        load_sharding,
+        plan,
+        predict,
+        profile,
+        read_log,
+        report,
+        run,
+        run_sharding,
+        shard,
+        size,
+        trace,
+        watch,
+    )
+    from simulator.values.plan import Plan
+    from simulator.values.plan_file import PlanFile
+    from simulator.values.prediction import Prediction
+    from simulator.values.workload import Workload
 
 __version__ = "0.1.0"
 
@@ -34,6 +67,7 @@ __all__ = [
     "ShardwrightError",
     "Workload",
     "__version__",
+    "changes",
     "check",
     "cluster",
     "compare",
@@ -41,17 +75,21 @@ __all__ = [
     "export",
     "fit",
     "frameworks",
+    "import_config",
     "load_plan",
     "load_run",
     "load_sharding",
     "plan",
     "predict",
     "profile",
+    "read_log",
     "report",
     "run",
     "run_sharding",
     "shard",
+    "size",
     "trace",
+    "watch",
 ]
 
 

@@ -1,50 +1,119 @@
-"""The Python twins of the commands: the same words, values in and out, nothing printed."""
+"""The Python twins of the commands: the same words, values in and out, nothing printed.
+
+Those that read or write files of other frameworks are in shardwright/framework_files.py. What they
+give prints as the command does, in a notebook too, and has `table()` and `to_pandas()`
+(shardwright/results/shown.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack, overload
 
+from interop.configs.imported_run import ImportedRun
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel
+from shardwright.asking import python_plan
 from shardwright.asking.asked_price import price_for as price_for
-from shardwright.asking.opened_plan import OpenedPlan, open_plan
+from shardwright.asking.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
 from shardwright.asking.places import local_profile, trace_cache
+from shardwright.asking.planned_step import step_of
+from shardwright.asking.python_plan import PlanOptions
 from shardwright.asking.python_plan import cluster as cluster
 from shardwright.asking.python_plan import frameworks as frameworks
-from shardwright.asking.python_plan import plan as plan
 from shardwright.asking.python_plan import target_of as target_of
 from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.asking.python_plan import trace as trace
-from shardwright.findings.comparison import Comparison, compare_run
-from shardwright.findings.plan_diff import PlanDiff, diff_plans
+from shardwright.findings.comparison import compare_run
+from shardwright.findings.log_comparison import compare_logs
+from shardwright.findings.plan_diff import diff_plans
+from shardwright.framework_files import changes as changes
+from shardwright.framework_files import check as check
+from shardwright.framework_files import export as export
+from shardwright.framework_files import import_config as import_config
+from shardwright.framework_files import read_log as read_log
+from shardwright.framework_files import watch as watch
+from shardwright.python_size import size as size
+from shardwright.results.compared import ComparisonResult, DiffResult, LogComparisonResult
+from shardwright.results.planned import (
+    FitResult,
+    LayoutResult,
+    PlanResult,
+    PredictionResult,
+    StepResult,
+)
+from shardwright.results.shown import shown_as
 from simulator.traced.predict import predict as _predict
 from simulator.traced.stack import load_stack
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
-
-if TYPE_CHECKING:
-    from interop.exports.agreement import Agreement
-    from interop.exports.export_plan import ExportFolder
-    from shardwright.reports.capacity import Fit
 
 
 def fit(
     model: str, *, sequence_length: int | None = None, micro_batch: int = 1, precision: str = "bf16"
-) -> Fit:
+) -> FitResult:
     """What a model is made of, and on which devices its training fits."""
     from shardwright.reports.capacity import fit_model
 
     traced = trace(model, sequence_length=sequence_length, precision=precision, tp_degrees=(1,))
-    return fit_model(traced, micro_batch=micro_batch, precision=precision)
+    return shown_as(FitResult, fit_model(traced, micro_batch=micro_batch, precision=precision))
+
+
+@overload
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: None = None,
+    **options: Unpack[PlanOptions],
+) -> PlanResult: ...
+
+
+@overload
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: str,
+    **options: Unpack[PlanOptions],
+) -> LayoutResult: ...
+
+
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: str | None = None,
+    **options: Unpack[PlanOptions],
+) -> PlanResult | LayoutResult:
+    """The best plan.
+
+    model, on        values, or names that lead to them
+    stack            a framework (`frameworks()`), whose layouts are then searched
+    tp, pp, dp, cp, ep, zero, vpp, micro_batch, recompute, schedule
+                     an axis that is not free: a value fixes it, a tuple allows only its values
+    space            the axes as one value, in the place of those
+    time_limit_s     of the search; None for none
+    price            of a device-hour: a kind of the price table, a Sourced value, or None
+    solver, seed, progress   of a search block by block
+
+    Raises InputError for what is none of these, and where no cell is legal. An answer that is
+    infeasible is a value with its reasons.
+    """
+    if stack is None:
+        return shown_as(PlanResult, python_plan.plan(model, on, work, **options))
+    return shown_as(LayoutResult, python_plan.plan(model, on, work, stack=stack, **options))
 
 
 def shard(
@@ -92,23 +161,52 @@ def shard(
     return shard_model(question)
 
 
-def predict(chosen: Plan, model: TracedModel, on: Cluster | str) -> Prediction:
-    """What a plan would do."""
-    if not isinstance(chosen, Plan):
+@overload
+def predict(chosen: Plan, model: TracedModel, on: Cluster | str) -> PredictionResult: ...
+
+
+@overload
+def predict(
+    chosen: PlanLike | ImportedRun, model: None = None, on: Cluster | str = ""
+) -> StepResult: ...
+
+
+def predict(
+    chosen: Plan | PlanLike | ImportedRun,
+    model: TracedModel | None = None,
+    on: Cluster | str = "",
+) -> PredictionResult | StepResult:
+    """What a plan would do.
+
+    chosen   a Plan with the traced model that it is of and the cluster that it is on; or an answer
+             of `plan`, an imported run (`import_config`), or the path of the file of either
+    on       of an imported run, where its files name no devices: `8x8xh100-sxm-80gb`
+
+    Raises InputError for anything else, and for an imported run that cannot be predicted.
+    """
+    if model is None and not isinstance(chosen, Plan):
+        if isinstance(on, Cluster):
+            raise InputError("on: devices of an imported run are named by text (8x8xh100-sxm-80gb)")
+        return shown_as(StepResult, step_of(chosen, on))
+    if not isinstance(chosen, Plan) or model is None:
         raise InputError(
-            f"a Plan is wanted (answer.plan), got {type(chosen).__name__}; of a plan file: "
-            "shardwright.load_plan(path)"
+            f"a Plan is wanted (answer.plan) and its traced model, got {type(chosen).__name__} and "
+            f"{type(model).__name__}; an answer of plan() and a plan file need no model"
         )
     where = on if isinstance(on, Cluster) else cluster(on)
-    return _predict(chosen, model, where, stack=load_stack(), price=price_for(where))
+    made = _predict(chosen, model, where, stack=load_stack(), price=price_for(where))
+    return shown_as(PredictionResult, made)
 
 
-def load_plan(path: str | Path) -> PlanFile | LayoutFile:
+def load_plan(path: str | Path) -> PlanResult | LayoutResult:
     """The answer in the plan file at `path`: a plan, or a framework's layout.
 
     Raises DocumentError, naming the key, where its decision was changed after it was made.
     """
-    return open_plan(path).answer
+    answer = open_plan(path).answer
+    if isinstance(answer, LayoutFile):
+        return shown_as(LayoutResult, answer)
+    return shown_as(PlanResult, answer)
 
 
 def profile(
@@ -183,36 +281,53 @@ def load_run(path: str | Path) -> Measurement:
     return read_document(path, Measurement, schema=MEASUREMENT_SCHEMA)
 
 
-def compare(plan_path: str | Path, run_path: str | Path) -> Comparison:
-    """A plan's prediction beside its run."""
-    opened = open_plan(plan_path)
-    return compare_run(opened.planned, load_run(run_path))
+@overload
+def compare(plan: PlanLike, run: str | Path | Measurement) -> ComparisonResult: ...
 
 
-def diff(before: str | Path, after: str | Path) -> PlanDiff:
-    """What is different in the second plan file, and why its step is another."""
-    return diff_plans(open_plan(before).answer, open_plan(after).answer)
+@overload
+def compare(
+    plan: PlanLike | ImportedRun,
+    run: None = None,
+    *,
+    log: str | Path | Sequence[str | Path],
+    on: str = "",
+) -> LogComparisonResult: ...
 
 
-def export(
-    path: str | Path, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
-) -> ExportFolder:
-    """A plan file in the words of a framework (`megatron`, `torchtitan`, ...): its files, what of
-    the plan they cannot say, and what that costs; written to the folder `output` if one is named.
+def compare(
+    plan: PlanLike | ImportedRun,
+    run: str | Path | Measurement | None = None,
+    *,
+    log: str | Path | Sequence[str | Path] = (),
+    on: str = "",
+) -> ComparisonResult | LogComparisonResult:
+    """A prediction beside a run of our executor, or beside a training's log.
+
+    plan   an answer of `plan`, or the path of a plan file; with `log` also an imported run
+    run    what `run` gave, or the path of its file
+    log    a log, and profiles of the same training
+    on     where an imported run that names no devices is
+
+    Raises InputError without exactly one of run and log, MismatchError for a run of another plan
+    and for a log that tells no step time.
     """
-    from shardwright.asking.exported_folder import export_to
+    logs = [log] if isinstance(log, (str, Path)) else list(log)
+    if (run is None) == (not logs):
+        raise InputError("name a run, or a log with log=; one of them")
+    if logs:
+        return shown_as(LogComparisonResult, compare_logs(step_of(plan, on), logs))
+    if isinstance(plan, ImportedRun):
+        raise InputError("an imported run is compared with a log (log=), not with a run of ours")
+    planned = opened_plan(plan).planned
+    measured = run if isinstance(run, Measurement) else load_run(str(run))
+    return shown_as(ComparisonResult, compare_run(planned, measured))
 
-    folder = None if output is None else Path(output)
-    return export_to(path, to, folder, launcher=launcher)
 
-
-def check(path: str | Path, against: str | Path) -> Agreement:
-    """A configuration, or an exported folder, beside the plan in a file: what is the same, what is
-    not, and where."""
-    from shardwright.asking.checked_config import check_config
-    from shardwright.asking.planned_run import planned_run
-
-    return check_config(planned_run(open_plan(path)), Path(against)).agreement
+def diff(before: PlanLike, after: PlanLike) -> DiffResult:
+    """What is different in the second plan, and why its step is another."""
+    found = diff_plans(opened_plan(before).answer, opened_plan(after).answer)
+    return shown_as(DiffResult, found)
 
 
 def report(

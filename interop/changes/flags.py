@@ -43,6 +43,7 @@ FLAGS: dict[str, dict[str, str]] = {
     },
     "megatron-bridge": _NEMO,
     "nemo": _NEMO,
+    "primus": _NEMO,
     "torchtitan": {
         "micro_batch": "training.local_batch_size",
         "tp": "parallelism.tensor_parallel_degree",

@@ -21,6 +21,7 @@ from interop.configs.imported_run import (
 )
 from interop.shell.text_places import Place
 
+DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch"})
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
     "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",
@@ -46,6 +47,8 @@ class Said:
 class Findings:
     """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
 
+    lacking  a file is named that holds the run's own degrees, and it is not there: silence is none
+    untold   keys that the files name without telling their value: no default answers for them
     overriding  what is said now stands over a file by design, as options of a command line do
     """
 
@@ -55,6 +58,8 @@ class Findings:
     contradictions: list[Contradiction] = field(default_factory=list)
     overridden: list[Contradiction] = field(default_factory=list)
     overriding: bool = False
+    lacking: bool = False
+    untold: set[str] = field(default_factory=set)
     unknown: list[UnknownOption] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
     runs: int = 1
@@ -138,6 +143,11 @@ class Findings:
         if found not in self.unresolved:
             self.unresolved.append(found)
 
+    def lack(self, option: str, why: str, place: Place) -> None:
+        """The same of a file that would hold the run's degrees: no default answers for it."""
+        self.cannot_tell(option, why, place)
+        self.lacking = True
+
     def not_known(self, option: str, place: Place) -> None:
         """An option that no version of the framework has."""
         found = UnknownOption(option=option, place=str(place))
@@ -158,12 +168,16 @@ class Findings:
         return None
 
     def count_or_default(self, key: str) -> int | None:
-        """The same, else the framework's default."""
+        """The same, else the framework's default where the files are silent."""
         found = self.count(key)
-        if found is None and self.get(key) is None and key in self.defaults:
+        if found is None and not self._open(key) and self.get(key) is None and key in self.defaults:
             value = self.defaults[key].value
             return value if isinstance(value, int) and not isinstance(value, bool) else None
         return found
+
+    def _open(self, key: str) -> bool:
+        """Whether the files speak of it without telling it, so that it is no silence."""
+        return key in self.untold or (self.lacking and key in DEGREES)
 
     def place(self, key: str) -> Place | None:
         """Where a value was written."""
@@ -181,7 +195,11 @@ class Findings:
             model=ImportedModel(**model),  # type: ignore[arg-type]  # the same
             options={key: said.where for key, said in sorted(self.said.items())},
             derived={key: how for key, (_, how) in sorted(self.derived.items())},
-            defaults={k: v for k, v in sorted(self.defaults.items()) if k not in values},
+            defaults={
+                key: default
+                for key, default in sorted(self.defaults.items())
+                if key not in values and not self._open(key)
+            },
             contradictions=tuple(self.contradictions),
             overridden=tuple(self.overridden),
             unknown=tuple(sorted(self.unknown, key=lambda each: each.option)),

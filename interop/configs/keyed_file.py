@@ -18,6 +18,8 @@ from profiles.errors import DocumentError
 _MOST_VALUES = 20_000
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)?")
 _INTERPOLATED = re.compile(r"\$\{([\w.]+)\}")
+# An environment variable with what stands for it where nobody sets it: Primus's and OmegaConf's.
+_OF_ENVIRONMENT = re.compile(r"\$\{(?:oc\.env:)?[A-Z][A-Z0-9_]*[:,]([^${}]*)\}")
 Key = tuple[str, ...]
 
 
@@ -61,6 +63,9 @@ class KeyedFile:
     def _followed(self, value: Any, depth: int) -> Any:
         if not isinstance(value, str) or depth > 8:
             return value
+        if _OF_ENVIRONMENT.search(value):
+            plain = _OF_ENVIRONMENT.sub(lambda found: found[1], value).strip()
+            return None if plain == "null" else _plain(plain)
         found = _INTERPOLATED.fullmatch(value.strip())
         if found is None:
             return value
@@ -123,6 +128,8 @@ def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
         where = f"{name}:{mark.line + 1}" if mark is not None else name
         kind = "JSON" if is_json else "YAML"
         said = getattr(error, "problem", None) or "it cannot be read"
+        if "{{" in text:
+            said += "; it is a template (Helm, Jinja): render it first, then import that"
         raise DocumentError(f"{where}: not valid {kind}: {said}") from error
     except RecursionError as error:
         raise DocumentError(f"{name}: nested too deeply for a configuration") from error

@@ -81,7 +81,9 @@ class Options:
                 number = whole(value)
                 if number is not None:
                     findings.say(keys[option.key], number, option.place, option.name)
-                elif value is not None:
+                elif value is None:
+                    findings.untold.add(keys[option.key])
+                else:
                     findings.cannot_tell(
                         option.name, f"{value!r} is not a whole number", option.place
                     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Mapping
@@ -23,7 +24,24 @@ def stage_words(target: str, text: str) -> Mapping[str, str]:
         try:
             table = tomllib.loads(text).get("parallelism", {})
         except tomllib.TOMLDecodeError:
-            return {}
+            return _python_words(text)
         return {name: str(table[name]) for name in _TABLE if name in table}
     found = (_FLAG if target == "megatron" else _KEY).search(text)
     return {"pipeline_model_parallel_layout": found.group(1).strip("'\"")} if found else {}
+
+
+def _python_words(text: str) -> Mapping[str, str]:
+    """The same of a Python configuration, whose head is called `lm_head` (torchtitan 0.3)."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in _TABLE:
+            try:
+                value = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+            found[node.arg] = str(value).replace("'lm_head'", "'output'")
+    return found

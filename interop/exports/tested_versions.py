@@ -11,7 +11,10 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
         "megatron-core 0.19.2 (megatron.training's parser and checks, TransformerConfig)",
     ),
     "megatron-bridge": ("megatron-bridge 0.6.2 (its dataclasses; not its launcher)",),
-    "torchtitan": ("torchtitan 0.2.2 (config manager, pipeline splitter, two steps on CPUs)",),
+    "torchtitan": (
+        "torchtitan 0.2.2 (config manager, pipeline splitter, two steps on CPUs)",
+        "torchtitan 0.3.0 (config manager, the model on shapes; not trained)",
+    ),
     "deepspeed": (
         "deepspeed 0.19.8 (DeepSpeedConfig, two steps on CPUs; not Megatron-DeepSpeed's arguments)",
     ),
@@ -21,7 +24,10 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
     "maxtext": ("maxtext 0.2.5 (pyconfig)",),
     "torchrun": ("torch 2.13.0 (two steps on CPUs)",),
     "slurm": ("slurm 22.05 (sbatch --test-only, without a controller)",),
-    "kubernetes": ("kubernetes 37.0.2 (its models of pods; the jobs are Kubeflow's own kinds)",),
+    "kubernetes": (
+        "kubernetes 37.0.2 (its models of pods)",
+        "kubeflow-training 1.9.4, kubeflow-trainer-api 2.3.0 (models of PyTorchJob and TrainJob)",
+    ),
     "skypilot": ("skypilot 0.14.1 (Task.from_yaml)",),
     "ray": ("ray 2.60.0 (the driver's tasks; not a cluster)",),
 }

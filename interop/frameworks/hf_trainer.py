@@ -37,6 +37,8 @@ _COUNTS = {
     "lora_dim": "model.lora_rank",
     "tensor_parallel_size": "tp",
     "context_parallel_size": "cp",
+    "cp_size": "cp",  # of LLaMA-Factory's v1, with `dist_config.ep_size`
+    "ep_size": "ep",
     "train_batch_size": "global_batch",
 }
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
@@ -79,9 +81,9 @@ def given_by_file(file: KeyedFile) -> Given:
     """The top keys of a file; a list of words is one text."""
     found: Given = []
     for path, value in file.values.items():
-        if len(path) == 1:
+        if len(path) == 1 or path[0] == "dist_config":
             plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
-            found.append((path[0], plain, file.place(path), path[0]))
+            found.append((path[-1], plain, file.place(path), ".".join(path)))
     return found
 
 
@@ -101,6 +103,8 @@ def say_trainer(given: Given, findings: Findings) -> str | None:
                 findings.say("recompute", "full" if full else "none", place, option)
         elif key == "zero_stage":
             findings.say("zero_stage", count_of(value), place, option)
+        elif key == "use_muon":
+            findings.say("optimizer", "muon" if truth_of(value) else None, place, option)
         elif key in ("optim", "optimizer"):
             findings.say("optimizer", word_of(value), place, option)
         elif key == "fsdp" and isinstance(value, str):

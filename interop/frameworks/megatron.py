@@ -76,14 +76,18 @@ _OWN = _MARKS - {
     "num_layers",
     "seq_length",
 }
+# Its own programs (github.com/NVIDIA/Megatron-LM).
+_PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
 # Parsers of programs around Megatron-LM have options of their own behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
 
 
-def is_megatron(options: Options) -> bool:
-    """Whether options are Megatron-LM's: three of those that every run of it has."""
+def is_megatron(options: Options, program: str = "") -> bool:
+    """Whether options are Megatron-LM's: three of those that every run of it has, one of which is
+    its own or the program is."""
     keys = {option.key for option in options.given}
-    return len(keys & _MARKS) >= 3 and bool(keys & _OWN)
+    own = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    return len(keys & _MARKS) >= 3 and own
 
 
 def say_megatron(options: Options, findings: Findings, *, check: bool = True) -> None:

@@ -51,6 +51,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optimizer.zero_stage": ("zero_stage", count_of),
     "optimizer.optimizer_factory.name": ("optimizer", word_of),
     "model.dtype": ("precision", lambda value: _DTYPES.get(str(value).lower())),
+    "model.model_config.d_model": ("model.hidden_size", degree_of),  # of its Mamba
     "model.model_config.moe_config.num_experts": ("model.num_experts", degree_of),
     "model.model_config.moe_config.top_k": ("model.top_k", degree_of),
     "model.model_config.moe_config.moe_intermediate_size": ("model.moe_ffn_size", degree_of),

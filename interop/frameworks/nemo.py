@@ -8,6 +8,7 @@ src/megatron/bridge/training/config.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,12 @@ def precision_of(value: Any) -> str | None:
     word = str(value).lower().removesuffix(".0")
     if word in _PRECISIONS:
         return _PRECISIONS[word]
-    for part, kind in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8")):
+    for part, kind in (
+        ("nvfp4", "nvfp4"),
+        ("mxfp8", "mxfp8"),
+        ("fp8_mx", "mxfp8"),
+        ("fp8", "fp8"),
+    ):
         if part in word:
             return kind
     return None
@@ -40,6 +46,14 @@ def precision_of(value: Any) -> str | None:
 def _granularity(value: Any) -> str | None:
     word = word_of(value)
     return word if word in ("selective", "full") else None
+
+
+def _gated(value: Any) -> bool | None:
+    """NeMo's word for the activation (`fast-swiglu`)."""
+    word = (word_of(value) or "").removeprefix("fast-")
+    if word in ("swiglu", "geglu", "reglu"):
+        return True
+    return False if word in ("gelu", "relu", "squared-relu", "silu") else None
 
 
 def _optimizer(value: Any) -> str | None:
@@ -86,6 +100,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "mtp_num_layers": ("model.mtp_layers", degree_of),
     "share_embeddings_and_output_weights": ("model.tied_embeddings", truth_of),
     "gated_linear_unit": ("model.gated_mlp", truth_of),
+    "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
 }
 _MARKS = frozenset(
@@ -175,6 +190,10 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
         and isinstance(value, str)
     ):
         findings.say("precision", precision_of(value), place, name)
+    elif key == "use_torch_fsdp2" and truth_of(value):
+        findings.say_first("zero_stage", 3, place, name)
+    elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
+        findings.say("model.name", re.sub(r"\.yaml$", "", value), place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
         findings.say_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):

@@ -39,6 +39,11 @@ def _full(value: Any) -> str | None:
     return None if on is None else "full" if on else "none"
 
 
+def _flash(value: Any) -> bool | None:
+    """MPT's word for the attention (llm-foundry, models/layers/attention.py)."""
+    return {"flash": True, "torch": False}.get(str(value).lower())
+
+
 _NEOX: dict[str, tuple[str, Reader]] = {
     "pipe_parallel_size": ("pp", _stages),
     "model_parallel_size": ("tp", degree_of),
@@ -75,6 +80,7 @@ _COMPOSER: dict[str, tuple[str, Reader]] = {
     "model.vocab_size": ("model.vocab_size", degree_of),
     "model.weight_tying": ("model.tied_embeddings", truth_of),
     "model.flash_attention": ("flash_attention", truth_of),
+    "model.attn_config.attn_impl": ("flash_attention", _flash),
     "model.pretrained_model_name_or_path": (
         "model.name",
         lambda v: v if isinstance(v, str) else None,
@@ -130,6 +136,9 @@ def _say_gated(file: KeyedFile, findings: Findings) -> None:
     hidden = findings.count("model.hidden_size")
     if not isinstance(width, int) and hidden and isinstance(ratio, int):
         width = hidden * ratio
+    expansion = file.get("model", "expansion_ratio")
+    if isinstance(expansion, int) and hidden and file.get("model", "name") == "mpt_causal_lm":
+        findings.derive("model.ffn_size", hidden * expansion, "d_model x expansion_ratio")
     option = "model.mlp_hidden_size" if file.has("model", "mlp_hidden_size") else "model.mlp_ratio"
     if isinstance(width, int) and file.has("model", "activation_type"):
         half = width // 2 if gated else width

@@ -54,6 +54,9 @@ def _speaks(values: PythonValues) -> bool:
 def say_python_torchtitan(found: PythonValues, overrides: list[Values], findings: Findings) -> None:
     """A function of torchtitan's registry, with the overrides of the command line."""
     values: dict[tuple[str, ...], tuple[Any, Place]] = dict(found.values)
+    none, place = values.get(("activation_checkpoint",), ("", Place("", 0)))
+    if none is None:
+        values[("activation_checkpoint", "mode")] = ("none", place)
     for path, name, arguments, place in found.calls:
         plain = name.rsplit(".", 2)
         kind = plain[-2] if plain[-1] == "Config" and len(plain) > 1 else plain[-1]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from interop.configs.findings import Findings
 from interop.configs.option_words import Option, Options, read_options, whole
+from interop.frameworks.torchtune import is_recipe
 from interop.reading.slurm_header import SlurmHeader
 from interop.shell.own_commands import is_quiet
 from interop.shell.script_reading import Command
@@ -20,7 +21,7 @@ from interop.shell.text_places import Hole, Place, Word, hole_numbers
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
-     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun"}
+     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun", "tune"}
 )  # fmt: skip
 _LAUNCHING_MODULES = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
@@ -30,7 +31,6 @@ _LAUNCHING_MODULES = (
 _PROGRAMS = {
     "llamafactory-cli": "llama-factory",
     "axolotl": "axolotl",
-    "tune": "torchtune",
     "swift": "ms-swift",
     "megatron": "ms-swift",
     "nemo": "nemo",
@@ -108,6 +108,9 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
         if re.search(r"\.py$", text) and not text.startswith("-"):
             program, behind = text, at + 1
             break
+        if "tune" in names and is_recipe(text):
+            program, behind = text, at + 1
+            break
         if base in _PROGRAMS and at == begin + bool(names):
             program, behind = base, at + 1
             break
@@ -140,7 +143,7 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     nodes = _said(launch.launcher, findings, *_NODES)
     each = _said(launch.launcher, findings, *_EACH)
     total = _said(launch.launcher, findings, "np", "n", "ntasks", "num_processes")
-    distributed = {"torchrun", *_LAUNCHING_MODULES} & set(launch.words)
+    distributed = {"torchrun", "tune", *_LAUNCHING_MODULES} & set(launch.words)
     elastic = any(name.startswith("torch") for name in launch.words)
     if distributed and nodes is None and "nnodes" not in launch.launcher:
         findings.default("torchrun (PyTorch 2.x)", nodes=1)

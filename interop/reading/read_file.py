@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile, read_keyed
+from interop.configs.keyed_values import degree_of
 from interop.configs.python_values import read_python
 from interop.frameworks import (
     accelerate,
@@ -16,6 +17,7 @@ from interop.frameworks import (
     other_yaml,
     python_config,
     torchtitan,
+    torchtune,
 )
 from interop.reading.consistency import complete
 from interop.shell.folder import ConfigFolder
@@ -32,6 +34,7 @@ def keyed_framework(file: KeyedFile) -> str | None:
         ("accelerate", accelerate.is_accelerate(file)),
         ("gpt-neox", other_yaml.is_neox(file)),
         ("composer", other_yaml.is_composer(file)),
+        ("torchtune", torchtune.is_torchtune(file)),
         ("llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)),
         ("nemo", nemo.is_nemo([path for path in file.values if path])),
         (
@@ -57,6 +60,8 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     file = read_keyed(name, text)
     if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
         # MosaicML's launcher has the run's own configuration in its job's.
+        gpus = degree_of(file.get("compute", "gpus"))
+        findings.say("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
     framework = keyed_framework(file)
     if framework is None:
@@ -77,12 +82,16 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     elif framework == "composer":
         other_yaml.say_composer(file, findings)
         framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
+    elif framework == "torchtune":
+        torchtune.say_torchtune(file, (), (), findings)
     elif framework == "maxtext":
         maxtext.say_maxtext(maxtext.given_by_file(file), findings)
     elif framework in ("nemo", "megatron-bridge"):
         nemo.say_nemo([nemo.values_of_file(file)], findings)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
+        if file.get("modules", "pre_trainer", "framework") == "megatron":
+            framework = "primus"
     else:
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
         if nemo.is_nemo([path for path in file.values if path]):

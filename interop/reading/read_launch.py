@@ -7,8 +7,18 @@ import ast
 import re
 
 from interop.configs.findings import Findings
+from interop.configs.keyed_file import read_keyed
 from interop.configs.option_words import Options, read_options
-from interop.frameworks import accelerate, hf_trainer, maxtext, megatron, nemo, torchtitan
+from interop.frameworks import (
+    accelerate,
+    colossalai,
+    hf_trainer,
+    maxtext,
+    megatron,
+    nemo,
+    torchtitan,
+    torchtune,
+)
 from interop.reading.consistency import Variables, complete, say_devices_of_variables
 from interop.reading.launch import Launch, launch_of, say_ranks
 from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
@@ -128,19 +138,29 @@ def _say_arguments(
     pairs = maxtext.given_by_words(launch.arguments, reading.holes, Findings())
     if "maxtext" in program or maxtext.is_maxtext(set(pairs)):
         return _say_maxtext(launch, reading, folder, findings)
+    if "tune" in launch.words:
+        return _say_torchtune(launch, options, reading, folder, findings)
+    if "colossalai" in launch.words:
+        colossalai.say_colossalai(options, findings)
+        return "colossalai"
     if _is_torchtitan(program, options):
         return _say_torchtitan(options, folder, findings, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
-    if megatron.is_megatron(options):
+    recipe = "model_recipe_name" in keys
+    if not recipe and megatron.is_megatron(options, launch.program):
         return _say_megatron(launch, options, folder, findings)
     named = _named_files(launch, options, folder)
     if hydra and (nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)):
         return _say_nemo(launch, hydra, named, folder, findings)
-    if {"tp", "pp", "ng"} & keys or "model_recipe_name" in keys:
+    if {"tp", "pp", "ng"} & keys or recipe:
         nemo.say_performance_script(options, findings)
         nemo.say_nemo([hydra], findings)
         return "megatron-bridge" if "recipe" in program or "experiment" in program else "nemo"
     framework = _say_named(named, folder, findings, launch)
+    config = options.last("config", "config_file", "config_path", "cfg")
+    told = options.text("config", "config_file", "config_path", "cfg")
+    if not named and config is not None and told is not None and _FILE.match(told):
+        findings.lack(config.name, f"{told!r} is not beside it", config.place)
     if hf_trainer.is_trainer(keys) or "deepspeed" in keys or "deepspeed_config" in keys:
         given = hf_trainer.given_by_options(options, findings)
         deepspeed = hf_trainer.say_trainer(given, findings)
@@ -157,6 +177,31 @@ def _say_arguments(
     if framework is None and "deepspeed" in launch.words:
         return "deepspeed"
     return framework
+
+
+def _say_torchtune(
+    launch: Launch,
+    options: Options,
+    reading: ScriptReading,
+    folder: ConfigFolder,
+    findings: Findings,
+) -> str:
+    named = options.last("config")
+    config = options.text("config")
+    found = None
+    if named is not None and config is not None:
+        ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
+        found = folder.find(config + ending, beside=launch.command.script)
+        if found is None:
+            findings.lack("--config", f"{config!r} is not beside it", named.place)
+        else:
+            findings.files.append(found)
+    file = None if found is None else read_keyed(found, folder.text(found) or "")
+    torchtune.say_torchtune(file, launch.arguments, reading.holes, findings)
+    if launch.program.endswith("_single_device"):
+        findings.say("devices", 1, launch.place, launch.program)
+        findings.say("zero_stage", 0, launch.place, launch.program, over=False)
+    return "torchtune"
 
 
 def _is_torchtitan(program: str, options: Options) -> bool:
@@ -181,7 +226,7 @@ def _say_torchtitan(
     if config is not None:
         found = folder.find(config, beside=launch.command.script)
         if found is None:
-            findings.cannot_tell("--job.config_file", f"{config!r} is not beside it", launch.place)
+            findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
         elif found.endswith(".toml"):
             findings.files.append(found)
             file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
@@ -236,8 +281,6 @@ def _say_maxtext(
         text = word.plain
         found = folder.find(text) if text.endswith((".yml", ".yaml")) else None
         if found is not None:
-            from interop.configs.keyed_file import read_keyed
-
             findings.files.append(found)
             given |= maxtext.given_by_file(read_keyed(found, folder.text(found) or ""))
     given |= maxtext.given_by_words(launch.arguments, reading.holes, findings)
@@ -252,9 +295,10 @@ def _say_nemo(
     folder: ConfigFolder,
     findings: Findings,
 ) -> str:
-    from interop.configs.keyed_file import read_keyed
-
     given: list[nemo.Values] = []
+    factory = next((word for word in launch.arguments if word.plain == "--factory"), None)
+    if factory is not None and not named:
+        findings.lack("--factory", "the recipe that it calls is not beside it", factory.place)
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):

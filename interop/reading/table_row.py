@@ -11,6 +11,7 @@ _STACKS = {
     "megatron-deepspeed": "Megatron-DeepSpeed",
     "megatron-bridge": "Megatron-Bridge",
     "nemo": "Megatron-Core (NeMo)",
+    "primus": "Megatron-Core (Primus)",
     "gpt-neox": "Megatron-DeepSpeed (GPT-NeoX)",
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",

@@ -27,6 +27,7 @@ from interop.shell.here_document import document, write_file
 from interop.shell.lexer import Token
 from interop.shell.own_commands import Sourced
 from interop.shell.script_reading import HERE, Command, ScriptReading
+from interop.shell.stream_edit import write_edited
 from interop.shell.substitution import substitute
 from interop.shell.syntax import (
     Block,
@@ -180,6 +181,8 @@ class _Runner:
             except LeaveError:
                 return None
         if isinstance(node, Piped):
+            place = Place(scope.script, getattr(node.parts[0], "line", 1))
+            write_edited(node.parts, scope, place, self._folder, self.substitute)
             status: bool | None = None
             for part in node.parts:
                 status = self.node(part, scope)
@@ -244,6 +247,8 @@ class _Runner:
         if not words:
             return True
         write_file(words, node.redirections, scope, place, self._folder, self.substitute)
+        if words[0].plain == "sed":
+            write_edited((node,), scope, place, self._folder, self.substitute)
         return self._started(words, raw, node.redirections, set_here, scope, place)
 
     def _is_prefix(self, words: Sequence[Token], begin: int) -> bool:

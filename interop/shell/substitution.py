@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from interop.shell.arithmetic import ArithmeticFault, evaluate
 from interop.shell.expansion import expand_words
+from interop.shell.here_document import document
 from interop.shell.syntax import Block, Chain, Node, Piped, Simple, parse
 from interop.shell.text_places import Place, hole_numbers, without_holes, without_lines
 from interop.shell.variables import Scope
@@ -68,6 +69,9 @@ def _simple(node: Simple, given: str, scope: Scope, place: Place, depth: int) ->
     if not words:
         return ""
     name, arguments = words[0].rsplit("/", 1)[-1], words[1:]
+    for redirection in node.redirections if name == "cat" and not arguments else ():
+        if redirection.operator == "<<" and redirection.target is not None:
+            return without_lines(document(redirection.target, scope, inner)[0])
     made = _COMMANDS.get(name)
     if made is None:
         return None

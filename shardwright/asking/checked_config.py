@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from interop.configs.imported_file import is_imported, read_imported
 from interop.configs.imported_run import ImportedRun
 from interop.exports.agreement import Agreement, Disagreement, agreement, agreement_of_plans
 from interop.exports.launchers.job import RUN_SCRIPT
@@ -28,14 +29,16 @@ _TARGET_OF = {
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
     "nemo": "megatron-bridge",
+    "primus": "megatron",
     "transformers": "hf-trainer",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedConfig:
-    """What was compared, with which framework, and what of the plan its words cannot say."""
+    """The path that was compared, its framework, and what of the plan its words cannot say."""
 
+    against: str
     framework: str
     agreement: Agreement
     not_expressed: tuple[str, ...] = ()
@@ -55,9 +58,12 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
         if schema in (PLAN_SCHEMA, LAYOUT_SCHEMA):
             other = planned_run(open_plan(own))
             return CheckedConfig(
-                framework="shardwright", agreement=agreement_of_plans(planned, other)
+                against=str(against),
+                framework="shardwright",
+                agreement=agreement_of_plans(planned, other),
             )
-    imported = read_config(_decisive(against, target))
+    path = _decisive(against, target)
+    imported = read_imported(path) if is_imported(path) else read_config(path)
     if target and (against / _JOB).is_file():
         imported = _with_job(imported, against / _JOB)
     framework = imported.framework or ""
@@ -66,6 +72,7 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
     found = agreement(planned, imported, gaps)
     stages = _stage_differences(planned, target, against)
     return CheckedConfig(
+        against=str(against),
         framework=framework or target,
         agreement=replace(found, different=(*found.different, *stages)),
         not_expressed=tuple(f"{gap.option} {gap.planned} -> {gap.written}" for gap in gaps),

@@ -8,23 +8,23 @@ from interop.exports.export_plan import ExportFolder, export_plan
 from interop.exports.targets.targets import target
 from profiles.document import write_text
 from profiles.errors import InputError
-from shardwright.asking.opened_plan import open_plan
+from shardwright.asking.opened_plan import PlanLike, opened_plan
 from shardwright.asking.planned_run import planned_run
 
 _OURS = "plan-check.json"
 
 
-def export_to(
-    plan_file: str | Path, to: str, output: Path | None, *, launcher: str
-) -> ExportFolder:
-    """The files of the plan for a target and a launcher, written to `output` where one is given.
+def export_to(plan: PlanLike, to: str, output: Path | None, *, launcher: str) -> ExportFolder:
+    """The files of a plan for a target and a launcher, written to `output` where one is given.
+
+    plan  an answer of `plan`, or the path of a plan file
 
     Raises InputError for a folder with files of somebody else, and what export_plan raises.
     """
     target(to)
     if output is not None:
         _need_own_folder(output)
-    planned = planned_run(open_plan(plan_file), runnable=to == "torchrun")
+    planned = planned_run(opened_plan(plan), runnable=to == "torchrun")
     folder = export_plan(planned, to, launcher=launcher)
     for file in folder.files if output is not None else ():
         assert output is not None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.answer_file import read_layout
 from profiles.document import read_mapping, write_document
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer
 from shardwright.asking.places import local_profile
@@ -21,6 +22,8 @@ from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile, read_plan_file
 
+PlanLike = str | Path | PlanFile | LayoutFile
+"""The path of a plan file, or an answer of `plan`."""
 _OTHERS = {
     MIXED_SCHEMA: (
         "holds a plan for mixed devices with replicas that differ; `run`, `predict` and `compare` "
@@ -30,6 +33,10 @@ _OTHERS = {
     MEASUREMENT_SCHEMA: (
         f"is not a {PLAN_SCHEMA} file but the measurement of a run; `compare` takes the plan "
         "first: shardwright compare PLAN RUN"
+    ),
+    IMPORTED_SCHEMA: (
+        "is an imported run, no plan; `predict`, `plan --from` and `compare --log` take it. For "
+        "what takes a plan, plan first: shardwright plan MODEL --on CLUSTER -o plan.json"
     ),
     OP_SHARDING_SCHEMA: "is a sharding file of `shard`; only `run` takes it",
 }
@@ -86,6 +93,18 @@ def open_plan(path: str | Path) -> OpenedPlan:
     else:
         answer = read_plan_file(path)
     return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)
+
+
+def opened_plan(plan: PlanLike) -> OpenedPlan:
+    """An answer of `plan`, or the plan file at a path; raises as open_plan, InputError for
+    neither."""
+    if isinstance(plan, (PlanFile, LayoutFile)):
+        return OpenedPlan(path=Path("plan.json"), answer=plan, provenance={})
+    if isinstance(plan, (str, Path)):
+        return open_plan(plan)
+    raise InputError(
+        f"an answer of plan() or the path of a plan file is wanted, got {type(plan).__name__}"
+    )
 
 
 def write_layout(path: Path, answer: LayoutFile, *, provenance: Mapping[str, Any]) -> None:

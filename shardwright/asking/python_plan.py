@@ -59,6 +59,17 @@ class Pins(TypedDict, total=False):
     schedule: NamePin
 
 
+class PlanOptions(Pins, total=False):
+    """Options of `plan`, the pins among them."""
+
+    space: Space | None
+    solver: str
+    seed: int
+    time_limit_s: float | None
+    price: Sourced | str | None
+    progress: Progress | None
+
+
 def target_of(cluster: Cluster) -> str:
     """The kind of device that a model is traced for: `cpu` or `gpu`."""
     return "cpu" if cluster.groups[0].device.type == "cpu" else "gpu"
@@ -140,13 +151,7 @@ def plan(
     work: Workload,
     *,
     stack: None = None,
-    space: Space | None = None,
-    solver: str = "auto",
-    seed: int = 0,
-    time_limit_s: float | None = None,
-    price: Sourced | str | None = "on-demand",
-    progress: Progress | None = None,
-    **pins: Unpack[Pins],
+    **options: Unpack[PlanOptions],
 ) -> PlanFile: ...
 
 
@@ -157,12 +162,7 @@ def plan(
     work: Workload,
     *,
     stack: str,
-    solver: str = "auto",
-    seed: int = 0,
-    time_limit_s: float | None = None,
-    price: Sourced | str | None = "on-demand",
-    progress: Progress | None = None,
-    **pins: Unpack[Pins],
+    **options: Unpack[PlanOptions],
 ) -> LayoutFile: ...
 
 

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from profiles.document import encode
 from profiles.errors import ToleranceError
-from shardwright.asking.checked_config import CheckedConfig, check_config
+from shardwright.asking.checked_config import check_config
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_run import planned_run
 from shardwright.console.flags import Json
 from shardwright.console.output import print_json, show
+from shardwright.reports.frameworks.export_report import check_words
 
 EXAMPLES = (
     "Examples:\n\n  shardwright check plan.json --against run/\n\n  shardwright check plan.json "
@@ -33,27 +34,12 @@ def check(
     checked = check_config(planned_run(open_plan(plan_file)), against)
     different = checked.agreement.different
     if json_output:
-        print_json({"against": str(against), **encode(checked)})
+        print_json(encode(checked))
     else:
-        show(Text(_report(checked, against)))
+        show(Text(check_words(checked)))
     if different:
         keys = ", ".join(each.key for each in different)
         raise ToleranceError(
             f"{against} is not what {plan_file} planned: {keys}. Change it back, or plan again and "
             "check against the new plan"
         )
-
-
-def _report(checked: CheckedConfig, against: Path) -> str:
-    agreement = checked.agreement
-    lines = [
-        f"{against} ({checked.framework}): {len(agreement.same)} settings as planned, "
-        f"{len(agreement.different)} not"
-    ]
-    for each in agreement.different:
-        where = f"  {each.where}" if each.where else ""
-        lines.append(f"  {each.key}: planned {each.planned}, found {each.found}{where}")
-    if agreement.silent:
-        lines.append("  it says nothing of " + ", ".join(agreement.silent))
-    lines += [f"  not expressed, as exported: {words}" for words in checked.not_expressed]
-    return "\n".join(lines)

@@ -8,19 +8,16 @@ from typing import Annotated
 
 import typer
 
-from interop.logs.training_log import TrainingLog
-from interop.traces.opened_log import open_log
-from interop.traces.trace_time import TraceTime
 from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
-from shardwright.commands.imported import planned_or_imported
+from shardwright.asking.planned_step import planned_or_imported
 from shardwright.commands.predict import write_reports
 from shardwright.console.flags import Json, Local
 from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.findings.comparison import compare_run, comparison_data
-from shardwright.findings.log_comparison import compare_log, log_comparison_data
+from shardwright.findings.log_comparison import compare_logs, log_comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports import terminal
 from shardwright.reports.frameworks.log_report import log_comparison_report
@@ -130,15 +127,7 @@ def compare_with_logs(
     Raises InputError without exactly one training log, ToleranceError where the step is further off
     than `fail_over`.
     """
-    found = [open_log(path) for path in logs]
-    training = [each for each in found if isinstance(each, TrainingLog)]
-    if len(training) != 1:
-        raise InputError(
-            f"--log names {len(training)} training logs; name one, and profiles of the same run "
-            "beside it"
-        )
-    traces = [each for each in found if isinstance(each, TraceTime)]
-    compared = compare_log(planned_or_imported(plan, on), training[0], traces)
+    compared = compare_logs(planned_or_imported(plan, on), logs)
     if json_output:
         print_json(log_comparison_data(compared))
     else:

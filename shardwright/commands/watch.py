@@ -13,8 +13,7 @@ from interop.logs.followed_log import FollowedLog
 from interop.logs.training_log import TrainingLog
 from profiles.errors import DocumentError, ToleranceError
 from profiles.units import format_time, parse_quantity
-from shardwright.asking.planned_step import PlannedStep
-from shardwright.commands.imported import planned_or_imported
+from shardwright.asking.planned_step import PlannedStep, planned_or_imported
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
 from shardwright.findings.log_comparison import (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from interop.logs.training_log import TrainingLog
+from interop.traces.opened_log import open_log
 from interop.traces.trace_time import TraceTime
-from profiles.errors import MismatchError
+from profiles.errors import InputError, MismatchError
 from profiles.units import format_percent, format_time
 from shardwright.asking.planned_step import COMMUNICATION, COMPUTE, IDLE, PlannedStep
 from simulator.values.prediction import Interval
@@ -89,6 +91,24 @@ def compare_log(
         memory_gib=memory,
         reasons=_reasons(planned, log, measured_s, parts),
     )
+
+
+def compare_logs(
+    planned: PlannedStep, paths: Sequence[str | Path], *, recent: bool = False
+) -> LogComparison:
+    """A prediction beside the files that a run left: one training log, and profiles of it.
+
+    Raises InputError without exactly one training log, and what open_log and compare_log raise.
+    """
+    found = [open_log(path) for path in paths]
+    training = [each for each in found if isinstance(each, TrainingLog)]
+    if len(training) != 1:
+        raise InputError(
+            f"--log names {len(training)} training logs; name one, and profiles of the same run "
+            "beside it"
+        )
+    traces = [each for each in found if isinstance(each, TraceTime)]
+    return compare_log(planned, training[0], traces, recent=recent)
 
 
 def _parts(planned: PlannedStep, traces: Sequence[TraceTime]) -> tuple[PartRow, ...]:

@@ -49,7 +49,8 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of at most 100 columns; no codes at all when piped or under NO_COLOR.
+    """A console of at most 100 columns; no codes at all when piped or under NO_COLOR. Text is
+    printed as it is: `[x]` in a name of a user's file is no style.
 
     Rich itself keeps bold under NO_COLOR (https://no-color.org); whoever sets it wants plain text.
     """
@@ -57,7 +58,12 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = min(WIDTH, Console(stderr=stderr).width) if stream.isatty() else WIDTH
     return _Console(
-        stderr=stderr, width=width, highlight=False, color_system=None if plain else "auto"
+        stderr=stderr,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if plain else "auto",
     )
 
 
@@ -217,33 +223,9 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
     assert answer.plan is not None
     assert answer.prediction is not None
     plan, prediction = answer.plan, answer.prediction
-    step = prediction.step_time_s
-    where = table("part of the step", ">time", ">share")
-    for part in prediction.components:
-        where.add_row(
-            part.name.replace("_", " "),
-            format_time(part.time_s),
-            format_percent(part.time_s / step.value),
-        )
-    where.add_row("step", format_time(step.value), "100 %", style="bold")
-    names = [f">{name}" for name, _ in MEMORY_PARTS]
-    memory = table(">rank", *names, ">peak", ">has")
-    for rank in prediction.ranks:
-        sizes = [getattr(rank, field) for _, field in MEMORY_PARTS]
-        sizes += [rank.peak_bytes, rank.capacity_bytes]
-        memory.add_row(str(rank.rank), *map(format_bytes, sizes))
-    kwh, unit = prediction.kwh_per_million, prediction.counted_in
-    energy = f"   {kwh.value:.3g} kWh per M {unit}" if kwh is not None else ""
     parts: list[RenderableType] = [
         Text.assemble((plan_title(plan), "bold"), f" on {plan.cluster}"),
-        Text(
-            f"step {format_interval(step)}   MFU {format_share(prediction.mfu)}   "
-            f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
-        ),
-        Text(""),
-        where,
-        Text(""),
-        memory,
+        *prediction_parts(prediction),
         Text(""),
         labelled("Stages: ", stages_line(plan)),
         *branch_table(plan, prediction),
@@ -261,6 +243,37 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
             )
         )
     return Group(*parts)
+
+
+def prediction_parts(prediction: Prediction) -> list[RenderableType]:
+    """The step, where it goes, and what fills every rank's memory at its peak."""
+    step = prediction.step_time_s
+    where = table("part of the step", ">time", ">share")
+    for part in prediction.components:
+        where.add_row(
+            part.name.replace("_", " "),
+            format_time(part.time_s),
+            format_percent(part.time_s / step.value),
+        )
+    where.add_row("step", format_time(step.value), "100 %", style="bold")
+    names = [f">{name}" for name, _ in MEMORY_PARTS]
+    memory = table(">rank", *names, ">peak", ">has")
+    for rank in prediction.ranks:
+        sizes = [getattr(rank, field) for _, field in MEMORY_PARTS]
+        sizes += [rank.peak_bytes, rank.capacity_bytes]
+        memory.add_row(str(rank.rank), *map(format_bytes, sizes))
+    kwh, unit = prediction.kwh_per_million, prediction.counted_in
+    energy = f"   {kwh.value:.3g} kWh per M {unit}" if kwh is not None else ""
+    return [
+        Text(
+            f"step {format_interval(step)}   MFU {format_share(prediction.mfu)}   "
+            f"{format_count(prediction.per_s.value)} {unit}/s{energy}"
+        ),
+        Text(""),
+        where,
+        Text(""),
+        memory,
+    ]
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:

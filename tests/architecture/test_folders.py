@@ -91,6 +91,7 @@ ORDER = {
         "shardwright/reports/frameworks",
         "shardwright/reports/fleet",
         "shardwright/sweeps",
+        "shardwright/results",
         "shardwright/validate",
         "shardwright/console",
         "shardwright/commands/tables",

@@ -70,13 +70,22 @@ def _pytorch_job(job: Job) -> dict[str, Any]:
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": job.name},
-        "spec": {"nprocPerNode": str(job.devices_per_node), "pytorchReplicaSpecs": replicas},
+        "spec": {
+            "nprocPerNode": str(job.devices_per_node),
+            "runPolicy": {"cleanPodPolicy": "None"},
+            "pytorchReplicaSpecs": replicas,
+        },
     }
 
 
 def _train_job(job: Job) -> dict[str, Any]:
-    """trainer.kubeflow.org/v1alpha1 TrainJob on the runtime `torch-distributed`."""
+    """trainer.kubeflow.org/v1alpha1 TrainJob on the runtime `torch-distributed`, whose pods get the
+    files by a patch of the runtime (Kubeflow Trainer 2.3, runtimePatches)."""
     pod = _pod(job)
+    mounts = {"name": "node", "volumeMounts": pod["containers"][0]["volumeMounts"]}
+    patch: dict[str, Any] = {"volumes": pod["volumes"], "containers": [mounts]}
+    for _ in range(2):  # of the job's and the pod's template
+        patch = {"template": {"spec": patch}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -90,14 +99,11 @@ def _train_job(job: Job) -> dict[str, Any]:
                 "numProcPerNode": job.devices_per_node,
                 "resourcesPerNode": _resources(job),
             },
-            "podTemplateOverrides": [
+            "runtimePatches": [
                 {
-                    "targetJobs": [{"name": "node"}],
-                    "spec": {
-                        "volumes": pod["volumes"],
-                        "containers": [
-                            {"name": "node", "volumeMounts": pod["containers"][0]["volumeMounts"]}
-                        ],
+                    "manager": "shardwright",
+                    "trainingRuntimeSpec": {
+                        "template": {"spec": {"replicatedJobs": [{"name": "node", **patch}]}}
                     },
                 }
             ],

@@ -1,8 +1,8 @@
-"""torchtitan: the TOML of releases 0.2, with the model's figures and, where needed, the schedule.
+"""torchtitan: the TOML of releases 0.2 and the Python function of 0.3, with the model's figures
+and, where needed, the schedule.
 
 Read off github.com/pytorch/torchtitan v0.2.2 (2026-02-20), torchtitan/config/job_config.py and
-distributed/pipeline_parallel.py. From 0.3 on a configuration is a Python function
-(torchtitan/config/README.md); the README of the folder says what goes where.
+distributed/pipeline_parallel.py; 0.3's function is written by torchtitan_config.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from interop.exports.targets.torchtitan_config import CONFIG, START, config_file
 from interop.exports.targets.torchtitan_model import model_file
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
@@ -74,22 +75,25 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
     files = [
         ExportedFile(path="train.toml", text=toml_text(data)),
         ExportedFile(path="planned_model.py", text=model_file(planned)),
+        ExportedFile(path=CONFIG, text=config_file(planned, data)),
     ]
     if csv:
         files.append(ExportedFile(path=_CSV, text=csv))
     return Exported(
         program="-m torchtitan.train",
-        arguments=("--job.config_file train.toml",),
+        arguments=("${TORCHTITAN_CONFIG:---job.config_file train.toml}",),
         files=tuple(files),
         unexpressed=(*gaps, *more, *kinds),
-        needs=("torchtitan 0.2 (pip install 'torchtitan<0.3'), torch 2.10 or later",),
+        needs=(
+            "torchtitan 0.2 (pip install 'torchtitan<0.3'), torch 2.10 or later; 0.3 takes "
+            f"planned_config.py: TORCHTITAN_CONFIG='{START}' ./run.sh",
+        ),
         fill_in=(
             "data: planned_model.py feeds random tokens; give the TrainSpec your dataloader and "
             "tokenizer (torchtitan's are named in the file)",
             "lr, steps, checkpoints",
-            "from 0.3 on torchtitan takes a Python function and no TOML: the tables are the fields "
-            "of Trainer.Config; num_tokens_per_microbatch_per_dp_rank = micro-batch x seq_len, "
-            "num_pp_microbatches = local_batch_size / pipeline_parallel_microbatch_size",
+            "with 0.3: dataset and tokenizer in planned_config.py; after 0.3.0 a batch is counted "
+            "in tokens (num_tokens_per_microbatch_per_dp_rank = micro-batch x seq_len)",
         ),
     )
 

@@ -131,3 +131,17 @@ def test_imported_json_comes_back(tmp_path: Path) -> None:
     write_imported(tmp_path / "imported.json", run)
     assert is_imported(tmp_path / "imported.json")
     assert read_imported(tmp_path / "imported.json") == run
+
+
+def test_a_variable_that_is_not_set_is_no_silence(tmp_path: Path) -> None:
+    """A degree that is named but not told has no default: dp does not follow from one."""
+    (tmp_path / "run.sh").write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+        "--micro-batch-size 1 --tensor-model-parallel-size $TP --pipeline-model-parallel-size 2\n"
+    )
+    run = read_config(tmp_path / "run.sh")
+    assert "tp" not in run.defaults
+    assert run.dp is None
+    assert run.answer("tp") is None
+    assert run.answer("cp") == 1
+    assert [each.option for each in run.unresolved] == ["--tensor-model-parallel-size"]

@@ -40,6 +40,10 @@ def test_exported_and_read_back(case: Case, tmp_path: Path) -> None:
     checked = check_config(case.plan, folder)
     assert checked.agreement.different == ()
     assert len(checked.agreement.same) >= 6
+    if case.target == "torchtitan":
+        python = check_config(case.plan, folder / "planned_config.py")
+        assert python.agreement.different == ()
+        assert len(python.agreement.same) >= 6
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,7 @@ def test_exported_and_read_back(case: Case, tmp_path: Path) -> None:
         ("megatron", "run.sh", "Et*7|(t*9|)*2t*7L", "Et*8|(t*8|)*2t*8L"),
         ("megatron-bridge", "overrides.yaml", "Et*7|(t*9|)*2t*7L", "Et*8|(t*8|)*2t*8L"),
         ("torchtitan", "train.toml", '"layers.6"]', '"layers.6", "layers.7"]'),
+        ("torchtitan", "planned_config.py", "'layers.6']", "'layers.6', 'layers.7']"),
         ("accelerate", "training.json", '"global_batch": 64', '"global_batch": 65'),
     ],
 )
@@ -57,9 +62,10 @@ def test_a_change_that_an_import_does_not_hold_is_found(
     plan = planned("llama-3.1-8b", "torch", tp=2, pp=4, dp=2)
     plan = uneven(plan, (7, 9, 9, 7)) if target != "accelerate" else plan
     folder = write_folder(tmp_path / "run", export_plan(plan, target))
-    assert check_config(plan, folder).agreement.different == ()
     path = folder / file
+    against = path if path.suffix == ".py" else folder
+    assert check_config(plan, against).agreement.different == ()
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after))
-    assert len(check_config(plan, folder).agreement.different) == 1
+    assert len(check_config(plan, against).agreement.different) == 1

@@ -23,10 +23,16 @@ ALONE = {
 PACKAGES = {
     "megatron": ("triton==3.9.0", "packaging"),
     "torchtitan": ("torchtitan==0.2.2", "triton==3.9.0"),
+    "torchtitan3": ("torchtitan==0.3.0", "triton==3.9.0", "torchao"),
     "huggingface": ("accelerate==1.15.0", "deepspeed==0.19.8"),
     "bridge": ("omegaconf", "hydra-core", "triton==3.9.0"),
     "maxtext": ("jax", "flax", "omegaconf", "pydantic", "pathwaysutils"),
-    "launchers": ("skypilot==0.14.1", "kubernetes==37.0.2"),
+    "launchers": (
+        "skypilot==0.14.1",
+        "kubernetes==37.0.2",
+        "kubeflow-training==1.9.4",
+        "kubeflow-trainer-api==2.3.0",
+    ),
 }
 SEES = {"bridge": ("megatron", "huggingface")}
 _TORCHRUN = '#!/usr/bin/env bash\nexec "$(dirname "$0")/python" -m torch.distributed.run "$@"\n'

@@ -14,6 +14,15 @@ import kubernetes
 import ray
 import sky
 import yaml
+from kubeflow.training import ApiClient as KubeflowClient
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+
+
+class Answer:
+    """What Kubeflow's client expects of a server."""
+
+    def __init__(self, data):
+        self.data = data
 
 
 def read_sky(folder):
@@ -31,13 +40,20 @@ def read_kubernetes(folder):
         pod = client._ApiClient__deserialize(replica["template"], "V1PodTemplateSpec")
         same = same and client.sanitize_for_serialization(pod) == replica["template"]
         count += replica["replicas"]
-    train = yaml.safe_load((folder / "trainjob.yaml").read_text())["spec"]
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        del replica["template"]
+    kubeflow = KubeflowClient()
+    made = kubeflow.deserialize(Answer(json.dumps(job)), "KubeflowOrgV1PyTorchJob")
+    whole = yaml.safe_load((folder / "trainjob.yaml").read_text())
+    train = whole["spec"]
     needs = client._ApiClient__deserialize(
         train["trainer"]["resourcesPerNode"], "V1ResourceRequirements"
     )
     return {
         "nodes": count,
         "same": same,
+        "pytorchjob": kubeflow.sanitize_for_serialization(made) == job,
+        "trainjob": TrainerV1alpha1TrainJob.from_dict(whole).to_dict() == whole,
         "limits": client.sanitize_for_serialization(needs)["limits"],
         "v2_nodes": train["trainer"]["numNodes"],
     }

@@ -26,6 +26,8 @@ def test_they_are_read_as_planned(tmp_path: Path) -> None:
     assert found["kubernetes"] == {
         "nodes": 4,
         "same": True,
+        "pytorchjob": True,
+        "trainjob": True,
         "limits": {"nvidia.com/gpu": "8"},
         "v2_nodes": 4,
     }

@@ -40,6 +40,29 @@ def test_configurations_are_read_as_planned(tmp_path: Path) -> None:
     assert found["llama-3.1-70b-fp8"]["converters"] == ["quantize.linear.float8"]
 
 
+def test_python_configurations_are_read_as_planned(tmp_path: Path) -> None:
+    """By torchtitan 0.3: its config manager, and its model built on shapes; fp8 asks for a GPU."""
+    plans = {case.name: case.plan for case in sixty_plans() if case.target == "torchtitan"}
+    plans = {name: plan for name, plan in plans.items() if plan.run.precision == "bf16"}
+    folders = {
+        name: str(write_folder(tmp_path / name, export_plan(plan, "torchtitan")))
+        for name, plan in plans.items()
+    }
+    found = read_by("torchtitan3", "read_torchtitan_python.py", folders, tmp_path)
+    assert found.pop("version") == "0.3.0"
+    assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
+    for name, plan in plans.items():
+        run, read = plan.run, found[name]
+        for axis in ("tp", "pp", "cp", "dp", "global_batch", "seq_len"):
+            assert read[axis] == getattr(run, axis), (name, axis)
+        assert read["parameters"] == run.model.parameters
+        assert read["reshards"] == ("always" if run.zero_stage == 3 else "never")
+        assert read["unknown_modules"] == []
+        if run.pp > 1:
+            assert read["local_batch"] == run.global_batch // run.dp
+            assert read["layers"] == [stage.num_layers for stage in plan.stages]
+
+
 def test_schedules_without_a_name_in_torch_are_read_from_the_file(tmp_path: Path) -> None:
     plans = {case.name: case.plan for case in sixty_plans() if case.name.endswith(("h1", "half"))}
     folders = {

@@ -48,7 +48,7 @@ def trained(plan: PlannedRun, target: str, environment: str, folder: Path, *more
         env=settings,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-4000:]

@@ -150,3 +150,34 @@ def test_sources_in_a_circle_end(tmp_path: Path) -> None:
 )
 def test_endless_and_broken_scripts_end(tmp_path: Path, script: str) -> None:
     read(tmp_path, main=script)
+
+
+@pytest.mark.skipif(shutil.which("sed") is None, reason="sed itself is the oracle")
+@pytest.mark.parametrize(
+    ("command", "followed"),
+    [
+        ("sed 's/ONE/1/' t.txt | sed -e 's#TWO#b c#g' -e 's/THREE/x/' > out.txt", True),
+        ("cat t.txt | sed 's/ONE/1/; s/TWO/2/g' > out.txt", True),
+        ('N=7; sed "s/ONE/${N}/" t.txt > out.txt', True),
+        ("cp t.txt out.txt; sed -i 's/ONE/1/g' t.txt; cp t.txt out.txt", True),
+        ("sed 's/O.E/1/' t.txt > out.txt", False),
+        ("sed 's/ONE/<&>/' t.txt > out.txt", False),
+        ("sed '/ONE/d' t.txt > out.txt", False),
+        ("sed -n 's/ONE/1/' t.txt > out.txt", False),
+        ("sed 's/ONE/1/' t.txt | sort > out.txt", False),
+    ],
+)
+def test_files_that_sed_fills_in(tmp_path: Path, command: str, followed: bool) -> None:
+    """What sed itself writes, or nothing where an edit is more than words for words."""
+    text = "a ONE ONE TWO\nTWO THREE\n"
+    (tmp_path / "t.txt").write_text(text)
+    (tmp_path / "main.sh").write_text(command + "\n")
+    folder = ConfigFolder(root=tmp_path)
+    read_script("main.sh", folder, header=lambda name, text: {})
+    ours = folder.texts.get("t.txt" if " -i " in command else "out.txt")
+    assert (tmp_path / "t.txt").read_text() == text  # only read
+    subprocess.run(["sh", "main.sh"], cwd=tmp_path, check=True)
+    if followed:
+        assert ours == (tmp_path / "out.txt").read_text()
+    else:
+        assert "out.txt" not in folder.written

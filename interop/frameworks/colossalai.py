@@ -1,0 +1,70 @@
+"""ColossalAI's examples as a run: the options behind `colossalai run`.
+
+Names: github.com/hpcaitech/ColossalAI, examples/language/llama/benchmark.py and
+applications/Colossal-LLaMA/train.py (0.4).
+"""
+
+from __future__ import annotations
+
+from interop.configs.findings import Findings
+from interop.configs.option_words import Options
+
+_DEFAULTS = "ColossalAI 0.4, applications/Colossal-LLaMA/train.py"
+# The ZeRO stage of each plugin; `3d` has one as an option of its own.
+_STAGES = {
+    "torch_ddp": 0, "ddp": 0, "zero1": 1, "low_level_zero": 1, "zero2": 2, "zero2_cpu": 2,
+    "gemini": 3, "gemini_auto": 3, "gemini_cuda": 3, "gemini_cpu": 3, "fsdp": 3, "fsdp_cpu": 3,
+}  # fmt: skip
+_PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+_SCHEDULES = {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}
+
+
+def say_colossalai(options: Options, findings: Findings) -> None:
+    """What the options say; a batch is that of one replica."""
+    options.say_counts(
+        findings,
+        {"tp": "tp", "pp": "pp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
+         "max_length": "seq_len", "mbs": "micro_batch", "microbatch_size": "micro_batch",
+         "micro_batch_size": "micro_batch",
+         "accumulation_steps": "gradient_accumulation", "n_chunks": "vpp",
+         "lora_rank": "model.lora_rank"},
+    )  # fmt: skip
+    options.say_flags(
+        findings,
+        {"g": ("recompute", "full", "none"), "grad_checkpoint": ("recompute", "full", "none"),
+         "use_grad_checkpoint": ("recompute", "full", "none"),
+         "x": ("flash_attention", True, False), "xformers": ("flash_attention", True, False),
+         "use_flash_attn": ("flash_attention", True, False)},
+    )  # fmt: skip
+    plugin = options.last("p", "plugin")
+    word = options.text("p", "plugin")
+    if plugin is not None and word is not None:
+        stage = _STAGES.get(word)
+        if stage is not None and "zero_stage" not in findings.said:
+            findings.say("zero_stage", stage, plugin.place, plugin.name)
+        if word.endswith("_cpu"):
+            findings.say("optimizer_offload", True, plugin.place, plugin.name)
+    for option in options.of("mixed_precision"):
+        told = options.told(option, findings)
+        findings.say("precision", _PRECISIONS.get(told or ""), option.place, option.name)
+    for option in options.of("pp_style"):
+        told = options.told(option, findings)
+        findings.say("schedule", _SCHEDULES.get(told or ""), option.place, option.name)
+    _say_batch(options, findings)
+    model = options.last("pretrained", "model_path")
+    if model is not None:
+        findings.say("model.name", options.told(model, findings), model.place, model.name)
+    findings.default(_DEFAULTS, tp=1, pp=1, cp=1, zero_stage=0)
+
+
+def _say_batch(options: Options, findings: Findings) -> None:
+    """`-b` sequences a step and replica: with a pipeline they are cut into micro-batches."""
+    option = options.last("b", "batch_size")
+    number = options.number("b", "batch_size")
+    if option is None or number is None:
+        return
+    micro = findings.count("micro_batch")
+    if micro and number % micro == 0:
+        findings.say("gradient_accumulation", number // micro, option.place, option.name)
+    elif (findings.count("pp") or 1) == 1:
+        findings.say("micro_batch", number, option.place, option.name)

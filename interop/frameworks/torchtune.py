@@ -1,0 +1,114 @@
+"""torchtune's recipes as a run: a YAML file, with `key=value` behind `tune run`.
+
+Names: github.com/pytorch/torchtune, recipes/configs and recipes/full_finetune_distributed.py (0.6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from interop.configs.findings import Findings
+from interop.configs.keyed_file import KeyedFile
+from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
+from interop.frameworks.flavors import say_figures_of
+from interop.shell.text_places import Hole, Place, Word, hole_numbers
+
+_DEFAULTS = "torchtune 0.6, recipes/full_finetune_distributed.py"
+_RECIPE = re.compile(r".*_(distributed|single_device)$")
+
+
+def _recompute(value: Any) -> str | None:
+    on = truth_of(value)
+    return None if on is None else "full" if on else "none"
+
+
+def _component(value: Any) -> str | None:
+    word = word_of(value)
+    return None if word is None else word.rpartition(".")[2]
+
+
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "tensor_parallel_dim": ("tp", degree_of),
+    "context_parallel_dim": ("cp", degree_of),
+    "batch_size": ("micro_batch", degree_of),
+    "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
+    "tokenizer.max_seq_len": ("seq_len", degree_of),
+    "dtype": ("precision", lambda v: {"bf16": "bf16", "fp32": "fp32"}.get(str(v).lower())),
+    "enable_activation_checkpointing": ("recompute", _recompute),
+    "fsdp_cpu_offload": ("optimizer_offload", truth_of),
+    "optimizer._component_": ("optimizer", _component),
+    "model.lora_rank": ("model.lora_rank", degree_of),
+    "model._component_": ("model.name", text_of),
+}
+
+
+def is_torchtune(file: KeyedFile) -> bool:
+    """Whether a file is one of torchtune's."""
+    named = (file.get("model", "_component_"), file.get("tokenizer", "_component_"))
+    return any(isinstance(each, str) and each.startswith("torchtune.") for each in named)
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a word behind `tune run` is a recipe's name."""
+    return _RECIPE.fullmatch(name) is not None
+
+
+def say_torchtune(
+    file: KeyedFile | None, words: Sequence[Word], holes: Sequence[Hole], findings: Findings
+) -> None:
+    """What a recipe says, `key=value` of the command line over it."""
+    values: dict[str, tuple[Any, Place]] = {}
+    if file is not None:
+        values = {
+            ".".join(path): (file.get(*path), file.place(path))
+            for path in file.values
+            if ".".join(path) in _KEYS or path[0].startswith(("data_parallel_", "fsdp_"))
+        }
+    for word in words:
+        key, equals, value = word.plain.partition("=")
+        if not equals or key.startswith("-"):
+            continue
+        if numbers := hole_numbers(value):
+            if key in _KEYS:
+                hole = holes[numbers[0]]
+                findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+                values.pop(key, None)
+            continue
+        if key in _KEYS and key in values and str(values[key][0]) != value:
+            findings.override(_KEYS[key][0], key, values[key], (value, word.place))
+        values[key] = (value, word.place)
+    for key, (about, reader) in _KEYS.items():
+        if key in values:
+            value, place = values[key]
+            findings.say(about, reader(value), place, key)
+    _say_sharding(values, findings)
+    _say_model(values, findings)
+    findings.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, zero_stage=3, gradient_accumulation=1, recompute="none"
+    )
+
+
+def _say_sharding(values: dict[str, tuple[Any, Place]], findings: Findings) -> None:
+    shard, place = values.get("data_parallel_shard_dim", (None, Place("", 0)))
+    copies = degree_of(values.get("data_parallel_replicate_dim", (1, place))[0])
+    shards = degree_of(shard)
+    if shards and copies:
+        findings.say("dp", shards * copies, place, "data_parallel_shard_dim")
+    kept, where = values.get("fsdp_reshard_after_forward", (None, place))
+    if truth_of(kept) is not None:
+        stage = 3 if truth_of(kept) else 2
+        findings.say("zero_stage", stage, where, "fsdp_reshard_after_forward")
+
+
+def _say_model(values: dict[str, tuple[Any, Place]], findings: Findings) -> None:
+    """`torchtune.models.llama3_1.lora_llama3_1_8b` is llama3_1_8b, known as Llama 3.1 8B."""
+    value, place = values.get("model._component_", (None, Place("", 0)))
+    if not isinstance(value, str):
+        return
+    name = value.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
+    known = re.sub(r"^llama3_(\d)_(\d+b)$", r"llama-3.\1-\2", name)
+    known = re.sub(r"^llama(\d)_(\d+b)$", r"llama-\1-\2", known)
+    known = re.sub(r"^qwen2_5_(\d+(?:_\d+)?b)$", r"qwen2.5-\1", known)
+    say_figures_of(known, "", findings, place, "model._component_")

@@ -1,0 +1,73 @@
+"""`RankedChanges`: the single changes of an imported run that are predicted to bring most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interop.changes.flags import flag_of, values_of
+from interop.changes.ranked_changes import PricedChange, ranked_changes
+from interop.configs.imported_run import ImportedRun
+from profiles.document import encode
+from profiles.hardware.catalogue.catalog import get_device
+from shardwright.asking.imported_row import imported_row, predicted_import
+from simulator.training_run.explain.predict_runs import RunPrediction
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedChanges:
+    """The run as it was imported, its prediction, and the changes, the largest gain first."""
+
+    imported: ImportedRun
+    prediction: RunPrediction
+    changes: tuple[PricedChange, ...]
+
+
+def changes_of(
+    run: ImportedRun, path: Path, on: str, *, precisions: tuple[str, ...] = ()
+) -> RankedChanges:
+    """The changes of an imported run on the devices that `on` names.
+
+    precisions  that may be changed to
+
+    Raises InputError where the run cannot be predicted.
+    """
+    made = predicted_import(imported_row(run, path, on))
+    assert made.run is not None
+    return RankedChanges(
+        imported=run, prediction=made, changes=ranked_changes(made.run, precisions=precisions)
+    )
+
+
+def prediction_data(made: RunPrediction) -> dict[str, Any]:
+    """The prediction of an imported run as plain values for JSON."""
+    assert made.run is not None
+    memory = made.peak_memory_bytes
+    return {
+        "step_time_s": encode(made.step_time_s),
+        "peak_memory_gib": None if memory is None else memory.value / _GIB,
+        "fits": made.fits,
+        "parts_s": dict(made.parts),
+        "assumed": list(made.run.defaults),
+        "device": get_device(made.run.device).name,
+        "devices": made.run.num_devices,
+    }
+
+
+def change_data(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
+    """A change as plain values, in the words of the run's framework."""
+    change = priced.change
+    return {
+        "setting": change.setting,
+        "flag": flag_of(run.framework, change),
+        "old": change.old,
+        "new": change.new,
+        "written": " -> ".join(values_of(run.framework, change)),
+        "where": run.options.get(change.setting, ""),
+        "step_time_s": priced.step_time_s,
+        "gain": priced.gain,
+        "needed_gib": None if priced.needed_bytes is None else priced.needed_bytes / _GIB,
+    }

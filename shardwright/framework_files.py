@@ -1,0 +1,124 @@
+"""The Python twins of the commands that read and write what other frameworks use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from interop.configs.imported_file import is_imported, read_imported
+from interop.configs.imported_run import ImportedRun
+from interop.logs.followed_log import FollowedLog
+from interop.reading.read_config import read_config
+from interop.traces.opened_log import open_log
+from profiles.errors import InputError
+from shardwright.asking.checked_config import check_config
+from shardwright.asking.exported_folder import export_to
+from shardwright.asking.imported_row import path_of_import
+from shardwright.asking.opened_plan import PlanLike, opened_plan
+from shardwright.asking.planned_run import planned_run
+from shardwright.asking.planned_step import PlannedStep, step_of
+from shardwright.findings.log_comparison import FEWEST_STEPS, compare_log
+from shardwright.findings.ranked_changes import changes_of
+from shardwright.results.compared import LogComparisonResult
+from shardwright.results.exported import CheckResult, ExportResult
+from shardwright.results.imported import ChangesResult, ImportResult, LogResult
+from shardwright.results.shown import shown_as
+
+
+def import_config(config: str | Path) -> ImportResult:
+    """What the configuration of another framework says: a script, a YAML, JSON or TOML, a folder
+    whose files call each other, or an imported.json. Nothing of it is run.
+
+    Values are None where the files are silent; what the framework does then is in `defaults`.
+    Raises DocumentError where nothing can be read.
+    """
+    path = Path(config)
+    run = read_imported(path) if is_imported(path) else read_config(path)
+    return shown_as(ImportResult, run)
+
+
+def read_log(log: str | Path) -> LogResult:
+    """What a training left behind tells: a log, a profile, the output of nccl-tests, memory
+    snapshots, told apart by what is in the file. Raises DocumentError for anything else."""
+    path = Path(log)
+    return LogResult(path=path, found=open_log(path))
+
+
+def changes(
+    run: str | Path | ImportedRun, *, on: str = "", precisions: tuple[str, ...] = ()
+) -> ChangesResult:
+    """The single changes of a run that save most of its step and fit, the largest gain first.
+
+    run         an imported run, or what `import_config` reads
+    on          the cluster or device, where the configuration names none: `8x8xh100-sxm-80gb`
+    precisions  that may be changed to: `("fp8",)`
+
+    Raises InputError where the run cannot be predicted.
+    """
+    if isinstance(run, ImportedRun):
+        imported, path = run, path_of_import(run)
+    else:
+        imported, path = import_config(run), Path(run)
+    return shown_as(ChangesResult, changes_of(imported, path, on, precisions=precisions))
+
+
+def export(
+    plan: PlanLike, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
+) -> ExportResult:
+    """A plan in the files of a framework: what of the plan they cannot say, and what that costs.
+
+    plan      an answer of `plan`, or the path of a plan file
+    to        `megatron`, `torchtitan`, ... (`shardwright export --help`)
+    output    the folder to write; None writes nothing
+    launcher  `torchrun`, `slurm`, `kubernetes`, `skypilot` or `ray`
+
+    Raises UnknownNameError for another name, InputError for a plan that the framework cannot run.
+    """
+    folder = None if output is None else Path(output)
+    return shown_as(ExportResult, export_to(plan, to, folder, launcher=launcher))
+
+
+def check(plan: PlanLike, against: str | Path) -> CheckResult:
+    """A configuration, or an exported folder, beside its plan: what is the same, what is not, and
+    where; `agrees` in one word.
+
+    plan  an answer of `plan`, or the path of a plan file
+    """
+    return shown_as(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
+
+
+def watch(
+    log: str | Path,
+    plan: PlanLike | ImportedRun,
+    *,
+    on: str = "",
+    interval_s: float = 5.0,
+) -> Iterator[LogComparisonResult]:
+    """A run beside its prediction while it runs: one comparison of the last steps whenever the log
+    has new ones, until it says that the run has ended.
+
+    plan        an answer of `plan`, an imported run, or the file of either
+    on          where an imported run that names no devices is
+    interval_s  between two looks at the log, which may be missing at first
+
+    Before three steady steps there is nothing to compare: `next()` waits for them.
+    """
+    if not interval_s > 0:
+        raise InputError(f"interval_s must be above 0, got {interval_s}")
+    return _watched(FollowedLog(log), step_of(plan, on), interval_s)
+
+
+def _watched(
+    followed: FollowedLog, planned: PlannedStep, interval_s: float
+) -> Iterator[LogComparisonResult]:
+    seen = 0
+    while True:
+        followed.look()
+        found = followed.told()
+        if (found.steps or 0) > seen and found.steady_lines >= FEWEST_STEPS:
+            seen = found.steps or 0
+            yield shown_as(LogComparisonResult, compare_log(planned, found, recent=True))
+        if found.ended != "open":
+            return
+        time.sleep(interval_s)

@@ -1,0 +1,32 @@
+"""What `size` gives in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from planner.sizing.run_outlook import RunOutlook
+from shardwright.asking.sizing.sized import Sized
+from shardwright.findings.size_json import size_json
+from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
+from shardwright.reports.sizing.size_report import size_report
+from shardwright.results.shown import Shown
+
+
+class SizeResult(Shown, Sized):
+    """What to rent for a run; a row per answer, the chosen one first (columns of `size --csv`)."""
+
+    __slots__ = ()
+
+    @property
+    def best(self) -> RunOutlook | None:
+        """The chosen run; None where nothing that was listed keeps the limits."""
+        return self.answer.best
+
+    def report(self) -> RenderableType:
+        return size_report(self.question, self.answer)
+
+    def table(self) -> list[dict[str, Any]]:
+        rows = size_rows(size_json(self.question, self.answer))
+        return [{one.name: row.get(one.name) for one in SIZE_COLUMNS} for row in rows]

@@ -1,0 +1,191 @@
+"""Results of the Python door: as HTML, as tables; the notebook of examples/ runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwright as public
+from profiles.errors import InputError
+from shardwright.results.shown import Shown
+from tests.shardwright.test_cli import ROOT
+from tests.shardwright.test_docs import fenced
+
+NOTEBOOK = ROOT / "examples/framework_files.ipynb"
+WORK = public.Workload(global_batch=32, sequence_length=4096)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a fragment; its tags must close in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def layout() -> Any:
+    return public.plan("llama-3.1-8b", "8xh100-sxm", WORK, stack="torchtitan", tp=2, pp=1)
+
+
+def page_of(result: Any) -> Page:
+    """The page of a result that a notebook shows: whole, without scripts, addresses or files."""
+    page = Page(result._repr_html_())
+    assert page.tags <= {"pre", "span", "code"}
+    assert {name for name, _ in page.attributes} <= {"style"}
+    assert not any("url(" in (value or "") for _, value in page.attributes)
+    assert page.text.split() == str(result).split()
+    return page
+
+
+def cells(path: Path) -> list[str]:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    found = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            found.append("".join(cell["source"]))
+    return found
+
+
+def last_value(source: str, names: dict[str, Any]) -> Any:
+    """Runs a cell; the value of its last line, as a notebook shows it."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    if last is None:
+        return None
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+
+
+def test_the_notebook_runs() -> None:
+    names: dict[str, Any] = {}
+    shown = [last_value(source, names) for source in cells(NOTEBOOK)]
+    results = [value for value in shown if isinstance(value, Shown)]
+    assert len(results) == 7
+    texts = [page_of(result).text for result in results]
+    assert names["layout"].chosen is not None
+    assert "--recompute-granularity" in texts[4]  # the change that brings most, by its flag
+    checked = results[2]
+    assert not checked.agrees
+    assert [each.key for each in checked.different] == ["micro_batch"]
+    watched = results[-1]
+    assert watched.error == pytest.approx(1 / 1.1 - 1, abs=0.01)
+    for result in results:
+        columns = [tuple(row) for row in result.table()]
+        assert columns or result is results[1]  # all of the plan was expressed: nothing to list
+
+
+def test_what_files_say_is_escaped(tmp_path: Path) -> None:
+    """Neither HTML nor rich's own markup of a configuration is followed."""
+    script = tmp_path / "run[red]:smile:.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --hidden-size 64 --micro-batch-size 1 "
+        "--num-layers 2 '--no-such-[/bold]<script>' x "
+        "--bf16 --attention-backend '<b>[red]2[/red]' --seq-length 128\n"
+    )
+    run = public.import_config(script)
+    page = page_of(run)
+    assert "run[red]:smile:.sh" in page.text
+    assert "<script" not in run._repr_html_()
+    assert {row["setting"]: row["value"] for row in run.table()}["seq_len"] == 128
+
+
+def test_rows_say_where_a_value_stands_and_what_is_a_default(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16 \\\n"
+        "  --tensor-model-parallel-size 2\n"
+    )
+    rows = {row["setting"]: row for row in public.import_config(script).table()}
+    assert rows["tp"]["value"] == 2
+    assert rows["tp"]["said_by"] == "--tensor-model-parallel-size (run.sh:2)"
+    assert not rows["tp"]["default"]
+    assert rows["pp"]["default"]
+    assert rows["pp"]["value"] == 1
+    assert rows["model.hidden_size"]["value"] == 64
+
+
+def test_an_answer_needs_no_file(layout: Any) -> None:
+    """What `plan` gives is what a plan file holds: exported, predicted and compared as it is."""
+    assert isinstance(layout, public.LayoutFile)
+    step = public.predict(layout)
+    assert step.step_time_s == layout.chosen.prediction.step_time_s
+    assert sum(row["time_s"] for row in step.table()) == pytest.approx(step.step_time_s.value)
+    assert public.diff(layout, layout).equal
+    folder = public.export(layout, "torchtitan")
+    assert "train.toml" in {file.path for file in folder.files}
+    page_of(folder)
+    page_of(step)
+    with pytest.raises(InputError, match="name a run, or a log"):
+        public.compare(layout)
+    with pytest.raises(InputError, match="answer of plan"):
+        public.export(3, "torchtitan")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_a_table_is_a_data_frame(layout: Any) -> None:
+    frame = layout.to_pandas()
+    assert frame["row"][0] == "chosen"
+    assert frame["step_time_s"][0] == layout.chosen.prediction.step_time_s.value
+    assert len(frame) == 1 + len(layout.alternatives)
+
+
+def test_without_pandas_the_message_says_what_to_do(
+    layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"pip install 'shardwright\[notebook\]'.*table\(\)"):
+        layout.to_pandas()
+
+
+def test_a_run_is_sized() -> None:
+    found = public.size(
+        "llama-3.1-8b", "h100-sxm", tokens="5B", deadline="7d", nodes="1", stack="torchtitan"
+    )
+    page_of(found)
+    assert found.best is not None
+    (chosen, *_) = found.table()
+    assert chosen["row"] == "chosen"
+    assert chosen["days"] < 7
+    with pytest.raises(InputError, match="--deadline"):
+        public.size("llama-3.1-8b", "h100-sxm", tokens="20B", deadline="soon")
+
+
+def test_the_example_of_the_docs_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = fenced(ROOT / "docs/python.md", "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "python.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "\nTrue\n" in said
+    listed = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/python.md").read_text(), re.MULTILINE))
+    assert listed <= set(public.__all__)
+    assert {"plan", "predict", "compare", "size", "export", "check", "watch"} <= listed
