@@ -91,6 +91,7 @@ ORDER = {
         "shardwright/reports/fleet",
         "shardwright/validate",
         "shardwright/console",
+        "shardwright/page",
         "shardwright/commands/tables",
         "shardwright/commands",
         "shardwright",

@@ -39,6 +39,7 @@ HEAVY = {
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),
+    "streamlit": ("shardwright/page/",),
 }
 
 

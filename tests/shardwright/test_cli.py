@@ -51,6 +51,7 @@ def test_the_surface_is_frozen() -> None:
         "run",
         "shard",
         "size",
+        "ui",
         "validate",
         "watch",
     ]
