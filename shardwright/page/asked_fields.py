@@ -22,6 +22,7 @@ class Field:
     switch   a flag without a value: "" or "yes"
     empty    what an empty value means, where it is among the options
     argument   the command's argument and no flag
+    counted  a cluster, whose number of nodes has an input of its own
     more     seldom needed: folded away
     """
 
@@ -35,6 +36,7 @@ class Field:
     fixed: bool = False
     switch: bool = False
     argument: bool = False
+    counted: bool = False
     more: bool = False
 
     @property

@@ -37,6 +37,7 @@ PLAN_FIELDS = (
         label="Cluster",
         start="16x8xh100-sxm",
         help="nodes x devices of a node x type (16x8xh100-sxm), or the path of a cluster file",
+        counted=True,
     ),
     Field(
         name="stack",
@@ -59,14 +60,6 @@ PLAN_FIELDS = (
         help="8192, or 8k for it; empty: the model's own, 4,096 at most",
     ),
     Field(
-        name="precision",
-        label="Precision",
-        help="of the matrix products; a list or any leaves it to the search; empty: what the "
-        "devices train in, bf16 on accelerators",
-        options=("", *PRECISIONS, "any"),
-        empty="as the devices train",
-    ),
-    Field(
         name="price",
         label="Price",
         usual="on-demand",
@@ -87,6 +80,15 @@ PLAN_FIELDS = (
         label="What would help",
         help="solves again with more memory, network and devices: a few seconds",
         switch=True,
+    ),
+    Field(
+        name="precision",
+        label="Precision",
+        help="of the matrix products; a list or any leaves it to the search; empty: what the "
+        "devices train in, bf16 on accelerators",
+        options=("", *PRECISIONS, "any"),
+        empty="as the devices train",
+        more=True,
     ),
     Field(name="tp", label="Tensor parallel", help=_PINNED, more=True),
     Field(name="pp", label="Pipeline stages", help=_PINNED, more=True),

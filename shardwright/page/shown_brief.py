@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
 from shardwright.page.shown import Shown
@@ -10,20 +12,33 @@ from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.brief_parts import (
     facts_html,
     picture_html,
+    pictures_html,
     section_html,
     words_html,
 )
 
 _FOLDED = "Assumptions"
+# Streamlit's own element of markup leaves out every SVG.
+_PICTURE = st.components.v2.component(
+    "shardwright.picture",
+    html="<div></div>",
+    js="export default function ({ data, parentElement }) "
+    "{ parentElement.querySelector('div').innerHTML = data; }",
+    isolate_styles=False,
+)
 
 
 def draw_command(command: str) -> None:
     """The command line with the same answer, to copy."""
+    st.html(words_html("note", "The same at the command line:"))
     st.code(command, language="bash", wrap_lines=True)
 
 
-def draw_shown(shown: Shown, command: str) -> None:
-    """The headline, the figures, the pictures of the step, then the report's sections."""
+def draw_shown(shown: Shown, command: str, *, stage: str = "") -> None:
+    """The headline, the figures, the pictures of the step, then the report's sections.
+
+    stage  keeps apart what is drawn twice in one run of the page
+    """
     brief = shown.brief
     if shown.fault:
         st.html(words_html("fault", shown.fault))
@@ -39,21 +54,25 @@ def draw_shown(shown: Shown, command: str) -> None:
                 st.html(section_html(section))
         else:
             st.subheader(section.title, anchor=False)
+            if section.pictures:
+                _PICTURE(data=pictures_html(section.pictures), key=f"{stage} section {number}")
             st.html(section_html(section))
         if number == 0 and shown.step_note:
-            _draw_step(shown)
-    _draw_download(brief, command)
+            _draw_step(shown, stage)
+    _draw_download(brief, command, stage)
 
 
-def _draw_step(shown: Shown) -> None:
-    st.subheader("One step over time, and the memory meanwhile", anchor=False)
+def _draw_step(shown: Shown, stage: str) -> None:
+    st.subheader("One step over time, and its memory", anchor=False)
     for picture in shown.step:
-        st.html(picture_html(picture))
+        _PICTURE(data=picture_html(picture), key=f"{stage} {picture.name}")
     st.html(words_html("note", shown.step_note))
 
 
-def _draw_download(brief: Brief, command: str) -> None:
-    from dataclasses import replace
-
+def _draw_download(brief: Brief, command: str, stage: str) -> None:
     page = brief_html(replace(brief, command=command))
-    st.download_button("Download the report", page, "report.html", "text/html", on_click="ignore")
+    st.download_button(
+        *("Download the report", page, "report.html", "text/html"),
+        on_click="ignore",
+        key=f"{stage} report",
+    )

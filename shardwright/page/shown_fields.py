@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from shardwright.reports.brief.brief_parts import words_html
 COLUMNS = 4
 _COUNTED = re.compile(r"^(?:(\d{1,6})x)?(\d{1,4}x[a-z][\w.@/-]*)$")
 _MOST_NODES = 100_000
+_NODES = "its nodes"
 
 
 @dataclass
@@ -56,12 +58,22 @@ class Inputs:
             self._slots.get(name, st).html(words_html("fault", texts))
 
     def _rows(self, fields: Sequence[Field]) -> None:
-        for begin in range(0, len(fields), COLUMNS):
-            row = fields[begin : begin + COLUMNS]
-            for column, one in zip(st.columns(COLUMNS), row, strict=False):
+        cells = [cell for one in fields for cell in self._cells(one)]
+        for begin in range(0, len(cells), COLUMNS):
+            row = cells[begin : begin + COLUMNS]
+            for column, (name, cell) in zip(st.columns(COLUMNS), row, strict=False):
                 with column:
-                    self._input(one)
-                    self._slots[one.name] = st.empty()
+                    cell()
+                    self._slots[name] = st.empty()
+
+    def _cells(self, one: Field) -> list[tuple[str, Callable[[], None]]]:
+        """What is drawn of a field, each with the name under which errors are told."""
+        cells: list[tuple[str, Callable[[], None]]] = [
+            (one.name, functools.partial(self._input, one))
+        ]
+        if one.counted:
+            cells.append((_NODES, functools.partial(self._nodes, one)))
+        return cells
 
     def _input(self, one: Field) -> None:
         key = self._key(one.name)
@@ -76,14 +88,12 @@ class Inputs:
                 format_func=lambda value: value or one.empty or "-",
                 accept_new_options=not one.fixed,
             )
-        elif one.name == "on" and self.page == "plan":
-            self._cluster(one)
         else:
             st.text_input(one.label, key=key, help=one.help)
 
-    def _cluster(self, one: Field) -> None:
-        """The cluster's name, and beside it the number of its nodes as a stepper."""
-        key, nodes = self._key(one.name), self._key("nodes")
+    def _nodes(self, one: Field) -> None:
+        """The number of nodes that a cluster's name begins with, as a stepper."""
+        key, nodes = self._key(one.name), self._key(_NODES)
         found = _COUNTED.match(str(self._state(one.name)).strip().lower())
         st.session_state[nodes] = int(found[1] or 1) if found else None
 
@@ -92,20 +102,16 @@ class Inputs:
             if found and count:
                 st.session_state[key] = f"{count}x{found[2]}" if count > 1 else found[2]
 
-        left, right = st.columns([3, 2])
-        with left:
-            st.text_input(one.label, key=key, help=one.help)
-        with right:
-            st.number_input(
-                "Nodes",
-                min_value=1,
-                max_value=_MOST_NODES,
-                step=1,
-                key=nodes,
-                on_change=renamed,
-                disabled=found is None,
-                help="of the cluster, where its name begins with their number",
-            )
+        st.number_input(
+            "Nodes",
+            min_value=1,
+            max_value=_MOST_NODES,
+            step=1,
+            key=nodes,
+            on_change=renamed,
+            disabled=found is None,
+            help="of the cluster, where its name begins with their number",
+        )
 
     def _from_address(self) -> None:
         """Fills the inputs at the first run, where the address was changed from outside, and with

@@ -30,7 +30,7 @@ def size_page() -> None:
         with st.spinner("Searching devices, nodes and layouts", show_time=True):
             shown = size_shown(flags, today=today, explain=False)
         with answer.container():
-            draw_shown(shown, command)
+            draw_shown(shown, command, stage="first")
         with st.spinner("Solving what one more node or dollar brings", show_time=True):
             shown = size_shown(flags, today=today, explain=True)
     except FieldErrors as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 
 from shardwright.asking.sizing.size_flags import SizeFlags
 from shardwright.asking.sizing.sized import Sized, SizeSolver
 from shardwright.findings.size_details import size_details
 from shardwright.findings.size_json import size_json
 from shardwright.page.shown import Shown
+from shardwright.page.step_pictures import shown_with_step
 from shardwright.reports.brief.size_brief import size_brief
 
 _KEPT = 64
@@ -27,11 +29,12 @@ def size_shown(flags: SizeFlags, *, today: str, explain: bool) -> Shown:
     sized = _sized(flags, solver.today, explain)
     data = size_json(sized.question, sized.answer)
     data |= size_details(sized.question, sized.answer, seed=solver.seed, runs=solver.runs)
-    fault = ""
-    if sized.answer.best is None:
+    best, fault = sized.answer.best, ""
+    if best is None:
         names = ",".join(choice.asked for choice in sized.question.choices)
         fault = f"nothing that was listed keeps the limits of {flags.model} on {names}"
-    return Shown(brief=size_brief(data), fault=fault)
+    shown = shown_with_step(size_brief(data), None if best is None else best.plan)
+    return replace(shown, fault=fault)
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -25,8 +25,13 @@ def facts_html(facts: Sequence[Fact]) -> str:
 
 
 def section_html(section: Section) -> str:
-    """What stands under a section's heading."""
+    """Bars, tables and the note of a section; its pictures are `pictures_html`."""
     return _wrapped(_parts().inside(section))
+
+
+def pictures_html(pictures: Sequence[Picture]) -> str:
+    """Pictures side by side where there is room."""
+    return _wrapped(_parts().pictures(pictures))
 
 
 def picture_html(picture: Picture) -> str:
