@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test frameworks lint bench validate clean
+.PHONY: help demo test page frameworks lint bench validate clean
 
 help:
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
 	@echo "make test      every test (under ten minutes on two cores)"
+	@echo "make page      the what-if page in a headless Chromium (one minute; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
@@ -31,8 +32,12 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-	  -m "not measuring and not slow and not frameworks"
+	  -m "not measuring and not slow and not frameworks and not browser"
 	$(BIN)/python -m pytest tests/measuring -m "measuring and not slow"
+
+page: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ui]' playwright
+	$(BIN)/python -m pytest tests/shardwright/page
 
 frameworks: $(READY)
 	$(BIN)/python tests/interop/frameworks/environments.py .venv-frameworks
