@@ -12,7 +12,6 @@ from shardwright.asking.layout_answers import LayoutAsker, none_fits, stacks_of
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.page.shown import Shown
-from shardwright.page.step_pictures import shown_with_step
 from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.layout_report import best_of_others
@@ -49,4 +48,4 @@ def plan_shown(request: PlanRequest, *, explain: bool) -> Shown:
 
 def _shown(request: PlanRequest, planned: Planned, chosen: LayoutChoice | None) -> Shown:
     planned = replace(planned, assumptions=(*request.price_told, *planned.assumptions))
-    return shown_with_step(plan_brief(planned), chosen)
+    return Shown(brief=plan_brief(planned), chosen=chosen)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.layout.layout_answer import LayoutChoice
 from shardwright.reports.brief.brief import Brief
-from shardwright.reports.picture import Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A report, with pictures of the step and remarks.
+    """A report with what stands beside it.
 
-    step    pictures of the chosen plan's step;  step_note  what they are, or why there are none
+    chosen  the plan whose step is drawn, None for none
     told    remarks beside the answer
     fault   that nothing fits, as the command line says it; "" where something does
     """
 
     brief: Brief
-    step: tuple[Picture, ...] = ()
-    step_note: str = ""
+    chosen: LayoutChoice | None = None
     told: tuple[str, ...] = ()
     fault: str = ""

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import streamlit as st
 
+from planner.layout.layout_answer import LayoutChoice
 from shardwright.page.shown import Shown
+from shardwright.page.step_pictures import step_pictures
 from shardwright.reports.brief.brief import Brief
 from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.brief_parts import (
@@ -57,16 +59,21 @@ def draw_shown(shown: Shown, command: str, *, stage: str = "") -> None:
             if section.pictures:
                 _PICTURE(data=pictures_html(section.pictures), key=f"{stage} section {number}")
             st.html(section_html(section))
-        if number == 0 and shown.step_note:
-            _draw_step(shown, stage)
+        if number == 0 and shown.chosen is not None:
+            step = st.container()
     _draw_download(brief, command, stage)
+    # Last: it takes longer than all the rest.
+    if shown.chosen is not None:
+        with step:
+            _draw_step(shown.chosen, stage)
 
 
-def _draw_step(shown: Shown, stage: str) -> None:
+def _draw_step(chosen: LayoutChoice, stage: str) -> None:
     st.subheader("One step over time, and its memory", anchor=False)
-    for picture in shown.step:
+    found = step_pictures(chosen)
+    for picture in found.pictures:
         _PICTURE(data=picture_html(picture), key=f"{stage} {picture.name}")
-    st.html(words_html("note", shown.step_note))
+    st.html(words_html("note", found.note))
 
 
 def _draw_download(brief: Brief, command: str, stage: str) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import replace
 
 from shardwright.asking.sizing.size_flags import SizeFlags
 from shardwright.asking.sizing.sized import Sized, SizeSolver
 from shardwright.findings.size_details import size_details
 from shardwright.findings.size_json import size_json
 from shardwright.page.shown import Shown
-from shardwright.page.step_pictures import shown_with_step
 from shardwright.reports.brief.size_brief import size_brief
 
 _KEPT = 64
@@ -33,8 +31,8 @@ def size_shown(flags: SizeFlags, *, today: str, explain: bool) -> Shown:
     if best is None:
         names = ",".join(choice.asked for choice in sized.question.choices)
         fault = f"nothing that was listed keeps the limits of {flags.model} on {names}"
-    shown = shown_with_step(size_brief(data), None if best is None else best.plan)
-    return replace(shown, fault=fault)
+    chosen = None if best is None else best.plan
+    return Shown(brief=size_brief(data), chosen=chosen, fault=fault)
 
 
 @functools.lru_cache(maxsize=_KEPT)
