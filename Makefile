@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,ui,dev]'
 	@touch $(READY)
 
 demo: $(READY)

@@ -27,6 +27,8 @@ def size_shown(flags: SizeFlags, *, today: str, explain: bool) -> Shown:
     sized = _sized(flags, solver.today, explain)
     data = size_json(sized.question, sized.answer)
     data |= size_details(sized.question, sized.answer, seed=solver.seed, runs=solver.runs)
+    if not explain:
+        data["binds"] = None  # what binds is known of the neighbours that `explain` solves
     best, fault = sized.answer.best, ""
     if best is None:
         names = ",".join(choice.asked for choice in sized.question.choices)
