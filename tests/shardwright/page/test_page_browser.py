@@ -143,13 +143,14 @@ def test_a_plan_is_typed_and_read(view: Any, site: str, environment: dict[str, s
     assert rows.count() == 1 + len(found["alternatives"])
     assert view.locator("svg#timeline path, svg#timeline rect").count() > 10
     assert "GiB for training" in view.locator("svg#memory").text_content()
-    # A step with the mouse; then back to the address that was shared, in a tab of its own.
+    # A step with the mouse; then the browser's Back, and the address as a link.
     shared = view.url
     view.get_by_test_id("stNumberInputStepUp").click()
     settled(view, "--on 4x8xh100-sxm")
     assert fact(view, "Step") != format_time(found["step_time_s"])
-    view.goto(shared)
-    settled(view, "--on 3x8xh100-sxm")
+    for go in (view.go_back, lambda: view.goto(shared)):
+        go()
+        settled(view, "--on 3x8xh100-sxm")
     assert fact(view, "Step") == format_time(found["step_time_s"])
     # A framework that is typed into the list, and the trade-off against memory.
     view.get_by_role("combobox", name="Framework").fill("nanotron")
