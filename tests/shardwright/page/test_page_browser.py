@@ -1,4 +1,4 @@
-"""The page in a real headless Chromium: typed at, clicked, read, and compared with the command line.
+"""The page in a headless Chromium: typed at, clicked, read, compared with the command line.
 
 Playwright from the package index drives the Chromium that is installed (`chromium`, or the path in
 CHROMIUM); nothing is downloaded.

@@ -1,4 +1,4 @@
-"""The pages as Streamlit runs them, without a browser: what they say is what the command line says."""
+"""The pages as Streamlit runs them, without a browser: they say what the command line says."""
 
 from __future__ import annotations
 
