@@ -92,7 +92,7 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
         ({"lora": "x"}, "lora", "Invalid value for '--lora': 'x' is not a valid integer."),
         ({"tp": "0"}, "tp", "--tp"),
         ({"zero": "7"}, "zero", "--zero"),
-        ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk 'maybe' is no probability"),
+        ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk: 'maybe' is no probability"),
         ({"price": "cheap"}, "price", "unknown price 'cheap' (--price)"),
         ({"prices": "/no/such.toml"}, "prices", "/no/such.toml: no such file"),
         ({"stack": "", "lora": "16"}, "lora", "--lora needs --stack"),
