@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test frameworks lint bench validate clean
+.PHONY: help demo test page frameworks lint bench validate clean
 
 help:
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
 	@echo "make test      every test (under ten minutes on two cores)"
+	@echo "make page      the what-if page in a headless Chromium (minutes; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
@@ -23,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,ui,dev]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -34,8 +35,12 @@ demo: $(READY)
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-	  -m "not measuring and not slow and not frameworks"
+	  -m "not measuring and not slow and not frameworks and not browser"
 	$(BIN)/python -m pytest tests/measuring -m "measuring and not slow"
+
+page: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ui]' playwright
+	$(BIN)/python -m pytest tests/shardwright/page
 
 frameworks: $(READY)
 	$(BIN)/python tests/interop/frameworks/environments.py .venv-frameworks

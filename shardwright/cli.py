@@ -66,6 +66,10 @@ COMMANDS = {
         "What the configuration of another framework says: Megatron-LM, torchtitan, DeepSpeed, "
         "accelerate, nanotron, MaxText, NeMo and others; nothing of it is run."
     ),
+    "ui": (
+        "A page on this machine to try out models, clusters, runs and prices: `plan` and `size` "
+        "with pictures; every view is an address and a command line."
+    ),
     "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",
 }
 

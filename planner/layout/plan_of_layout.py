@@ -22,7 +22,7 @@ def plan_of_layouts(
     """
     best = answer.chosen
     plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
-    prediction = run_prediction(best.run, plan, _figures(best)) if best and plan else None
+    prediction = run_prediction(best.run, plan, layout_figures(best)) if best and plan else None
     usd = prediction.usd_per_million_tokens if prediction else None
     return PlanFile(
         status=answer.status,
@@ -52,7 +52,8 @@ def plan_of_layouts(
     )
 
 
-def _figures(choice: LayoutChoice) -> Figures:
+def layout_figures(choice: LayoutChoice) -> Figures:
+    """The totals of a layout that its stage by stage prediction keeps."""
     found = choice.prediction
     return Figures(
         step_time_s=found.step_time_s,

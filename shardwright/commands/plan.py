@@ -9,22 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.layout.run_option import AskedOptions
 from planner.many.answer_cache import AnswerCache
-from planner.tolerances import DEFAULT_TIME_LIMIT_S
-from profiles.errors import InfeasibleError, InputError, TraceError
-from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
-from profiles.units import parse_probability, parse_quantity
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
-from shardwright.asking.asked_price import price_for, price_notes
-from shardwright.asking.axes import AXES, axes_of
-from shardwright.asking.executor_layouts import why_block_by_block
-from shardwright.asking.named_model import described_of
+from shardwright.asking.asked_price import price_for
+from shardwright.asking.axes import AXES
+from shardwright.asking.layout_answers import why_no_layouts
 from shardwright.asking.places import answer_cache, local_profile
-from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
+from shardwright.asking.plan_flags import choices_of, plan_request
+from shardwright.asking.plan_options import OPTION_FLAGS
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
@@ -202,15 +198,15 @@ def plan(
         asked = tuple(precision.split(",")) if precision else ()
         plan_from_import(imported, on=on, precisions=asked, json_output=json_output)
         return
-    # Axes and options by their names, as typer has them: None where they were not typed.
-    given = dict(ctx.params, optimizer_offload="yes" if optimizer_offload else None)
-    axes = axes_of({name: given[name] for name in AXES})
-    choices = {name: given[name] for name in OPTION_FLAGS}
-    options = asked_options(choices, precision) if stack else AskedOptions()
-    if not stack:
-        need_stack(choices | {"lora": str(lora) if lora else None}, precision)
-    profile_file = local or local_profile()
-    offers, today = None if prices is None else offers_with(prices), date.today().isoformat()
+    # By their names, None where they were not typed; paths as typer gives them to this function.
+    given = dict(
+        ctx.params,
+        optimizer_offload="yes" if optimizer_offload else None,
+        prices=prices,
+        calibration=calibration,
+    )
+    choices_of(given)  # what is wrong with them is told of sweeps too
+    profile_file, today = local or local_profile(), date.today().isoformat()
     answer_output = AnswerOutput(
         file=output,
         json=json_output,
@@ -236,7 +232,7 @@ def plan(
             seed=seed,
             pins={name: given[name] for name in AXES if given[name] is not None},
             stack=stack or "",
-            options={name: text for name, text in choices.items() if text is not None},
+            options={name: given[name] for name in OPTION_FLAGS if given[name] is not None},
         )
         refused = {
             "--pareto": pareto,
@@ -256,7 +252,7 @@ def plan(
             ray=ray,
             sort=sort,
             local=profile_file,
-            offers=offers,
+            offers=None if prices is None else offers_with(prices),
             today=today,
         )
         plan_many(questions, grid, sweep, refused=refused)
@@ -267,38 +263,12 @@ def plan(
         raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
     need_room_for(output)
     need_room_for_reports(answer_output.reports)
-    limit_s = DEFAULT_TIME_LIMIT_S
-    if time_limit:
-        limit_s = parse_quantity(time_limit, "time", where="--time-limit")
-    cluster = get_cluster(on, local=profile_file)
-    request = PlanRequest(
-        model=model,
-        on=on,
-        cluster=cluster,
-        global_batch=global_batch,
-        seq=seq,
-        axes=axes,
-        options=options,
-        stack=stack or "",
-        pareto=pareto.value if pareto else "",
-        fit_risk=None if fit_risk is None else parse_probability(fit_risk, where="--fit-risk"),
-        calibration=calibration,
-        lora_rank=lora,
-        precision=precision,
-        optimizer=optimizer.value,
-        solver=solver.value,
-        seed=seed,
-        time_limit_s=limit_s,
-        price=price,
-        offers=offers,
-        price_told=price_notes(cluster, price, today=today, offers=offers),
-    )
-    plan_one(request, answer_output)
+    plan_one(plan_request(given, profile=profile_file, today=today), answer_output)
 
 
 def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
     """Answers one question by the search that fits it."""
-    why = "" if request.stack else _why_block_by_block(request)
+    why = why_no_layouts(request)
     if not why:
         # Here, since only this branch needs the models of figures.
         from shardwright.commands.plan_layout import plan_for_stack
@@ -313,18 +283,6 @@ def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
     from shardwright.commands.plan_mixed import plan_on_mixed
 
     plan_on_mixed(request, output)
-
-
-def _why_block_by_block(request: PlanRequest) -> str:
-    """Why a question that names no framework is searched block by block, or ""."""
-    why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
-    if why:
-        return why
-    try:
-        described_of(request.model, request.seq)
-    except (InputError, TraceError) as error:
-        return str(error)
-    return ""
 
 
 def _refuse_of_layouts(request: PlanRequest, why: str) -> None:

@@ -266,3 +266,17 @@ def _parts(choice: LayoutChoice) -> str:
         if seconds > 0.005 * total
     ]
     return ", ".join(said)
+
+
+def best_of_others(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:
+    """One line of what the best framework would bring; empty where it is this one."""
+    best = others[0] if others else answer
+    if best.chosen is None or answer.chosen is None:
+        return ""
+    best_s, own_s = (each.prediction.step_time_s.value for each in (best.chosen, answer.chosen))
+    if best_s >= own_s:
+        return ""
+    return (
+        f"Best:   {best.stack} would take {format_time(best_s)}: {answer.stack} is "
+        f"{largest_difference(answer.chosen, best.chosen)}; --stack any compares all"
+    )

@@ -54,11 +54,18 @@ def kind_of(event: Event) -> str:
     }.get(letter, "")
 
 
-def timeline_picture(predicted: tuple[Event, ...], measured: tuple[Event, ...]) -> Picture:
+def timeline_picture(
+    predicted: tuple[Event, ...],
+    measured: tuple[Event, ...],
+    *,
+    all_in: str = "--trace writes all of them for Perfetto",
+) -> Picture:
     """One lane per rank and group; sends hang under their lane.
 
     Above MOST_RANKS ranks an even choice of them is shown; above MOST_BOXES boxes they are merged
     into one path per lane and kind, without tooltips, so that the page stays small.
+
+    all_in  where merged boxes can be read one by one, "" for nowhere
     """
     groups = [(name, _chosen(e)) for name, e in (("predicted", predicted), ("measured", measured))]
     shown = [event for _, events in groups for event in events]
@@ -100,7 +107,7 @@ def timeline_picture(predicted: tuple[Event, ...], measured: tuple[Event, ...]) 
         paths=tuple(paths),
         labels=(*ticks, *labels),
         key=_key(shown),
-        note=_note(len(ranks), merged),
+        note=_note(len(ranks), merged, all_in),
     )
 
 
@@ -114,15 +121,13 @@ def _chosen(events: tuple[Event, ...]) -> list[Event]:
     return [event for event in events if event.rank in kept]
 
 
-def _note(num_ranks: int, merged: bool) -> str:
+def _note(num_ranks: int, merged: bool, all_in: str) -> str:
     said = []
     if num_ranks > MOST_RANKS:
         said.append(f"{MOST_RANKS} of {num_ranks} ranks are shown.")
     if merged:
-        said.append(
-            f"More than {MOST_BOXES} actions: they are drawn without names; --trace writes all of "
-            "them for Perfetto."
-        )
+        more = f"; {all_in}" if all_in else ""
+        said.append(f"More than {MOST_BOXES} actions: they are drawn without names{more}.")
     return " ".join(said)
 
 

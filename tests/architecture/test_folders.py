@@ -94,6 +94,7 @@ ORDER = {
         "shardwright/results",
         "shardwright/validate",
         "shardwright/console",
+        "shardwright/page",
         "shardwright/commands/tables",
         "shardwright/commands",
         "shardwright",

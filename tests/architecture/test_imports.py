@@ -41,6 +41,7 @@ HEAVY = {
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),
     "pandas": ("shardwright/results/shown.py",),
+    "streamlit": ("shardwright/page/",),
 }
 
 

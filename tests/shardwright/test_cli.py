@@ -52,6 +52,7 @@ def test_the_surface_is_frozen() -> None:
         "shard",
         "size",
         "sweep",
+        "ui",
         "validate",
         "watch",
     ]

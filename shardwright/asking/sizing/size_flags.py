@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -71,6 +71,14 @@ class SizeFlags:
     phases: Path | None = None
 
 
+class SeveralErrors(InputError):
+    """All that is wrong with a question; `said` one by one."""
+
+    def __init__(self, said: Sequence[str]) -> None:
+        super().__init__("; ".join(said))
+        self.said = tuple(said)
+
+
 class Faults:
     """What is wrong, gathered."""
 
@@ -86,9 +94,9 @@ class Faults:
             return otherwise
 
     def end(self) -> None:
-        """Raises InputError with all that was kept."""
+        """Raises SeveralErrors with all that was kept."""
         if self.said:
-            raise InputError("; ".join(self.said))
+            raise SeveralErrors(self.said)
 
 
 def size_flags(
@@ -117,7 +125,7 @@ def size_flags(
 ) -> SizeFlags:
     """The flags as values; "" and None where a flag was not typed.
 
-    Raises InputError that names every wrong flag and every contradiction.
+    Raises SeveralErrors that names every wrong flag and every contradiction.
     """
     faults = Faults()
     read = SizeFlags(

@@ -228,7 +228,7 @@ def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
         if abs(rest) > 1e-3 * usd:
             parts.append(("lost: other", rest, ORANGE))
     for name, part, colour in parts:
-        words = f"${part:.3g}"
+        words = f"{'-' if part < 0 else ''}${abs(part):.3g}"
         bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
     bars.append(Bar(name="in all", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))

@@ -1,0 +1,82 @@
+"""What `plan` is given, as typed, read into a `PlanRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.layout.run_option import AskedOptions
+from planner.tolerances import DEFAULT_TIME_LIMIT_S
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.prices.price_file import offers_with
+from profiles.units import parse_probability, parse_quantity
+from shardwright.asking.asked_price import price_notes
+from shardwright.asking.axes import AXES, Axes, axes_of
+from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
+from shardwright.asking.plan_request import PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What is fixed, restricted or left to the search."""
+
+    axes: Axes
+    options: AskedOptions
+
+
+def choices_of(given: Mapping[str, Any]) -> Choices:
+    """The axes and options of flags, by the names of `plan`'s parameters; None where not typed.
+
+    Raises InputError, and where an option is typed that needs --stack.
+    """
+    axes = axes_of({name: given.get(name) for name in AXES})
+    options = {name: given.get(name) for name in OPTION_FLAGS}
+    precision = given.get("precision") or ""
+    if given.get("stack"):
+        return Choices(axes=axes, options=asked_options(options, precision))
+    lora = given.get("lora") or 0
+    need_stack(options | {"lora": str(lora) if lora else None}, precision)
+    return Choices(axes=axes, options=AskedOptions())
+
+
+def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> PlanRequest:
+    """One question of `plan`.
+
+    given    by the names of `plan`'s parameters, None or "" where a flag was not typed: texts, but
+             counts for model sizes (`global_batch`, `seq`, `lora`, `seed`) and paths for files
+    profile  what `--on local` names;  today  the ISO day, for the age of prices
+
+    Raises InputError, UnknownNameError, UnitError, DocumentError.
+    """
+    choices = choices_of(given)
+    offers = None if given.get("prices") is None else offers_with(given["prices"])
+    price = given.get("price") or "on-demand"
+    limit_s = DEFAULT_TIME_LIMIT_S
+    if given.get("time_limit"):
+        limit_s = parse_quantity(given["time_limit"], "time", where="--time-limit")
+    cluster = get_cluster(given["on"], local=profile)
+    risk = given.get("fit_risk")
+    return PlanRequest(
+        model=given["model"],
+        on=given["on"],
+        cluster=cluster,
+        global_batch=given["global_batch"],
+        seq=given.get("seq"),
+        axes=choices.axes,
+        options=choices.options,
+        stack=given.get("stack") or "",
+        pareto=str(given.get("pareto") or ""),
+        fit_risk=None if risk is None else parse_probability(risk, where="--fit-risk"),
+        calibration=given.get("calibration"),
+        lora_rank=given.get("lora") or 0,
+        precision=given.get("precision") or "",
+        optimizer=str(given.get("optimizer") or "adamw"),
+        solver=str(given.get("solver") or "auto"),
+        seed=given.get("seed") or 0,
+        time_limit_s=limit_s,
+        price=price,
+        offers=offers,
+        price_told=price_notes(cluster, price, today=today, offers=offers),
+    )

@@ -1,0 +1,97 @@
+"""`shardwright ui`: the what-if page on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiles.errors import InputError, RunError
+from shardwright import page
+from shardwright.console.output import note
+
+EXAMPLES = "Examples:\n\n  shardwright ui\n\n  shardwright ui --port 8600"
+ADDRESS = "127.0.0.1"
+"""Only this machine reaches the page: it reads files that its user names."""
+USUAL_PORT, _LAST_PORT = 8501, 65535
+# What Streamlit is told, before any configuration of the user's own: nothing is sent anywhere,
+# nothing is watched, no browser is opened, errors are not shown with our code.
+SETTINGS = {
+    "server.address": ADDRESS,
+    "server.headless": "true",
+    "server.fileWatcherType": "none",
+    "server.enableStaticServing": "false",
+    "browser.gatherUsageStats": "false",
+    "client.toolbarMode": "viewer",
+    "client.showErrorDetails": "none",
+}
+
+
+def ui(
+    port: Annotated[
+        int, typer.Option(min=1, max=_LAST_PORT, help="of this machine, where the page is")
+    ] = USUAL_PORT,
+) -> None:
+    """`shardwright ui`."""
+    need_streamlit()
+    need_free(port)
+    note(f"the page: http://{ADDRESS}:{port} (only this machine reaches it); end with Ctrl-C")
+    server = subprocess.Popen(streamlit_command(port), stdout=subprocess.DEVNULL)
+    try:
+        status = server.wait()
+    except KeyboardInterrupt:
+        server.terminate()
+        server.wait()
+        return
+    if status:
+        raise RunError(f"the page's server ended with status {status}; its last lines say why")
+
+
+def need_streamlit() -> None:
+    """Raises InputError where the extra is not installed."""
+    if importlib.util.find_spec("streamlit") is None:
+        raise InputError(
+            "`shardwright ui` needs Streamlit, which is not installed here: "
+            f"{Path(sys.executable).name} -m pip install 'shardwright[ui]'"
+        )
+
+
+def need_free(port: int) -> None:
+    """Raises InputError where something listens on the port, or may not."""
+    try:
+        _bind(port)
+    except OSError as error:
+        raise InputError(
+            f"--port {port} of {ADDRESS} cannot be had: {error.strerror}; end what uses it, or "
+            f"give another port{_free_words(port)}"
+        ) from None
+
+
+def streamlit_command(port: int) -> list[str]:
+    """What is started."""
+    script = Path(page.__file__).with_name("main_page.py")
+    settings = SETTINGS | {"server.port": str(port)}
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "-m", "streamlit", "run", str(script), *flags]
+
+
+def _bind(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as place:
+        # As servers do: a port whose last user has just ended may be taken again.
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((ADDRESS, port))
+
+
+def _free_words(port: int) -> str:
+    for other in range(max(port + 1, 1024), min(port + 100, _LAST_PORT + 1)):
+        try:
+            _bind(other)
+        except OSError:
+            continue
+        return f": --port {other} is free"
+    return ""

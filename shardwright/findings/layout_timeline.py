@@ -1,0 +1,77 @@
+"""The step of any framework's layout drawn out: every pass on every pipeline rank, and the memory
+that is held meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.layout.layout_answer import LayoutChoice
+from planner.layout.plan_of_layout import layout_figures
+from profiles.errors import InputError
+from simulator.training_run.explain.run_prediction import run_prediction
+from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import stage_split
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
+
+MOST_PASSES = 60_000
+"""Forward and backward passes of all stages; more take seconds and would not be told apart."""
+
+
+def layout_timeline(choice: LayoutChoice) -> Prediction:
+    """The layout's own figures with a timeline of one replica and the memory of its ranks.
+
+    The passes are drawn in the proportions of the kernels' surfaces and stretched so that they end
+    where the predicted step does (run_prediction.py): no figure of the layout changes.
+
+    Raises InputError where a stage holds no layer, and above MOST_PASSES.
+    """
+    run = choice.run
+    if run.pp == 1:
+        run = replace(run, vpp=1)
+    passes = 2 * run.num_microbatches * run.pp * run.vpp
+    if passes > MOST_PASSES:
+        raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
+    found = run_prediction(run, _stages(run), layout_figures(choice))
+    if run.axis_order == AXIS_ORDERS[0]:
+        return found
+    # A stage's first rank where replicas are the outermost parts of the machine.
+    wide, pitch = run.dp * run.tp * run.cp, run.tp * run.cp
+    return replace(
+        found,
+        events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events),
+        ranks=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.ranks),
+    )
+
+
+def _stages(run: TrainingRun) -> Plan:
+    """The layout as a plan of a block per layer, one before and one behind them. Context-parallel
+    ranks count as tensor-parallel ones: they are the innermost of a stage alike."""
+    shares = stage_split(run)
+    counts = [share.num_layers - share.predicting_layers for share in shares]
+    if min(counts) < 1 or len(counts) != run.pp * run.vpp:
+        raise InputError("a step with stages that hold no layer, or two models, is not drawn")
+    ends = [1 + sum(counts[: number + 1]) for number in range(len(counts))]
+    ends[-1] += 1
+    begins = [0, *ends[:-1]]
+    return Plan(
+        model=run.id,
+        model_hash="",
+        block_entries=("", *(f"layers.{number}" for number in range(ends[-1] - 2)), "head"),
+        cluster=run.device,
+        cluster_hash="",
+        workload=Workload(global_batch=run.global_batch, sequence_length=run.seq_len),
+        pp=run.pp,
+        dp=run.dp,
+        tp=run.tp * run.cp,
+        vpp=run.vpp,
+        zero_stage=run.zero_stage,
+        micro_batch=run.micro_batch,
+        schedule=run.schedule if run.pp > 1 else "none",
+        stages=tuple(
+            Stage(first_block=i, last_block=j, recompute=(Recompute.NONE,) * (j - i))
+            for i, j in zip(begins, ends, strict=True)
+        ),
+    )

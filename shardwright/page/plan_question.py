@@ -1,0 +1,169 @@
+"""The question of the page of plans: its fields, and the values read as `plan` reads its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.layout.layout_question import ground_of
+from profiles.hardware.prices.offer import KINDS
+from profiles.hardware.prices.price_file import offers_with
+from profiles.model.loaders import model_names
+from shardwright.asking.layout_answers import ANY_STACK, LayoutAsker, stacks_of, why_no_layouts
+from shardwright.asking.places import local_profile
+from shardwright.asking.plan_flags import plan_request
+from shardwright.asking.plan_request import PlanRequest
+from shardwright.console.flags import samples, tokens
+from shardwright.page.asked_fields import Field, typed_values
+from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from simulator.training_run.framework.framework import offered_frameworks
+
+_PINNED = "one value fixes it, a list allows only these; empty leaves it to the search"
+PRECISIONS = ("bf16", "fp8", "mxfp8", "nvfp4", "fp16", "fp32")
+STACKS = tuple(dict.fromkeys(("megatron-core", ANY_STACK, *offered_frameworks())))
+MODEL_HELP = "a shipped name, or the path of a Hugging Face config.json on this machine"
+PLAN_FIELDS = (
+    Field(
+        name="model",
+        label="Model",
+        start="llama-3.1-70b",
+        help=MODEL_HELP,
+        options=model_names(),
+        argument=True,
+    ),
+    Field(
+        name="on",
+        label="Cluster",
+        start="16x8xh100-sxm",
+        help="nodes x devices of a node x type (16x8xh100-sxm), or the path of a cluster file",
+        counted=True,
+    ),
+    Field(
+        name="stack",
+        label="Framework",
+        start="megatron-core",
+        help="one that runs the plan, a list with commas, or any; none: Shardwright's own executor",
+        options=("", *STACKS),
+        empty="Shardwright's own executor (torch)",
+    ),
+    Field(
+        name="global-batch",
+        label="Sequences per step",
+        start="1024",
+        help="the global batch: 1024, or 4k for 4,000",
+    ),
+    Field(
+        name="seq",
+        label="Tokens per sequence",
+        start="8192",
+        help="8192, or 8k for it; empty: the model's own, 4,096 at most",
+    ),
+    Field(
+        name="price",
+        label="Price",
+        usual="on-demand",
+        start="on-demand",
+        help="a kind of offer, or US dollars per device-hour: 2.50",
+        options=KINDS,
+    ),
+    Field(
+        name="pareto",
+        label="Answer",
+        help="the one best plan, or every plan that no other beats in both",
+        options=("", "memory", "usd"),
+        empty="the best plan",
+        fixed=True,
+    ),
+    Field(
+        name="explain",
+        label="What would help",
+        help="solves again with more memory, network and devices: a few seconds",
+        switch=True,
+    ),
+    Field(
+        name="precision",
+        label="Precision",
+        help="of the matrix products; a list or any leaves it to the search; empty: what the "
+        "devices train in, bf16 on accelerators",
+        options=("", *PRECISIONS, "any"),
+        empty="as the devices train",
+        more=True,
+    ),
+    Field(name="tp", label="Tensor parallel", help=_PINNED, more=True),
+    Field(name="pp", label="Pipeline stages", help=_PINNED, more=True),
+    Field(name="dp", label="Replicas", help=_PINNED, more=True),
+    Field(name="cp", label="Context parallel", help=_PINNED, more=True),
+    Field(name="ep", label="Expert parallel", help=_PINNED, more=True),
+    Field(name="micro-batch", label="Micro-batch", help=_PINNED, more=True),
+    Field(name="zero", label="ZeRO stage", help=f"0 to 3; {_PINNED}", more=True),
+    Field(name="vpp", label="Stages per rank", help=f"interleaved; {_PINNED}", more=True),
+    Field(name="recompute", label="Recompute", help="none, selective, full, or a list", more=True),
+    Field(name="schedule", label="Schedule", help="1f1b, interleaved, zb-h1, zbv, ...", more=True),
+    Field(
+        name="fit-risk",
+        label="Out-of-memory risk",
+        help="the probability of running out of memory that a plan may have: 10%",
+        more=True,
+    ),
+    Field(
+        name="lora",
+        label="LoRA rank",
+        usual="",
+        help="of adapters that alone are trained; empty trains all weights",
+        more=True,
+    ),
+    Field(
+        name="prices",
+        label="Price file",
+        help="the path of a file of your own prices (docs/prices.md)",
+        more=True,
+    ),
+)
+
+
+def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
+    """The question of the fields' values; `today` as an ISO day. Raises FieldErrors."""
+    typed = typed_values(PLAN_FIELDS, values)
+    need_options(PLAN_FIELDS, typed)
+    for name in ("model", "on", "global-batch"):
+        if not typed[name]:
+            said = "give MODEL, --on and --global-batch, or --questions FILE"
+            raise FieldErrors([(name, said)])
+    near(PLAN_FIELDS, "model", lambda: need_no_code(typed["model"]))
+    given: dict[str, Any] = {
+        name.replace("-", "_"): text or None for name, text in typed.items() if name != "explain"
+    }
+    given |= near(PLAN_FIELDS, "global-batch", lambda: _counts(typed))
+    if typed["prices"]:
+        given["prices"] = prices = Path(typed["prices"])
+        near(PLAN_FIELDS, "prices", lambda: offers_with(prices))
+
+    def read() -> PlanRequest:
+        return plan_request(given, profile=local_profile(), today=today)
+
+    request = near(PLAN_FIELDS, "on", read)
+    if why := why_no_layouts(request):
+        said = (
+            f"{request.model} on {request.on} is planned block by block ({why}), which this page "
+            "does not show: name a framework (--stack), or use the command line"
+        )
+        raise FieldErrors([("stack" if request.cluster.homogeneous else "on", said)])
+    near(PLAN_FIELDS, "stack", lambda: _need_question(request))
+    return request
+
+
+def _need_question(request: PlanRequest) -> None:
+    """Raises what the search would, of a question that it cannot take."""
+    question, _ = LayoutAsker(request=request).question()
+    if len(stacks_of(request.stack)) == 1:
+        ground_of(question, [])
+
+
+def _counts(typed: Mapping[str, str]) -> dict[str, int | float | None]:
+    seq, lora = typed["seq"], typed["lora"]
+    return {
+        "global_batch": samples(typed["global-batch"]),
+        "seq": tokens(seq) if seq else None,
+        "lora": number("--lora", lora, int) if lora else None,
+    }

@@ -1,0 +1,178 @@
+"""The question of the page of sizes: its fields, and the values read as `size` reads its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from planner.sizing.size_question import MINIMISED
+from profiles.hardware.catalogue.catalog import link_names
+from profiles.hardware.energy.grid_carbon import grids
+from profiles.hardware.prices.offer import KINDS
+from profiles.hardware.prices.price_file import offers_with
+from profiles.model.loaders import model_names
+from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
+from shardwright.asking.sizing.size_request import size_request
+from shardwright.console.flags import tokens
+from shardwright.page.asked_fields import Field, typed_values
+from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from shardwright.page.plan_question import MODEL_HELP, PRECISIONS, STACKS
+from simulator.goodput.reliability_inputs import read_reliability
+
+SIZE_FIELDS = (
+    Field(
+        name="model",
+        label="Model",
+        start="llama-3.1-8b",
+        help=MODEL_HELP,
+        options=model_names(),
+        argument=True,
+    ),
+    Field(
+        name="on",
+        label="Types of devices",
+        start="h100-sxm,b200",
+        help="a list: h100-sxm,b200; 8xgb200 for nodes of eight; how many is the answer",
+    ),
+    Field(
+        name="stack",
+        label="Framework",
+        usual="any",
+        start="megatron-core",
+        help="those that may run it: one, a list with commas, or any (slower to answer)",
+        options=STACKS,
+    ),
+    Field(
+        name="nodes",
+        label="Nodes",
+        help="32, or 16..2048; empty: as many as are best, up to 32,768 devices",
+    ),
+    Field(
+        name="tokens",
+        label="Tokens of the run",
+        start="1T",
+        help="15T, 300B, or optimal for the model; empty: as many as the limits allow",
+    ),
+    Field(name="deadline", label="Deadline", start="30d", help="of the whole run: 60d"),
+    Field(name="budget", label="Budget", help="of the whole run: 5M$"),
+    Field(
+        name="price-kind",
+        label="Price",
+        usual="on-demand",
+        start="on-demand",
+        help="a kind of offer, or US dollars per device-hour: 2.50",
+        options=KINDS,
+    ),
+    Field(
+        name="minimise",
+        label="Best is",
+        help="what is made least; empty: dollars, or days where only a budget is given",
+        options=("", *MINIMISED),
+        empty="the cheapest",
+        more=True,
+    ),
+    Field(
+        name="sure",
+        label="How sure",
+        usual="50%",
+        start="50%",
+        help="the probability with which each limit must be kept: 80%",
+        more=True,
+    ),
+    Field(name="devices", label="Devices", help="in the place of nodes: 256..32768", more=True),
+    Field(
+        name="global-batch",
+        label="Sequences per step",
+        help="2048; a list; 1024..4096; empty: as published models of the size",
+        more=True,
+    ),
+    Field(
+        name="seq",
+        label="Tokens per sequence",
+        help="8192, or 8k for it; empty: the model's own, 4,096 at most",
+        more=True,
+    ),
+    Field(
+        name="precision",
+        label="Precision",
+        help="of the matrix products; empty: what the devices train in, bf16 on accelerators",
+        options=("", *PRECISIONS),
+        empty="as the devices train",
+        more=True,
+    ),
+    Field(
+        name="lora",
+        label="LoRA rank",
+        help="of adapters that alone are trained; empty trains all weights",
+        more=True,
+    ),
+    Field(
+        name="network",
+        label="Link between nodes",
+        help="of the catalogue; empty: each device's usual one",
+        options=("", *link_names()),
+        empty="the usual one",
+        more=True,
+    ),
+    Field(name="pue", label="PUE", help="of the site: 1.2; empty: as published", more=True),
+    Field(
+        name="region",
+        label="Region of the grid",
+        help="for CO2e; empty: the world's average",
+        options=("", *grids()),
+        empty="the world's average",
+        more=True,
+    ),
+    Field(
+        name="prices",
+        label="Price file",
+        help="the path of a file of your own prices (docs/prices.md)",
+        more=True,
+    ),
+    Field(
+        name="reliability",
+        label="Failures and storage",
+        help="the path of a file of your own figures (docs/goodput.md)",
+        more=True,
+    ),
+)
+_TEXTS = (
+    *("tokens", "deadline", "budget", "sure", "nodes", "devices", "minimise", "stack"),
+    *("global-batch", "precision", "region", "network"),
+)
+
+
+def read_size(values: Mapping[str, str], *, today: str) -> SizeFlags:
+    """The flags of the fields' values; `today` as an ISO day. Raises FieldErrors."""
+    typed = typed_values(SIZE_FIELDS, values)
+    need_options(SIZE_FIELDS, typed)
+    for name in ("model", "on"):
+        if not typed[name]:
+            raise FieldErrors([(name, "give MODEL and --on, or --cases FILE")])
+    near(SIZE_FIELDS, "model", lambda: need_no_code(typed["model"]))
+    given: dict[str, Any] = {name.replace("-", "_"): typed[name] for name in _TEXTS}
+    given |= near(SIZE_FIELDS, "seq", lambda: _numbers(typed))
+    for name, read in {"prices": offers_with, "reliability": read_reliability}.items():
+        if typed[name]:
+            given[name] = near(SIZE_FIELDS, name, partial(_readable, read, Path(typed[name])))
+    given["price"] = typed["price-kind"]
+    flags = near(SIZE_FIELDS, "on", lambda: size_flags(typed["model"], typed["on"], **given))
+    near(SIZE_FIELDS, "on", lambda: size_request(flags, today=today))
+    return flags
+
+
+def _readable(read: Callable[[Path], object], path: Path) -> Path:
+    """The path, once it is read; raises what `read` raises."""
+    read(path)
+    return path
+
+
+def _numbers(typed: Mapping[str, str]) -> dict[str, Any]:
+    seq, lora, pue = typed["seq"], typed["lora"], typed["pue"]
+    return {
+        "seq": tokens(seq) if seq else None,
+        "lora": number("--lora", lora, int) if lora else 0,
+        "pue": number("--pue", pue, float) if pue else None,
+    }

@@ -1,0 +1,36 @@
+"""The chosen plan's step over time, and the memory of its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.layout.layout_answer import LayoutChoice
+from profiles.errors import InputError
+from shardwright.findings.layout_timeline import layout_timeline
+from shardwright.reports.memory_picture import memory_picture
+from shardwright.reports.picture import Picture
+from shardwright.reports.timeline_picture import timeline_picture
+
+_DRAWN = (
+    "One replica, its ranks by their numbers. The passes are drawn in the proportions of the "
+    "kernels' measured surfaces and end where the predicted step does. The memory leaves out what "
+    "is there for a moment only, and the room of the allocator."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPictures:
+    """Pictures, and what they are or why there are none."""
+
+    pictures: tuple[Picture, ...] = ()
+    note: str
+
+
+def step_pictures(chosen: LayoutChoice) -> StepPictures:
+    """The timeline and the memory of a plan's step."""
+    try:
+        step = layout_timeline(chosen)
+    except InputError as error:
+        return StepPictures(note=f"No picture of the step: {error}.")
+    pictures = timeline_picture(step.events, (), all_in=""), memory_picture(step, None)
+    return StepPictures(pictures=pictures, note=_DRAWN)

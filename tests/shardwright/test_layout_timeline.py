@@ -1,0 +1,49 @@
+"""The step of a layout drawn out: it ends where the predicted step does, and holds what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.layout.layout_answer import LayoutChoice
+from profiles.errors import InputError
+from shardwright.findings.layout_timeline import layout_timeline
+from tests.planner.layout.asked import question, solved
+
+PINS = {"tp": (2,), "pp": (4,), "dp": (2,), "cp": (1,), "recompute": ("none",)}
+
+
+def chosen(**pins: tuple[int | str, ...]) -> LayoutChoice:
+    found = solved(question(**(PINS | pins))).chosen
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str) -> None:
+    choice = chosen(schedule=(schedule,))
+    step = layout_timeline(choice)
+    wanted_s = choice.prediction.step_time_s.value
+    assert step.step_time_s.value == pytest.approx(wanted_s)
+    assert max(event.end_s for event in step.events) == pytest.approx(wanted_s)
+    run = choice.run
+    passes = [event for event in step.events if event.name.lstrip("0123456789")[:1] in "FB"]
+    assert len(passes) == 2 * run.num_microbatches * run.pp * run.vpp
+    # Four stages of tp 2 and dp 2: rank 0, 4, 8, 12 begin them.
+    assert sorted({event.rank for event in step.events}) == [0, 4, 8, 12]
+    full = max(rank.peak_bytes for rank in step.ranks)
+    assert full <= choice.prediction.peak_memory_bytes * 1.001
+
+
+def test_replicas_outside_the_stages_number_their_ranks_otherwise() -> None:
+    choice = chosen()
+    other = replace(choice, run=replace(choice.run, axis_order="tp-cp-pp-dp"))
+    assert sorted({event.rank for event in layout_timeline(other).events}) == [0, 2, 4, 6]
+
+
+def test_a_step_of_too_many_passes_is_not_drawn() -> None:
+    choice = chosen()
+    many = replace(choice.run, global_batch=2**20)
+    with pytest.raises(InputError, match="is not drawn"):
+        layout_timeline(replace(choice, run=many))
