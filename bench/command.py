@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from bench.process_age import process_age_s
-from planner.many.leave import INTERRUPTED, PIPE_CLOSED, heed_termination, leave
 from profiles.errors import ShardwrightError
+from shardwright.console.leave import INTERRUPTED, PIPE_CLOSED, heed_termination, leave
 
 SOLVER_THREAD = "strategy graph solver"
 """The name of the threads of a solve (`strategy_graph/solve.py`)."""

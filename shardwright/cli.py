@@ -126,7 +126,7 @@ def _common(
 
 def main() -> None:
     """Entry point: the command, then the end of the process with its status."""
-    from planner.many.leave import heed_termination, leave
+    from shardwright.console.leave import heed_termination, leave
 
     heed_termination()
     try:
@@ -138,8 +138,8 @@ def main() -> None:
 
 def _run() -> None:
     """The command; turns errors into one paragraph on stderr and an exit status."""
-    from planner.many.leave import INTERRUPTED, PIPE_CLOSED
     from profiles.errors import ShardwrightError
+    from shardwright.console.leave import INTERRUPTED, PIPE_CLOSED
 
     try:
         # typer gives Ctrl-C (130) and typer.Exit back as the status that they stand for.

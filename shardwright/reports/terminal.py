@@ -42,7 +42,7 @@ WIDTH = 100
 
 class _Console(Console):
     """Rich ends with status 1 where a reader has closed the pipe; how the process ends is decided
-    in one place (planner/many/leave.py)."""
+    in one place (shardwright/console/leave.py)."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

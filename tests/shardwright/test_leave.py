@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_PRINTS = "from planner.many.leave import leave\nprint('x' * 10)\nleave(0)"
+_PRINTS = "from shardwright.console.leave import leave\nprint('x' * 10)\nleave(0)"
 
 
 def test_output_that_nobody_reads_and_a_full_disk() -> None:
@@ -36,7 +36,7 @@ def test_output_that_nobody_reads_and_a_full_disk() -> None:
 
 _WAITS = """
 import signal, time
-from planner.many.leave import heed_termination
+from shardwright.console.leave import heed_termination
 signal.signal(signal.SIGINT, signal.{before})
 heed_termination()
 try:
