@@ -14,6 +14,7 @@ from planner.many.answer_cache import AnswerCache
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.errors import InfeasibleError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.energy import grid_carbon
 from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from profiles.units import parse_probability, parse_quantity
@@ -30,6 +31,7 @@ from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.solve_task import task_of
 from shardwright.console.flags import (
+    LOW_BIT_OPTIMIZERS,
     Json,
     Local,
     Optimizer,
@@ -39,6 +41,22 @@ from shardwright.console.flags import (
     Seq,
     Solver,
     samples,
+)
+from shardwright.console.layout_flags import (
+    ActivationOffload,
+    BasePrecision,
+    CalibrationFile,
+    Compress,
+    FitRisk,
+    LocalSteps,
+    LocalWorkers,
+    Lora,
+    OptimizerOffload,
+    Order,
+    Reduce,
+    Region,
+    ReliabilityFile,
+    WideLayers,
 )
 from shardwright.console.output import (
     Heartbeat,
@@ -59,6 +77,7 @@ from shardwright.console.report_files import (
 )
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
+from simulator.goodput.reliability_inputs import inputs_at, read_reliability
 from simulator.values.plan_file import PlanFile, write_plan_file
 
 EXAMPLES = (
@@ -107,13 +126,8 @@ def plan(
         str | None,
         typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
     ] = None,
-    fit_risk: Annotated[
-        str | None,
-        typer.Option("--fit-risk", help="with --stack: probability of running out of memory [10%]"),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="with --stack: a file of profile --from")
-    ] = None,
+    fit_risk: FitRisk = None,
+    calibration: CalibrationFile = None,
     pareto: Annotated[
         Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
     ] = None,
@@ -124,38 +138,16 @@ def plan(
             "(default: bf16, on a CPU fp32)"
         ),
     ] = "",
-    order: Annotated[
-        str | None, typer.Option(help="with --stack: tp-cp-dp-pp, tp-cp-pp-dp (innermost first)")
-    ] = None,
-    reduce: Annotated[
-        str | None,
-        typer.Option(help="with --stack: gradients reduced in fp32 or bf16"),
-    ] = None,
-    compress: Annotated[
-        str | None,
-        typer.Option(help="with --stack: compressed gradients: powersgd-4, topk-0.01"),
-    ] = None,
-    local_steps: Annotated[
-        str | None, typer.Option(help="with --stack: steps between exchanges (DiLoCo), 1,50")
-    ] = None,
-    local_workers: Annotated[
-        str | None,
-        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) (default: sites)"),
-    ] = None,
-    wide_layers: Annotated[
-        str | None, typer.Option(help="with --stack: first and last layers that stay in bf16")
-    ] = None,
-    optimizer_offload: Annotated[
-        bool,
-        typer.Option("--optimizer-offload", help="with --stack: states may be in host memory"),
-    ] = False,
-    activation_offload: Annotated[
-        str | None,
-        typer.Option(help="with --stack: share of activations in host memory, or any"),
-    ] = None,
-    lora: Annotated[
-        int, typer.Option(min=0, help="with --stack: rank of adapters, which alone are trained")
-    ] = 0,
+    order: Order = None,
+    reduce: Reduce = None,
+    compress: Compress = None,
+    local_steps: LocalSteps = None,
+    local_workers: LocalWorkers = None,
+    wide_layers: WideLayers = None,
+    optimizer_offload: OptimizerOffload = False,
+    activation_offload: ActivationOffload = None,
+    lora: Lora = 0,
+    base_precision: BasePrecision = None,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
     imported: Annotated[
@@ -177,6 +169,8 @@ def plan(
         str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
     ] = "on-demand",
     prices: Prices = None,
+    reliability: ReliabilityFile = None,
+    region: Region = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
     questions: Annotated[
         Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
@@ -204,6 +198,9 @@ def plan(
         return
     # Axes and options by their names, as typer has them: None where they were not typed.
     given = dict(ctx.params, optimizer_offload="yes" if optimizer_offload else None)
+    few_bits = optimizer in LOW_BIT_OPTIMIZERS
+    given["optimizer"] = optimizer.value if few_bits else None
+    plain_optimizer = Optimizer.ADAMW.value if few_bits else optimizer.value
     axes = axes_of({name: given[name] for name in AXES})
     choices = {name: given[name] for name in OPTION_FLAGS}
     options = asked_options(choices, precision) if stack else AskedOptions()
@@ -231,7 +228,7 @@ def plan(
             prices=price,
             sequence_lengths=() if seq is None else (seq,),
             precision=precision,
-            optimizer=optimizer.value,
+            optimizer=plain_optimizer,
             solver=solver.value,
             seed=seed,
             pins={name: given[name] for name in AXES if given[name] is not None},
@@ -245,6 +242,8 @@ def plan(
             "--fit-risk": fit_risk,
             "--calibration": calibration,
             "--lora": lora,
+            "--reliability": reliability,
+            "--region": region,
             "--html": html,
             "--markdown": markdown,
             "--csv": csv,
@@ -285,13 +284,15 @@ def plan(
         calibration=calibration,
         lora_rank=lora,
         precision=precision,
-        optimizer=optimizer.value,
+        optimizer=plain_optimizer,
         solver=solver.value,
         seed=seed,
         time_limit_s=limit_s,
         price=price,
         offers=offers,
         price_told=price_notes(cluster, price, today=today, offers=offers),
+        reliability=inputs_at(price) if reliability is None else read_reliability(reliability),
+        region=grid_carbon.grid_of(region or grid_carbon.WORLD).region,
     )
     plan_one(request, answer_output)
 
@@ -333,6 +334,8 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
         "--fit-risk": request.fit_risk is not None,
         "--calibration": request.calibration is not None,
         "--pareto": bool(request.pareto),
+        "--reliability": request.reliability != inputs_at(request.price),
+        "--region": request.region != grid_carbon.WORLD,
     }
     for flag, typed in given.items():
         if typed:

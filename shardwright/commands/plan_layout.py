@@ -32,14 +32,18 @@ from shardwright.asking.plan_request import AnswerOutput, PlanRequest, default_p
 from shardwright.asking.provenance import provenance
 from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
 from shardwright.console.report_files import write_front_reports, write_layout_reports
-from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
+from shardwright.findings.answer_json import (
+    answer_json,
+    delivered_json,
+    frameworks_json,
+    front_json,
+)
 from shardwright.reports.layout_report import (
     frameworks_report,
     front_report,
     largest_difference,
     layout_report,
 )
-from simulator.goodput.reliability_inputs import inputs_at
 from simulator.training_run.fit.recalibrate import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 from simulator.values.plan_file import write_plan_file
@@ -89,6 +93,8 @@ def _give(
     write_layout_reports(output.reports, [answer], {}, request.price_told)
     if output.json:
         data = answer_json(answer if plan is None else plan)
+        if answer.chosen is not None:
+            data |= delivered_json(answer.chosen)
         print_json(data | {"price_notes": list(request.price_told)})
         return
     show(layout_report(answer))
@@ -164,7 +170,8 @@ def _answered(
         solve,
         price=price_for(question.cluster, request.price, request.offers),
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
-        inputs=inputs_at(request.price),
+        inputs=request.reliability,
+        region=request.region,
     )
 
 
@@ -296,7 +303,7 @@ def _front(question: LayoutQuestion, request: PlanRequest, output: AnswerOutput)
                 priced,
                 coefficients,
                 question.calibration,
-                inputs_at(request.price),
+                request.reliability,
             ),
         )
         for part, layout in found
