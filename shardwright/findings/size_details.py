@@ -127,9 +127,11 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
     inputs = question.reliability
     for field in fields(inputs):
         value = getattr(inputs, field.name)
+        if field.name == "contingency":
+            value = inputs.contingency_of(run.choice.device)
         if value is None:
             continue
-        own = value != field.default
+        own = getattr(inputs, field.name) != field.default
         found.append(
             _source(
                 *_input_words(field.name, value),

@@ -155,7 +155,7 @@ def test_what_hours_count():
     (steps,) = predict_cases([replace(whole, counts_downtime=False)])
     steady = steps.steps * steps.step_time_s.value * steps.run.num_devices / 3600.0
     assert steps.device_hours.value == pytest.approx(steady, rel=1e-3)
-    contingency = DEFAULT.contingency
+    contingency = DEFAULT.contingency_of("h100-sxm-80gb")
     ratio = all_of_it.device_hours.value / steps.device_hours.value
     assert contingency < ratio < 1.1 * contingency
 

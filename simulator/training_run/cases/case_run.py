@@ -42,21 +42,23 @@ _MOST_DAYS, _USUAL_MFU = 60.0, 0.4
 _FEWEST_DEVICES, _MOST_DEVICES, _TOKENS_PER_DEVICE = 8, 16384, 2048
 # A known model stands in for another whose parameters are within this factor of its own.
 _NEAR = 1.5
+# Weights, gradients and Adam's states per parameter, and the part of the memory that is theirs.
+_STATE_BYTES, _ROOM, _MOST_TENSOR_PARALLEL = 18.0, 0.6, 8
 _TUNED_PARAMETERS, _TUNED_DEVICES = 100e9, 1000
 # Where a token visits a smaller share of the parameters than this the others are experts.
 _DENSE = 0.8
 # Of these devices many trained with frameworks of before 2023; TPUs have their own.
 _EARLY = ("v100", "a100", "tpu")
-# What organisations train with: GPT-NeoX, a Megatron-DeepSpeed (arXiv 2204.06745, section 2.2; so
-# does Stability, StableLM-3B's card); BigScience (arXiv 2211.05100, section 3.4.3); llm-foundry
+# What organisations train with: GPT-NeoX, a Megatron-DeepSpeed (arXiv 2204.06745, section
+# 2.2); BigScience (arXiv 2211.05100, section 3.4.3); llm-foundry
 # (databricks.com/blog/mpt-7b); OLMo on FSDP (arXiv 2402.00838, section 3.1); Megatron-LM (arXiv
 # 2402.16819, section 2.3); nanotron (arXiv 2502.02737, section 4.1).
 _LABS = (
-    ("eleuther|stability", "megatron-deepspeed"),
+    ("eleuther", "megatron-deepspeed"),
     ("bigscience", "megatron-deepspeed"),
     ("mosaic", "llm-foundry"),
     (r"\bai2\b|allen institute", "FSDP"),
-    ("nvidia", "Megatron-Core"),
+    ("nvidia", "Megatron-LM"),
     (r"hugging ?face", "nanotron"),
 )
 _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
@@ -64,10 +66,12 @@ _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRun:
-    """A case as a row of a table of runs, and the tokens of the whole run."""
+    """A case as a row of a table of runs; tokens of the whole run; parameters, layers of the model."""
 
     run: PublishedRun
     tokens: float
+    parameters: float
+    layers: int
 
 
 def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
@@ -126,7 +130,8 @@ def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
         filled = replace(run, global_batch=None)
         filled = fill_from_recipe(filled, model=known.name, device=_device(case), said=said)
         run = replace(filled, global_batch=filled.global_batch or run.global_batch)
-    return CaseRun(run=run, tokens=tokens)
+    layers = run.num_layers or (figures.num_layers if figures is not None else 1)
+    return CaseRun(run=run, tokens=tokens, parameters=parameters, layers=layers)
 
 
 def _tokens(case: PublishedCase, known: KnownModel | None, said: list[str]) -> float:
@@ -344,3 +349,21 @@ def _with_devices(run: PublishedRun, active: float, tokens: float, said: list[st
     design = node_design(device.name)
     said.append(f"{count} devices, since the source says no number (nodes of {design.devices})")
     return replace(run, num_devices=count)
+
+
+def begun(asked: CaseRun) -> PublishedRun | None:
+    """The row with a layout to begin from where none is printed and no device holds the model:
+    tensor parallelism inside a node, as few stages as hold it, as many replicas as the devices and
+    the batch allow. None where a layout is printed or none of so many devices holds it."""
+    run = asked.run
+    if run.tp or run.pp or not run.num_devices or not run.global_batch:
+        return None
+    device = device_of(run, [])
+    tp = min(_MOST_TENSOR_PARALLEL, node_design(device.name).devices, run.num_devices)
+    least = _STATE_BYTES * asked.parameters / (_ROOM * tp * device.usable_bytes)
+    stages = [pp for pp in range(1, asked.layers + 1) if asked.layers % pp == 0 and pp >= least]
+    if not stages or tp * stages[0] > run.num_devices:
+        return None
+    most = run.num_devices // (tp * stages[0])
+    dp = max(n for n in range(1, most + 1) if run.global_batch % n == 0)
+    return replace(run, tp=tp, pp=stages[0], dp=dp, num_devices=tp * stages[0] * dp, micro_batch=1)
