@@ -66,7 +66,7 @@ _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRun:
-    """A case as a row of a table of runs; tokens of the whole run; parameters, layers of the model."""
+    """A case as a row of a table of runs; tokens of the run; parameters and layers of its model."""
 
     run: PublishedRun
     tokens: float
