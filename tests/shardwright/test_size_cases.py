@@ -237,8 +237,8 @@ def test_bad_tables(tmp_path):
 
 
 def test_models_that_are_no_chain_and_models_without_a_layout():
-    """T5 by half of its parameters, as a token visits encoder or decoder; GPT-3 on V100s by a layout
-    to begin from, which no row prints: 6 x 175e9 x 300e9 flop are 700 k to 7 M V100-hours."""
+    """T5 by half of its parameters, as a token visits encoder or decoder; GPT-3 on V100s by a
+    layout to begin from: 6 x 175e9 x 300e9 flop are 700 k to 7 M V100-hours."""
     (t5,) = predict_cases(
         [_read({"id": "t5", "model": "T5 11B", "params_total_b": "11", "accel": "TPUv3",
                 "accel_count": "512"})]
@@ -248,7 +248,7 @@ def test_models_that_are_no_chain_and_models_without_a_layout():
     assert t5.steps == pytest.approx(1e12 / 2048 / 512)
     (gpt,) = predict_cases(
         [_read({"id": "gpt", "model": "GPT-3 175B", "params_total_b": "175", "tokens_b": "300",
-                "precision": "FP16", "accel": "V100", "accel_count": "10000"})]
+                "accel": "V100", "accel_count": "10000"})]
     )  # fmt: skip
     assert gpt.status == "ok"
     assert gpt.run.tp * gpt.run.pp > 8
@@ -257,7 +257,7 @@ def test_models_that_are_no_chain_and_models_without_a_layout():
 
 
 def test_what_an_energy_counts():
-    """Words in brackets are of another figure; hosts are counted unless it says that they are not."""
+    """Words in brackets are of another figure; else hosts count unless it says that they do not."""
     for basis, site in (
         ("378.5 W/chip measured x hours x PUE 1.08 (B prints 3179 without PUE)", True),
         ("measured GPU power; no PUE/host", False),
