@@ -12,11 +12,11 @@ from interop.logs.followed_log import FollowedLog
 from interop.reading.read_config import read_config
 from interop.traces.opened_log import open_log
 from profiles.errors import InputError
-from shardwright.asking.checked_config import check_config
-from shardwright.asking.exported_folder import export_to
+from shardwright.asking.frameworks.checked_config import check_config
+from shardwright.asking.frameworks.exported_folder import export_to
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.imported_row import path_of_import
 from shardwright.asking.opened_plan import PlanLike, opened_plan
-from shardwright.asking.planned_run import planned_run
 from shardwright.asking.planned_step import PlannedStep, step_of
 from shardwright.findings.log_comparison import FEWEST_STEPS, compare_log
 from shardwright.findings.ranked_changes import changes_of

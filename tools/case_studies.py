@@ -56,14 +56,15 @@ def page(
         "",
         f"**Mean absolute error of the device-hours {percent(statistics.mean(map(abs, errors)))}**,"
         f" worst {percent(max(map(abs, errors)))}; {inside} of {len(errors)} lie inside their 90 % "
-        "interval. Not a blind test: the contingency is the median of ten of these runs "
+        f"interval. Not a blind test: the contingency is learnt from {found.runs} of these runs "
         f"(each predicted from the others: {percent(found.error)}), and the rules for what sources "
         "leave out were made with these runs in sight.",
         "",
         _hours_table(compared),
         "",
         "Steady: hours of the steps alone, as the source counts them. Whole: with all that a run "
-        f"loses, and a contingency of {found.middle:.2f}.",
+        f"loses, and a contingency of {found.middle:.2f}; of TPUs before 2022 "
+        f"{found.of('tpu-v4'):.2f}, whose stacks are older than the fitted ones.",
         "",
         "## Energy",
         "",

@@ -4,8 +4,10 @@
 
 Failure rates are from the published clusters below. The contingency is from a table of whole runs
 that measures their device-hours: published over predicted without any contingency, of those whose
-hours count all that happened, one vote per organisation and model; its middle is the median, its
-spread that of the logarithms. Each run is also predicted from the others.
+hours count all that happened, one vote per run; its middle is the median. Runs on the TPUs of
+before 2022 have one of their own, drawn towards it as if there were two more such runs at it: their
+stacks are older than any that coefficients were fitted on. Each run is also predicted from the
+others: the spread and the error are those of that.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiles.document import write_text
@@ -38,9 +40,19 @@ CLUSTERS = (
 )
 # A device's own clusters count beside so many of any kind: types differ less than clusters.
 _PRIOR = 2
+# Whose whole runs are of other stacks than the fitted ones (Mesh TensorFlow, Pax).
+_OLDER = ("tpu-v3", "tpu-v4")
 _SAME_CHIP = {"a800": "a100", "h800": "h100"}
 # Counts of table 5 of arXiv 2407.21783 by class.
 ROOT_CAUSES = {"device": 268, "network": 49, "software": 56, "host": 46}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """Published over predicted device-hours of a run;  older  on one of _OLDER."""
+
+    ratio: float
+    older: bool
 
 
 def main() -> None:
@@ -49,11 +61,11 @@ def main() -> None:
     ratios = contingency_ratios(Path(path))
     today = datetime.date.today().isoformat()
     write_text(GOODPUT_FILE, goodput_text(ratios, today))
-    print(f"{len(ratios)} runs: " + ", ".join(f"{k} {v:.3f}" for k, v in ratios.items()))
-    print(f"left out in turn: {left_out_error(tuple(ratios.values())):.1%}")
+    print(f"{len(ratios)} runs: " + ", ".join(f"{k} {v.ratio:.3f}" for k, v in ratios.items()))
+    print(f"left out in turn: {mean_error(left_out(ratios)):.1%}")
 
 
-def contingency_ratios(path: Path) -> dict[str, float]:
+def contingency_ratios(path: Path) -> dict[str, Ratio]:
     """Published over predicted device-hours, by case, of the runs that count all that happened."""
     with path.open(encoding="utf-8", newline="") as stream:
         rows = {row["id"]: row for row in csv.DictReader(stream)}
@@ -63,21 +75,35 @@ def contingency_ratios(path: Path) -> dict[str, float]:
     cases = [case for case in read_cases(path) if case.counts_downtime and case.id not in steady]
     plain = replace(DEFAULT, contingency=1.0, contingency_spread=1.0)
     answers = answer_cases(cases, clock=time.monotonic, inputs=plain)
-    return {
-        answer.prediction.id: float(measured[answer.prediction.id])
-        / answer.prediction.device_hours.value
-        for answer in answers
-        if answer.prediction.device_hours is not None and measured[answer.prediction.id]
-    }
+    found = {}
+    for answer in answers:
+        made = answer.prediction
+        if made.device_hours is not None and made.run is not None and measured[made.id]:
+            ratio = float(measured[made.id]) / made.device_hours.value
+            found[made.id] = Ratio(ratio=ratio, older=made.run.device.startswith(_OLDER))
+    return found
 
 
-def left_out_error(ratios: Sequence[float]) -> float:
-    """Mean absolute error of each from the median of the others."""
-    errors = []
-    for place, ratio in enumerate(ratios):
-        others = [*ratios[:place], *ratios[place + 1 :]]
-        errors.append(abs(statistics.median(others) / ratio - 1))
-    return statistics.mean(errors)
+def middles(ratios: Collection[Ratio]) -> tuple[float, float]:
+    """The contingency of all but the older runs, and that of those."""
+    others = [each.ratio for each in ratios if not each.older]
+    middle = max(1.0, statistics.median(others))
+    older = [math.log(each.ratio) for each in ratios if each.older]
+    return middle, math.exp((sum(older) + _PRIOR * math.log(middle)) / (len(older) + _PRIOR))
+
+
+def left_out(ratios: Mapping[str, Ratio]) -> list[float]:
+    """Each ratio over what the others say of it."""
+    found = []
+    for name, each in ratios.items():
+        others = [other for key, other in ratios.items() if key != name]
+        found.append(each.ratio / middles(others)[each.older])
+    return found
+
+
+def mean_error(missed: Sequence[float]) -> float:
+    """Mean absolute error of what was predicted of them."""
+    return statistics.mean(abs(1.0 / ratio - 1.0) for ratio in missed)
 
 
 def failure_rates() -> tuple[float, float, float, dict[str, float]]:
@@ -95,13 +121,15 @@ def failure_rates() -> tuple[float, float, float, dict[str, float]]:
     return math.exp(middle), spread, math.exp(statistics.mean(misses)), devices
 
 
-def goodput_text(ratios: Mapping[str, float], today: str) -> str:
+def goodput_text(ratios: Mapping[str, Ratio], today: str) -> str:
     """The file."""
     hours, spread, miss, devices = failure_rates()
-    logs = [math.log(ratio) for ratio in ratios.values()]
+    missed = left_out(ratios)
+    spread_90 = math.exp(_HALF_90 * math.sqrt(statistics.mean(math.log(x) ** 2 for x in missed)))
     total = sum(ROOT_CAUSES.values())
-    middle = max(1.0, statistics.median(ratios.values()))
-    error = left_out_error(tuple(ratios.values()))
+    middle, older = middles(ratios.values())
+    error = mean_error(missed)
+    old = "\n".join(f"{name} = {older:.3g}" for name in _OLDER)
     rates = "\n".join(f"{name} = {value:.4g}" for name, value in sorted(devices.items()))
     shares = "\n".join(f"{name} = {count / total!r}" for name, count in ROOT_CAUSES.items())
     named = "; ".join(source for _, _, source in CLUSTERS)
@@ -133,12 +161,16 @@ date = "2024-07-31"
 
 [contingency]
 middle = {middle:.3g}
-spread = {math.exp(_HALF_90 * statistics.stdev(logs)):.3g}
+spread = {spread_90:.3g}
 runs = {len(ratios)}
 error = {error:.3g}
-method = "median of published over predicted device-hours of whole runs that count all their time, \
-and the factor that 90 % of them lie within; error: each run from the others"
+method = "median of published over predicted device-hours of whole runs that count all their \
+time; of TPUs of before 2022, whose stacks are older than the fitted ones, their own, drawn \
+towards it as if there were {_PRIOR} more; spread and error: each run from the others"
 source = "whole runs that print their device-hours: {", ".join(ratios)}"
+
+[contingency.devices]
+{old}
 """
 
 

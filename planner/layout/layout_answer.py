@@ -8,6 +8,7 @@ from profiles.sourced import Sourced
 from simulator.goodput.lasting import Reliability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 
@@ -33,6 +34,7 @@ class LayoutPrediction:
     mfu_range, peak_memory_range   the same with their intervals
     reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
                         token that is kept
+    kg_co2e_per_million_tokens_delivered   of the grid of `region`; None and "" where none is asked
     """
 
     step_time_s: Interval
@@ -49,6 +51,8 @@ class LayoutPrediction:
     reliability: Reliability
     usd_per_million_tokens_delivered: Interval | None = None
     kwh_per_million_tokens_delivered: Interval | None = None
+    kg_co2e_per_million_tokens_delivered: Interval | None = None
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +179,10 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
         said.append("optimizer on the host")
     if run.activation_offload:
         said.append(f"{run.activation_offload:.0%} of activations on the host")
+    if run.frozen_type:
+        said.append(f"frozen weights in {run.frozen_type}")
+    if run.optimizer != USUAL_OPTIMIZER:
+        said.append(run.optimizer)
     return said
 
 

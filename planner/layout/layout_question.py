@@ -61,6 +61,11 @@ class LayoutQuestion:
             )
         if self.lora_rank < 0:
             raise InputError(f"--lora {self.lora_rank}: the rank of adapters is 1 or more")
+        if self.options.frozen_type and not self.lora_rank:
+            raise InputError(
+                f"--base-precision {self.options.frozen_type}: weights are kept in few bits where "
+                "they are frozen, and here all are trained; give --lora RANK, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
+from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
@@ -22,6 +23,9 @@ _BLOCK_SCALED = ("mxfp8", "nvfp4")
 _FP4 = PRECISION_TYPES["nvfp4"]
 ANY = "any"
 EVERY_REPLICA = 0
+# What of the offers changes what is computed.
+_NUMERICS: tuple[str, ...] = ("bf16-reduce", "compression", "local-steps", "low-bit-weights")
+_NUMERICS += ("8-bit-states", "4-bit-states")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class RunOption:
     wide_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
+    frozen_type: str = ""
+    optimizer: str = USUAL_OPTIMIZER
 
     def applied(self, run: TrainingRun) -> TrainingRun:
         """The run with this option; what `base` says of a precision and a torus stays where the
@@ -57,6 +63,8 @@ class RunOption:
             wide_layers=self.wide_layers,
             optimizer_offload=self.optimizer_offload,
             activation_offload=self.activation_offload,
+            frozen_type=self.frozen_type,
+            optimizer=self.optimizer,
         )
 
     def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
@@ -101,6 +109,8 @@ class AskedOptions:
     wide_layers   first and last layers in bf16 where the rest is lower
     optimizer_offload   states may be in host memory
     activation_offloads  shares (0 to 1) of saved activations that may be
+    frozen_type   `nf4`, `int8`: what frozen weights beside adapters are kept in
+    optimizer     of low_bits.OPTIMIZERS
     """
 
     precisions: tuple[str, ...] = ()
@@ -112,8 +122,15 @@ class AskedOptions:
     wide_layers: int = 0
     optimizer_offload: bool = False
     activation_offloads: tuple[float, ...] = ()
+    frozen_type: str = ""
+    optimizer: str = USUAL_OPTIMIZER
 
     def __post_init__(self) -> None:
+        moments_bytes(self.optimizer)
+        if self.frozen_type not in ("", *FROZEN_TYPES):
+            raise UnknownNameError(
+                "type of frozen weights", self.frozen_type, FROZEN_TYPES, where="--base-precision"
+            )
         for name in self.precisions:
             if name not in (*PRECISION_TYPES, ANY):
                 raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
@@ -153,6 +170,8 @@ class AskedOptions:
             ("--local-workers", str(self.local_workers) if self.local_workers else ""),
             ("--wide-layers", str(self.wide_layers) if self.wide_layers else ""),
             ("--activation-offload", ",".join(f"{x:g}" for x in self.activation_offloads)),
+            ("--base-precision", self.frozen_type),
+            ("--optimizer", self.optimizer if self.optimizer != USUAL_OPTIMIZER else ""),
         )
         flags = tuple(f"{flag} {value}" for flag, value in given if value)
         return flags + (("--optimizer-offload",) if self.optimizer_offload else ())
@@ -195,6 +214,8 @@ def run_options(
                 wide_layers=asked.wide_layers if low else 0,
                 optimizer_offload=states,
                 activation_offload=share,
+                frozen_type=asked.frozen_type,
+                optimizer=asked.optimizer,
             )
         )
     return tuple(dict.fromkeys(found))
@@ -209,13 +230,16 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
         "wide-layers": asked.wide_layers > 0,
         "optimizer-offload": asked.optimizer_offload,
         "activation-offload": any(share > 0 for share in asked.activation_offloads),
+        "low-bit-weights": bool(asked.frozen_type),
+        "8-bit-states": asked.optimizer == "adamw8bit",
+        "4-bit-states": asked.optimizer == "adamw4bit",
     }
     said = [
         f"{name}: {rules.name} has none of its own; priced as if it had"
         for name, asks in wanted.items()
         if asks and name not in rules.offers
     ]
-    numerics = [name for name in ("bf16-reduce", "compression", "local-steps") if wanted[name]]
+    numerics = [name for name in _NUMERICS if wanted[name]]
     if len(asked.precisions) > 1 or ANY in asked.precisions:
         numerics.append("precision")
     if numerics:

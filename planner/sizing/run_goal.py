@@ -3,7 +3,7 @@
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 
     hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (run_stretch.py)
-    dollars   n d h p                      p: of a device-hour
+    dollars   h (n d p + s) + e            p: of a device-hour; s, e: storage an hour, egress
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
 with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
@@ -48,6 +48,7 @@ class RunGoal:
     steps         of the run; 1 where its tokens are sought
     stretch       wall-clock over steady steps by nodes
     usd           of a device-hour, None where unknown
+    usd_per_run_hour, usd_once   of what is kept, per hour of the run, and of what is sent
     flop_per_s    16-bit peak of a node's devices;  step_flop  of the model's own arithmetic
     """
 
@@ -63,6 +64,8 @@ class RunGoal:
     step_flop: float
     deadline_h: float | None
     budget_usd: float | None
+    usd_per_run_hour: float = 0.0
+    usd_once: float = 0.0
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
         """[layouts] what is least of the best; infinite beyond a limit."""
@@ -88,9 +91,10 @@ class RunGoal:
         return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
 
     def dollars(self, nodes: Counts, hours: Array) -> Array:
-        """Of all device-hours; infinite without a price."""
+        """Of all device-hours, of what is kept and sent beside; infinite without a price."""
         usd = np.inf if self.usd is None else self.usd
-        return np.asarray(nodes * self.node_devices * hours * usd)
+        rent = nodes * self.node_devices * hours * usd
+        return np.asarray(rent + hours * self.usd_per_run_hour + self.usd_once)
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
         """Of devices, hosts and site. Hours without steps draw what steps draw."""

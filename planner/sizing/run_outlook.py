@@ -23,6 +23,7 @@ class RunOutlook:
 
     plan              its layout, with the step's interval
     days, device_hours, usd, kwh, tco2e    of the whole run; usd None without a price
+    rent_usd, storage_usd, egress_usd   parts of usd; the latter two None where not counted
     productive_time   share of the time that steps take which are kept
     probability_of_deadline, probability_of_budget   None where there is none
     lost              share of the time by what it is lost to, the most first
@@ -36,6 +37,9 @@ class RunOutlook:
     days: Interval
     device_hours: Interval
     usd: Interval | None = None
+    rent_usd: Interval | None = None
+    storage_usd: Interval | None = None
+    egress_usd: Interval | None = None
     kwh: Interval
     tco2e: Interval
     productive_time: Interval
@@ -78,10 +82,14 @@ def outlook_of(
     )
     known = question.reliability.spare_nodes
     spares = lasting.spare_nodes if known is None else known
-    usd = None
-    if run.choice.usd_per_hour is not None:
-        usd = product(time.device_hours, run.choice.usd_per_hour)
     hours = time.days.scaled(24.0)
+    rent = usd = None
+    if run.choice.usd_per_hour is not None:
+        rent = usd = product(time.device_hours, run.choice.usd_per_hour)
+    kept = sent = None
+    if question.storage is not None:
+        kept, sent = question.storage.storage_usd(hours), question.storage.egress_usd
+        usd = None if rent is None else _sum(rent, kept, sent)
     kwh = _kwh(question, run, hours)
     one = Interval(value=1.0, low=1.0, high=1.0)
     per_kwh = carbon(one, question.region)
@@ -93,6 +101,9 @@ def outlook_of(
         days=time.days,
         device_hours=time.device_hours,
         usd=usd,
+        rent_usd=rent,
+        storage_usd=kept,
+        egress_usd=sent,
         kwh=kwh,
         tco2e=product(kwh, per_kwh.scaled(1e-3)),
         productive_time=time.productive_time,
@@ -106,6 +117,14 @@ def outlook_of(
         checkpoint_every_s=time.checkpoint_every_s,
         interruptions=time.interruptions,
         spare_nodes=spares,
+    )
+
+
+def _sum(*parts: Interval) -> Interval:
+    return Interval(
+        value=sum(part.value for part in parts),
+        low=sum(part.low for part in parts),
+        high=sum(part.high for part in parts),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.run_option import AskedOptions
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
+from simulator.storage_cost import RunStorage
 from simulator.values.prediction import Interval
 
 MINIMISED = ("cost", "time", "devices", "energy")
@@ -70,6 +72,8 @@ class SizeQuestion:
     pue          electricity of the site over that of its nodes;  region  of its grid
     reliability  how often what fails, and what a restart takes
     stretch      wall-clock of the whole run over that of `tokens` in one phase (`--phases`)
+    options      what layouts may choose beside their axes
+    storage      what is kept and sent beside; None: not counted
     """
 
     name: str
@@ -85,6 +89,8 @@ class SizeQuestion:
     seq_len: int
     precision: str = "bf16"
     lora_rank: int = 0
+    options: AskedOptions = field(default_factory=AskedOptions)
+    storage: RunStorage | None = None
     fit_risk: float = DEFAULT_FIT_RISK
     pue: SourcedRange
     region: str

@@ -175,6 +175,8 @@ def goal_of(
         steps=1.0 / per_step if question.tokens is None else math.ceil(question.tokens / per_step),
         stretch=stretch_of(question, choice, stack),
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
+        usd_per_run_hour=question.storage.usd_per_hour.value if question.storage else 0.0,
+        usd_once=question.storage.egress_usd.value if question.storage else 0.0,
         power=power,
         flop_per_s=choice.node_devices * peak,
         step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
@@ -203,6 +205,7 @@ def layout_question_of(
         space=stack.space,
         fit_risk=question.fit_risk,
         lora_rank=question.lora_rank,
+        options=question.options,
     )
 
 

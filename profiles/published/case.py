@@ -41,6 +41,10 @@ _STEADY = re.compile(
 )
 # Words that say that the energy is that of the boards alone.
 _BOARDS = re.compile(r"no PUE|without PUE", re.IGNORECASE)
+# What stands in brackets is of another figure.
+_BESIDE = re.compile(r"\([^)]*\)")
+BENCHMARK = "throughput"
+"""The kind of a case that is a benchmark of steps, not a run."""
 _LEADING = re.compile(r"^\s*~?\s*(\d+(?:\.\d+)?)\s*([kKmM])?")
 
 
@@ -61,6 +65,7 @@ class PublishedCase:
     row: int
     id: str
     model: str = ""
+    org: str = ""
     kind: str = ""
     scope: str = ""
     parameters: float | None = None
@@ -126,6 +131,7 @@ def _case(table: Table, row: Row) -> PublishedCase:
         row=row.number,
         id=cells["id"],
         model=cells["model"],
+        org=cells["org"],
         kind=cells["kind"],
         scope=cells["scope"],
         parameters=number("params_total_b", 1e9),
@@ -152,8 +158,8 @@ def _case(table: Table, row: Row) -> PublishedCase:
         zero=cells["zero"],
         pue=number("pue"),
         usd_per_device_hour=number("cost_rate_usd_per_h"),
-        counts_downtime=_STEADY.search(said) is None,
-        counts_site=_BOARDS.search(cells["energy_basis"]) is None,
+        counts_downtime=_STEADY.search(said) is None and cells["kind"] != BENCHMARK,
+        counts_site=_BOARDS.search(_BESIDE.sub("", cells["energy_basis"])) is None,
         source=cells["source_url"],
         faults=tuple(faults),
     )

@@ -26,6 +26,7 @@ class KnownModel:
     global_batch  sequences per step that its own paper or recipe trains with, else 0
     tokens        that its source says it was pretrained on, else 0
     unsupported   why it cannot be predicted; `figures` is None then and only then
+    visited       share of the parameters that a token visits; 0 where its figures say
 
     Raises InputError where neither or both of `figures` and `unsupported` are given, and for a
     pattern that is no regular expression.
@@ -40,6 +41,7 @@ class KnownModel:
     tokens: float = 0.0
     figures: Transformer | None = None
     unsupported: str = ""
+    visited: float = 0.0
 
     def __post_init__(self) -> None:
         if (self.figures is None) != bool(self.unsupported):

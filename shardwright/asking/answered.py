@@ -74,17 +74,19 @@ def layout_answered(
     price: Sourced | None,
     cache: AnswerCache | None,
     inputs: ReliabilityInputs = DEFAULT,
+    region: str = "",
 ) -> Answered[LayoutFile]:
     """The layout of a task at a price: the cache's where it has one, else solved, and kept where
-    the search ended by itself. `inputs` say what of a long run is kept on such capacity."""
+    the search ended by itself. `inputs` say what of a long run is kept on such capacity,
+    `region` whose grid it draws on ("" leaves carbon out)."""
     key = key_of(task)
     known = cache.find(key) if cache is not None else None
     if isinstance(known, LayoutFile):
-        return Answered(answer=with_layout_price(known, price, inputs), cached=True)
+        return Answered(answer=with_layout_price(known, price, inputs, region), cached=True)
     found = solve()
     if cache is not None and found.status in ("optimal", "infeasible"):
         cache.keep(key, with_layout_price(found, None))
-    return Answered(answer=with_layout_price(found, price, inputs))
+    return Answered(answer=with_layout_price(found, price, inputs, region))
 
 
 @contextmanager

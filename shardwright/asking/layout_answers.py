@@ -28,7 +28,6 @@ from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
-from simulator.goodput.reliability_inputs import inputs_at
 from simulator.training_run.fit.recalibrate import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
@@ -148,7 +147,7 @@ class LayoutAsker:
         def priced(part: Cluster) -> Sourced | None:
             return price_for(part, request.price, request.offers)
 
-        inputs = inputs_at(request.price)
+        inputs = request.reliability
         return [
             (part, choice_of(layout, None, part, priced, coefficients, self.calibration, inputs))
             for part, layout in found
@@ -172,7 +171,8 @@ class LayoutAsker:
             solve,
             price=price_for(question.cluster, self.request.price, self.request.offers),
             cache=self.cache,
-            inputs=inputs_at(self.request.price),
+            inputs=self.request.reliability,
+            region=self.request.region,
         )
 
     def _by_framework(

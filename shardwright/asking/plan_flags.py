@@ -10,12 +10,15 @@ from typing import Any
 from planner.layout.run_option import AskedOptions
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.energy import grid_carbon
 from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_probability, parse_quantity
 from shardwright.asking.asked_price import price_notes
 from shardwright.asking.axes import AXES, Axes, axes_of
 from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
 from shardwright.asking.plan_request import PlanRequest
+from simulator.goodput.reliability_inputs import inputs_at, read_reliability
+from simulator.training_run.run.low_bits import OPTIMIZERS, USUAL_OPTIMIZER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +35,21 @@ def choices_of(given: Mapping[str, Any]) -> Choices:
     Raises InputError, and where an option is typed that needs --stack.
     """
     axes = axes_of({name: given.get(name) for name in AXES})
-    options = {name: given.get(name) for name in OPTION_FLAGS}
+    options = typed_options(given)
     precision = given.get("precision") or ""
     if given.get("stack"):
         return Choices(axes=axes, options=asked_options(options, precision))
     lora = given.get("lora") or 0
     need_stack(options | {"lora": str(lora) if lora else None}, precision)
     return Choices(axes=axes, options=AskedOptions())
+
+
+def typed_options(given: Mapping[str, Any]) -> dict[str, str | None]:
+    """The options of flags by their names, None where not typed; an optimizer is one where its
+    states are of few bits, which our executor has not."""
+    return {name: given.get(name) for name in OPTION_FLAGS} | {
+        "optimizer": _low_bit_optimizer(given)
+    }
 
 
 def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> PlanRequest:
@@ -58,6 +69,7 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         limit_s = parse_quantity(given["time_limit"], "time", where="--time-limit")
     cluster = get_cluster(given["on"], local=profile)
     risk = given.get("fit_risk")
+    reliability = given.get("reliability")
     return PlanRequest(
         model=given["model"],
         on=given["on"],
@@ -72,11 +84,22 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         calibration=given.get("calibration"),
         lora_rank=given.get("lora") or 0,
         precision=given.get("precision") or "",
-        optimizer=str(given.get("optimizer") or "adamw"),
+        optimizer=USUAL_OPTIMIZER if _low_bit_optimizer(given) else _optimizer(given),
         solver=str(given.get("solver") or "auto"),
         seed=given.get("seed") or 0,
         time_limit_s=limit_s,
         price=price,
         offers=offers,
         price_told=price_notes(cluster, price, today=today, offers=offers),
+        reliability=inputs_at(price) if reliability is None else read_reliability(reliability),
+        region=grid_carbon.grid_of(given.get("region") or grid_carbon.WORLD).region,
     )
+
+
+def _optimizer(given: Mapping[str, Any]) -> str:
+    return str(given.get("optimizer") or USUAL_OPTIMIZER)
+
+
+def _low_bit_optimizer(given: Mapping[str, Any]) -> str | None:
+    asked = _optimizer(given)
+    return asked if asked in OPTIMIZERS and asked != USUAL_OPTIMIZER else None

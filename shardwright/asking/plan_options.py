@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from planner.layout.run_option import ANY, AskedOptions
 from planner.search.space import parse_axis
 from profiles.errors import InputError
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 # Flags that need --stack, with what `plan` calls them.
 OPTION_FLAGS = {
@@ -18,6 +19,8 @@ OPTION_FLAGS = {
     "wide_layers": "--wide-layers",
     "optimizer_offload": "--optimizer-offload",
     "activation_offload": "--activation-offload",
+    "base_precision": "--base-precision",
+    "optimizer": "--optimizer",
 }
 # Precisions of which a few layers may be left out.
 NARROW = ("fp8", "mxfp8", "nvfp4")
@@ -51,6 +54,8 @@ def asked_options(given: Mapping[str, str | None], precision: str) -> AskedOptio
         wide_layers=max(_counts(given, "wide_layers"), default=0),
         optimizer_offload=given.get("optimizer_offload") is not None,
         activation_offloads=_shares(given.get("activation_offload")),
+        frozen_type=given.get("base_precision") or "",
+        optimizer=given.get("optimizer") or USUAL_OPTIMIZER,
     )
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.hardware.prices.offer import Offer
 from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.report_paths import ReportPaths
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class PlanRequest:
     price       a kind of the price table, or US dollars per device-hour
     offers      of a price file, with ours; None for ours alone
     price_told  what must be told of the price: that there is none, that it is old
+    reliability   how often what fails, and what a restart takes;  region  of the grid
     """
 
     model: str
@@ -56,6 +59,8 @@ class PlanRequest:
     price: str = "on-demand"
     offers: tuple[Offer, ...] | None = None
     price_told: tuple[str, ...] = ()
+    reliability: ReliabilityInputs = DEFAULT
+    region: str = WORLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from profiles.document import encode
 from profiles.errors import ToleranceError
-from shardwright.asking.checked_config import check_config
+from shardwright.asking.frameworks.checked_config import check_config
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.planned_run import planned_run
 from shardwright.console.flags import Json
 from shardwright.console.output import print_json, show
 from shardwright.reports.frameworks.export_report import check_words

@@ -11,7 +11,7 @@ from rich.text import Text
 from interop.exports.export_plan import unexpressed_data
 from interop.exports.launchers.launchers import LAUNCHERS
 from interop.exports.targets.targets import TARGETS
-from shardwright.asking.exported_folder import export_to
+from shardwright.asking.frameworks.exported_folder import export_to
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
 from shardwright.reports.frameworks.export_report import export_words

@@ -11,6 +11,7 @@ import typer
 
 from planner.many.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
+from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from shardwright import api
@@ -19,13 +20,13 @@ from shardwright.asking.asked_price import price_for
 from shardwright.asking.axes import AXES
 from shardwright.asking.layout_answers import why_no_layouts
 from shardwright.asking.places import answer_cache, local_profile
-from shardwright.asking.plan_flags import choices_of, plan_request
-from shardwright.asking.plan_options import OPTION_FLAGS
+from shardwright.asking.plan_flags import choices_of, plan_request, typed_options
 from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.solve_task import task_of
 from shardwright.console.flags import (
+    LOW_BIT_OPTIMIZERS,
     Json,
     Local,
     Optimizer,
@@ -35,6 +36,22 @@ from shardwright.console.flags import (
     Seq,
     Solver,
     samples,
+)
+from shardwright.console.layout_flags import (
+    ActivationOffload,
+    BasePrecision,
+    CalibrationFile,
+    Compress,
+    FitRisk,
+    LocalSteps,
+    LocalWorkers,
+    Lora,
+    OptimizerOffload,
+    Order,
+    Reduce,
+    Region,
+    ReliabilityFile,
+    WideLayers,
 )
 from shardwright.console.output import (
     Heartbeat,
@@ -55,6 +72,8 @@ from shardwright.console.report_files import (
 )
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
+from simulator.goodput.reliability_inputs import inputs_at
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile, write_plan_file
 
 EXAMPLES = (
@@ -103,13 +122,8 @@ def plan(
         str | None,
         typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
     ] = None,
-    fit_risk: Annotated[
-        str | None,
-        typer.Option("--fit-risk", help="with --stack: probability of running out of memory [10%]"),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="with --stack: a file of profile --from")
-    ] = None,
+    fit_risk: FitRisk = None,
+    calibration: CalibrationFile = None,
     pareto: Annotated[
         Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
     ] = None,
@@ -120,38 +134,16 @@ def plan(
             "(default: bf16, on a CPU fp32)"
         ),
     ] = "",
-    order: Annotated[
-        str | None, typer.Option(help="with --stack: tp-cp-dp-pp, tp-cp-pp-dp (innermost first)")
-    ] = None,
-    reduce: Annotated[
-        str | None,
-        typer.Option(help="with --stack: gradients reduced in fp32 or bf16"),
-    ] = None,
-    compress: Annotated[
-        str | None,
-        typer.Option(help="with --stack: compressed gradients: powersgd-4, topk-0.01"),
-    ] = None,
-    local_steps: Annotated[
-        str | None, typer.Option(help="with --stack: steps between exchanges (DiLoCo), 1,50")
-    ] = None,
-    local_workers: Annotated[
-        str | None,
-        typer.Option(help="with --stack: groups that synchronise rarely (DiLoCo) (default: sites)"),
-    ] = None,
-    wide_layers: Annotated[
-        str | None, typer.Option(help="with --stack: first and last layers that stay in bf16")
-    ] = None,
-    optimizer_offload: Annotated[
-        bool,
-        typer.Option("--optimizer-offload", help="with --stack: states may be in host memory"),
-    ] = False,
-    activation_offload: Annotated[
-        str | None,
-        typer.Option(help="with --stack: share of activations in host memory, or any"),
-    ] = None,
-    lora: Annotated[
-        int, typer.Option(min=0, help="with --stack: rank of adapters, which alone are trained")
-    ] = 0,
+    order: Order = None,
+    reduce: Reduce = None,
+    compress: Compress = None,
+    local_steps: LocalSteps = None,
+    local_workers: LocalWorkers = None,
+    wide_layers: WideLayers = None,
+    optimizer_offload: OptimizerOffload = False,
+    activation_offload: ActivationOffload = None,
+    lora: Lora = 0,
+    base_precision: BasePrecision = None,
     optimizer: Optimizer = Optimizer.ADAMW,
     solver: Solver = Solver.AUTO,
     imported: Annotated[
@@ -173,6 +165,8 @@ def plan(
         str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
     ] = "on-demand",
     prices: Prices = None,
+    reliability: ReliabilityFile = None,
+    region: Region = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
     questions: Annotated[
         Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
@@ -204,6 +198,7 @@ def plan(
         optimizer_offload="yes" if optimizer_offload else None,
         prices=prices,
         calibration=calibration,
+        reliability=reliability,
     )
     choices_of(given)  # what is wrong with them is told of sweeps too
     profile_file, today = local or local_profile(), date.today().isoformat()
@@ -227,12 +222,12 @@ def plan(
             prices=price,
             sequence_lengths=() if seq is None else (seq,),
             precision=precision,
-            optimizer=optimizer.value,
+            optimizer=USUAL_OPTIMIZER if optimizer in LOW_BIT_OPTIMIZERS else optimizer.value,
             solver=solver.value,
             seed=seed,
             pins={name: given[name] for name in AXES if given[name] is not None},
             stack=stack or "",
-            options={name: given[name] for name in OPTION_FLAGS if given[name] is not None},
+            options={name: x for name, x in typed_options(given).items() if x is not None},
         )
         refused = {
             "--pareto": pareto,
@@ -241,6 +236,8 @@ def plan(
             "--fit-risk": fit_risk,
             "--calibration": calibration,
             "--lora": lora,
+            "--reliability": reliability,
+            "--region": region,
             "--html": html,
             "--markdown": markdown,
             "--csv": csv,
@@ -291,6 +288,8 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
         "--fit-risk": request.fit_risk is not None,
         "--calibration": request.calibration is not None,
         "--pareto": bool(request.pareto),
+        "--reliability": request.reliability != inputs_at(request.price),
+        "--region": request.region != WORLD,
     }
     for flag, typed in given.items():
         if typed:

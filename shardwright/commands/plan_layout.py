@@ -18,7 +18,12 @@ from shardwright.asking.plan_request import AnswerOutput, PlanRequest
 from shardwright.asking.provenance import provenance
 from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
 from shardwright.console.report_files import write_front_reports, write_layout_reports
-from shardwright.findings.answer_json import answer_json, frameworks_json, front_json
+from shardwright.findings.answer_json import (
+    answer_json,
+    delivered_json,
+    frameworks_json,
+    front_json,
+)
 from shardwright.reports.layout_report import (
     best_of_others,
     frameworks_report,
@@ -65,6 +70,8 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     write_layout_reports(output.reports, [answer], {}, request.price_told)
     if output.json:
         data = answer_json(answer if plan is None else plan)
+        if answer.chosen is not None:
+            data |= delivered_json(answer.chosen)
         print_json(data | {"price_notes": list(request.price_told)})
         return
     show(layout_report(answer))

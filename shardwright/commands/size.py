@@ -14,9 +14,11 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.units import parse_quantity
 from shardwright.asking.report_paths import ReportPaths
+from shardwright.asking.sizing.owning_beside import owning_beside
 from shardwright.asking.sizing.size_flags import size_flags
 from shardwright.asking.sizing.sized import Sized, SizeSolver
 from shardwright.console.flags import Json, Quiet, Seq
+from shardwright.console.layout_flags import BasePrecision, Region, ReliabilityFile
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.console.report_files import (
     Csv,
@@ -30,7 +32,12 @@ from shardwright.findings.size_change import Ceiling, changes_since, read_before
 from shardwright.findings.size_details import size_details
 from shardwright.findings.size_json import size_json
 from shardwright.findings.size_versus import replaced, versus_json
-from shardwright.reports.sizing.size_compare import diff_report, owned_report, versus_report
+from shardwright.reports.sizing.size_compare import (
+    diff_report,
+    owned_report,
+    owning_report,
+    versus_report,
+)
 from shardwright.reports.sizing.size_report import size_report
 
 if TYPE_CHECKING:
@@ -69,22 +76,27 @@ def size(
     seq: Seq = None,
     precision: Annotated[str, typer.Option(help="bf16, fp8, mxfp8, ...")] = "",
     lora: Annotated[int, typer.Option("--lora", help="rank of adapters that alone train")] = 0,
+    base_precision: BasePrecision = None,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="states: adamw, adamw8bit, adamw4bit")
+    ] = "adamw",
     phases: Annotated[
         Path | None, typer.Option("--phases", help="phases of a run (docs/planning.md)")
     ] = None,
     owned: Annotated[
         str, typer.Option("--owned", help="devices one has beside: 128xa100-sxm-80gb")
     ] = "",
+    owning: Annotated[
+        Path | None, typer.Option("--owning", help="what buying them costs (docs/prices.md)")
+    ] = None,
     prices: Annotated[Path | None, typer.Option("--prices", help="your own prices")] = None,
     price_kind: Annotated[
         str, typer.Option("--price-kind", help="on-demand, spot, ..., or $ per device-hour")
     ] = "on-demand",
     pue: Annotated[float | None, typer.Option("--pue", help="of the site: 1.2")] = None,
-    region: Annotated[str, typer.Option("--region", help="of the grid")] = "",
+    region: Region = "",
     network: Annotated[str, typer.Option("--network", help="link between nodes: roce-400")] = "",
-    reliability: Annotated[
-        Path | None, typer.Option("--reliability", help="your own failures and storage")
-    ] = None,
+    reliability: ReliabilityFile = None,
     versus: Annotated[
         list[str] | None,
         typer.Option("--versus", help="against: on=b200; price-kind=spot; network=ib-xdr; ..."),
@@ -136,6 +148,8 @@ def size(
         "seq": seq,
         "precision": precision,
         "lora": lora,
+        "base_precision": base_precision or "",
+        "optimizer": optimizer,
         "pue": pue,
         "region": region,
         "prices": prices,
@@ -162,6 +176,7 @@ def size(
             for text in versus or ()
         ]
         beside = _beside(owned, sized) if owned else None
+        bought = None if owning is None else owning_beside(owning, sized)
     data = size_json(sized.question, sized.answer)
     if others:
         data["versus"] = [
@@ -172,6 +187,8 @@ def size(
         data["diff"] = encode(changes_since(before, data))
     if beside is not None:
         data["owned"] = encode(beside)
+    if bought is not None:
+        data["owning"] = encode(bought)
     data |= size_details(sized.question, sized.answer, seed=seed, runs=solver.runs)
     write_size_reports(reports, data)
     if output is not None:
@@ -186,6 +203,8 @@ def size(
             show(diff_report(changes_since(before, data)))
         if beside is not None:
             show(owned_report(beside))
+        if bought is not None and sized.answer.best is not None:
+            show(owning_report(bought, sized.answer.best.run.choice.price_words))
         if output is not None:
             note(f"written: {output}")
     if sized.answer.best is None:

@@ -28,6 +28,12 @@ class Optimizer(StrEnum):
 
     ADAMW = "adamw"
     SGD = "sgd"
+    ADAMW8BIT = "adamw8bit"
+    ADAMW4BIT = "adamw4bit"
+
+
+LOW_BIT_OPTIMIZERS = (Optimizer.ADAMW8BIT, Optimizer.ADAMW4BIT)
+"""Of layouts (--stack) only."""
 
 
 class Pareto(StrEnum):

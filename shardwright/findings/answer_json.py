@@ -41,7 +41,7 @@ def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]
     data = dict.fromkeys(ANSWER_KEYS) | encode(answer)
     if isinstance(answer, LayoutFile):
         if answer.chosen is not None:
-            data |= choice_json(answer.chosen)
+            data |= choice_json(answer.chosen) | delivered_json(answer.chosen)
         data["alternatives"] = [encode(other) | choice_json(other) for other in answer.alternatives]
         return {"schema": LAYOUT_SCHEMA, **data}
     if isinstance(answer, MixedPlanFile):
@@ -72,6 +72,19 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
         "plan": encode(choice.run),
         "devices_used": choice.run.num_devices,
         "devices_idle": choice.idle_devices,
+    }
+
+
+def delivered_json(choice: LayoutChoice) -> dict[str, Any]:
+    """What is kept of a long run, and energy and carbon of a million tokens that are kept; carbon
+    where a region was said."""
+    found = choice.prediction
+    kwh, kg = found.kwh_per_million_tokens_delivered, found.kg_co2e_per_million_tokens_delivered
+    return {
+        "productive_time": found.reliability.goodput.value,
+        "kwh_per_million_tokens_delivered": kwh.value if kwh else None,
+        "kg_co2e_per_million_tokens_delivered": kg.value if kg else None,
+        "region": found.region or None,
     }
 
 

@@ -68,12 +68,13 @@ def _swing(
     """Days and dollars at both ends of one figure's 90 % interval, all others at their value."""
     days = best.days.value
     usd = None if best.usd is None else best.usd.value
+    beside = sum(part.value for part in (best.storage_usd, best.egress_usd) if part is not None)
     return {
         "name": name,
         "days_low": days if usd_only else days * low,
         "days_high": days if usd_only else days * high,
-        "usd_low": None if usd is None else usd * low,
-        "usd_high": None if usd is None else usd * high,
+        "usd_low": None if usd is None else (usd - beside) * low + beside,
+        "usd_high": None if usd is None else (usd - beside) * high + beside,
     }
 
 
@@ -118,6 +119,7 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
             run.choice.price_words or "none",
             "--prices, --price-kind",
         ),
+        *_storage(question),
         _source("PUE", f"{question.pue.value:g}", question.pue.source, "--pue"),
         _source("carbon of the grid", f"{grid.value:.3g} kg/kWh", grid.source, "--region"),
         _source("power", "", power_words(run.choice.device, None, question.pue), "--pue"),
@@ -125,9 +127,11 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
     inputs = question.reliability
     for field in fields(inputs):
         value = getattr(inputs, field.name)
+        if field.name == "contingency":
+            value = inputs.contingency_of(run.choice.device)
         if value is None:
             continue
-        own = value != field.default
+        own = getattr(inputs, field.name) != field.default
         found.append(
             _source(
                 *_input_words(field.name, value),
@@ -136,6 +140,19 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
             )
         )
     return found
+
+
+def _storage(question: SizeQuestion) -> list[dict[str, str]]:
+    if question.storage is None:
+        return []
+    price = question.storage.price
+    kept, sent = price.usd_per_gib_month, price.egress_usd_per_gib
+    return [
+        _source(
+            "storage per GiB and month", f"${kept.value:g}", kept.source, "--prices, [storage]"
+        ),
+        _source("egress per GiB", f"${sent.value:g}", sent.source, "--prices, [storage]"),
+    ]
 
 
 def _source(name: str, value: str, source: str, change: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ SIZE_KEYS = (
     *("productive_time", "productive_time_low", "productive_time_high"),
     *("interruptions", "checkpoint_every_s", "spare_nodes", "lost"),
     *("flop", "flop_method", "thresholds", "binds", "plan", "alternatives", "front", "gains"),
+    *("rent_usd", "storage_usd", "egress_usd", "storage_price"),
     *("refused", "relaxations", "assumptions"),
 )
 
@@ -57,6 +58,7 @@ def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
     }
     if answer.best is not None:
         data |= _outlook(answer.best)
+        data["storage_price"] = question.storage.price.words if question.storage else None
     return data
 
 
@@ -80,6 +82,9 @@ def _outlook(found: RunOutlook) -> dict[str, Any]:
         **_ends("days", found.days),
         **_ends("device_hours", found.device_hours),
         **_ends("usd", usd),
+        "rent_usd": found.rent_usd.value if found.rent_usd else None,
+        "storage_usd": found.storage_usd.value if found.storage_usd else None,
+        "egress_usd": found.egress_usd.value if found.egress_usd else None,
         **_ends("kwh", found.kwh),
         **_ends("tco2e", found.tco2e),
         **_ends("productive_time", found.productive_time),

@@ -20,7 +20,7 @@ from simulator.values.prediction import Interval
 CHANGEABLE = (
     *("on", "tokens", "deadline", "budget", "sure", "nodes", "devices", "minimise", "stack"),
     *("global-batch", "precision", "lora", "pue", "region", "prices", "price-kind", "network"),
-    "reliability",
+    *("reliability", "base-precision", "optimizer"),
 )
 _NUMBERS = {"lora": int, "pue": float}
 _FILES = ("prices", "reliability")
@@ -46,7 +46,7 @@ def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
             )
         if name not in CHANGEABLE:
             raise UnknownNameError("flag", name, CHANGEABLE, where="--versus")
-        key = {"price-kind": "price", "global-batch": "global_batch"}.get(name, name)
+        key = {"price-kind": "price"}.get(name, name.replace("-", "_"))
         try:
             made[key] = Path(value) if name in _FILES else _NUMBERS.get(name, str)(value)
         except ValueError:

@@ -238,10 +238,16 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
 
 
 def _power(choice: LayoutChoice) -> str:
-    """What the energy of the range rests on."""
+    """What the energy of the range rests on, and its carbon."""
     run = choice.run
-    mfu = power_mfu(run, choice.prediction.mfu, run.num_devices + choice.idle_devices)
-    return power_words(run.device, mfu)
+    found = choice.prediction
+    mfu = power_mfu(run, found.mfu, run.num_devices + choice.idle_devices)
+    said = power_words(run.device, mfu)
+    kwh, kg = found.kwh_per_million_tokens_delivered, found.kg_co2e_per_million_tokens_delivered
+    if kwh is not None and kg is not None:
+        said += f"; {_range('kWh per M tokens that count', kwh, '{:.3g}'.format)}"
+        said += f", {_range('kg CO2e', kg, '{:.3g}'.format)} from the grid of {found.region}"
+    return said
 
 
 def _most_lost(lasting: Reliability) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from interop.exports.agreement import Disagreement
 from interop.exports.export_plan import ExportFolder, unexpressed_data
-from shardwright.asking.checked_config import CheckedConfig
+from shardwright.asking.frameworks.checked_config import CheckedConfig
 from shardwright.reports.frameworks.export_report import check_words, export_words
 from shardwright.results.shown import Shown
 

@@ -106,7 +106,7 @@ def draw_clusters(
         hardware_share=inputs.hardware_share,
         spare_nodes=inputs.spare_nodes,
         repair_s=inputs.repair_s,
-        contingency=inputs.contingency * spread(inputs.contingency_spread),
+        contingency=inputs.contingency_of(device_name) * spread(inputs.contingency_spread),
     )
 
 

@@ -53,8 +53,9 @@ class FailureShares:
 class Contingency:
     """Time of whole published runs over what their failures, checkpoints and steady step explain.
 
-    middle  of runs whose published time counts all that happened;  spread  90 % of runs lie within
-            this factor of it
+    middle  of runs whose published time counts all that happened;  devices  that of some types, by
+            what their names begin with
+    spread  90 % of runs lie within this factor of what the others say of them
     error   mean absolute error of a run's time that is predicted from the other runs
     """
 
@@ -64,6 +65,12 @@ class Contingency:
     error: float
     method: str
     source: str
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, device_name: str) -> float:
+        """The middle of a device; that of all where its type is not known."""
+        known = (middle for name, middle in self.devices.items() if device_name.startswith(name))
+        return next(known, self.middle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,8 @@ class ReliabilityInputs:
     slow_by             share of its speed that such a host lacks
     maintenance_device_hours   between planned interruptions; maintenance_s  until the restart
     evaluation_share    of the time of training, in which the model is evaluated instead
-    contingency, contingency_spread   what whole runs took beyond all that (learned.py)
+    contingency, contingency_spread   what whole runs took beyond all that; None for what is known
+                        of the device's type (learned.py)
     """
 
     device_hours_per_failure: float | None = None
@@ -80,7 +81,7 @@ class ReliabilityInputs:
     maintenance_device_hours: float = 54 * 24 * 16384 / 47
     maintenance_s: float = 600.0
     evaluation_share: float = 0.003
-    contingency: float = learned().contingency.middle
+    contingency: float | None = None
     contingency_spread: float = learned().contingency.spread
 
     def __post_init__(self) -> None:
@@ -100,7 +101,7 @@ class ReliabilityInputs:
                     f"{name} = {value!r}: the factor that 90 % of clusters lie within is 1 (all "
                     "alike) or more"
                 )
-        if self.contingency < 1:
+        if self.contingency is not None and self.contingency < 1:
             raise InputError(
                 f"contingency = {self.contingency:g}: a whole run takes at least 1 times its "
                 "productive time and known losses"
@@ -122,6 +123,12 @@ class ReliabilityInputs:
     def failure_device_hours(self, device_name: str) -> float:
         """Device-hours between unexpected interruptions of a job on such devices."""
         return self.device_hours_per_failure or learned().failure_rate.of(device_name)
+
+    def contingency_of(self, device_name: str) -> float:
+        """What whole runs on such devices took beyond all that is known to be lost."""
+        if self.contingency is not None:
+            return self.contingency
+        return learned().contingency.of(device_name)
 
     @property
     def shares(self) -> Mapping[str, float]:

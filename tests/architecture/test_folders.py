@@ -81,6 +81,7 @@ ORDER = {
     ),
     "shardwright": (
         "shardwright/asking",
+        "shardwright/asking/frameworks",
         "shardwright/asking/sizing",
         "shardwright/asking/fleet",
         "shardwright/findings",

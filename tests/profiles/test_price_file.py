@@ -13,7 +13,12 @@ from profiles.errors import InputError
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.offer_table import shipped_offers
 from profiles.hardware.prices.owning import read_owning
-from profiles.hardware.prices.price_file import offers_with, price_file_text, read_price_file
+from profiles.hardware.prices.price_file import (
+    offers_with,
+    price_file_text,
+    read_price_file,
+    storage_of,
+)
 from profiles.hardware.prices.price_table import device_price
 
 TOML = """\
@@ -148,7 +153,12 @@ def test_another_suffix_is_refused() -> None:
 
 def test_the_examples_of_the_page_are_files_that_can_be_read(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
-    prices, owning = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    prices, owning, storage = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    stored = written(tmp_path, 'schema = "shardwright/prices@1"\n' + storage, "stored.toml")
+    own = storage_of(stored)
+    assert own is not None
+    assert own.price(stored).words == "our contract, 2026-11-01"
+    assert read_price_file(stored) == ()
     (offer,) = read_price_file(written(tmp_path, prices))
     assert offer.usd_per_device_hour == pytest.approx(2.60 * 1.08)
     assert read_owning(written(tmp_path, owning, "owning.toml")).depreciation_years.value == 5

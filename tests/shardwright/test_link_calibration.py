@@ -11,7 +11,7 @@ from interop.traces.nccl_tests import read_nccl_tests
 from planner.layout.layout_ground import base_run
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.measured_cluster import ANY_MODEL, measured_cluster
+from shardwright.asking.frameworks.measured_cluster import ANY_MODEL, measured_cluster
 from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
 from simulator.training_run.fit.recalibrate import calibrated, read_calibration
 from simulator.training_run.framework.framework import load_framework

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_document
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
+from profiles.hardware.energy.grid_carbon import grid_of
 from shardwright.cli import app
 from shardwright.findings.answer_json import ANSWER_KEYS
 from simulator.training_run.fit.recalibrate import shipped_hash
@@ -212,3 +213,45 @@ def test_spot_capacity_is_taken_back() -> None:
     assert found["spot"]["step_time_s"] == found["on-demand"]["step_time_s"]
     assert spot["goodput"]["value"] < owned["goodput"]["value"]
     assert spot["lost"]["spot"] > 0
+
+
+def test_own_failures_and_the_grid(tmp_path: Path) -> None:
+    """A cluster that fails thirty times as often keeps less; carbon is energy times the grid's."""
+    path = tmp_path / "cluster.toml"
+    path.write_text('schema = "shardwright/reliability@1"\ndevice_hours_per_failure = 1000\n')
+    pins = ("--tp", "1", "--pp", "1", "--cp", "1", "--json")
+    usual = json.loads(typed(*ASKED, "megatron-core", *ON, *pins))
+    mine = json.loads(
+        typed(*ASKED, "megatron-core", *ON, *pins, "--reliability", str(path), "--region", "FRA")
+    )
+    assert mine["productive_time"] < usual["productive_time"] < 1
+    assert mine["step_time_s"] == usual["step_time_s"]
+    assert (usual["region"], mine["region"]) == ("world", "FRA")
+    for found in (usual, mine):
+        kg = found["kg_co2e_per_million_tokens_delivered"]
+        kwh = found["kwh_per_million_tokens_delivered"]
+        assert kg / kwh == pytest.approx(grid_of(found["region"]).kg_per_kwh.value)
+        plain = found["chosen"]["prediction"]["kwh_per_million_tokens"]["value"]
+        assert kwh == pytest.approx(plain / found["productive_time"])
+    text = typed(*ASKED, "megatron-core", *ON, *pins[:-1], "--region", "FRA")
+    assert "from the grid of FRA" in " ".join(text.split())
+    done = CliRunner().invoke(app, [*ASKED, "megatron-core", *ON, "--region", "Atlantis"])
+    assert done.exit_code == 2 or "unknown region" in str(done.exception)
+
+
+def test_frozen_weights_and_states_of_few_bits() -> None:
+    """QLoRA and 8-bit states need less memory, and a plan that has not adapters is refused."""
+    adapters = (*ASKED, "transformers", *ON, "--lora", "16", "--json")
+    wide, few = (json.loads(typed(*adapters, *more)) for more in ((), ("--base-precision", "nf4")))
+    assert few["plan"]["frozen_type"] == "nf4"
+    assert few["step_time_s"] > 0.9 * wide["step_time_s"]
+    states = json.loads(typed(*ASKED, "torch-fsdp", *ON, "--optimizer", "adamw8bit", "--json"))
+    assert states["plan"]["optimizer"] == "adamw8bit"
+    assert any("8-bit-states: changes what is computed" in each for each in states["assumptions"])
+    for wrong, why in (
+        ((*ASKED, "transformers", *ON, "--base-precision", "nf4"), "give --lora RANK"),
+        ((*ASKED[:-1], *ON, "--optimizer", "adamw8bit"), "--optimizer needs --stack"),
+    ):
+        done = CliRunner().invoke(app, list(wrong))
+        assert done.exit_code != 0
+        assert why in str(done.exception) + done.output

@@ -45,7 +45,9 @@ def test_every_promised_key_is_there(answer):
         assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
     assert 0 <= answer["probability_of_deadline"] <= 1
     assert answer["device_hours"] == pytest.approx(answer["devices"] * 24 * answer["days"])
-    assert answer["usd"] == pytest.approx(3 * answer["device_hours"])
+    assert answer["rent_usd"] == pytest.approx(3 * answer["device_hours"])
+    beside = answer["storage_usd"] + answer["egress_usd"]
+    assert answer["usd"] == pytest.approx(answer["rent_usd"] + beside)
     assert len(answer["alternatives"]) == 1
 
 

@@ -155,7 +155,7 @@ def test_what_hours_count():
     (steps,) = predict_cases([replace(whole, counts_downtime=False)])
     steady = steps.steps * steps.step_time_s.value * steps.run.num_devices / 3600.0
     assert steps.device_hours.value == pytest.approx(steady, rel=1e-3)
-    contingency = DEFAULT.contingency
+    contingency = DEFAULT.contingency_of("h100-sxm-80gb")
     ratio = all_of_it.device_hours.value / steps.device_hours.value
     assert contingency < ratio < 1.1 * contingency
 
@@ -184,12 +184,16 @@ def test_whatever_is_missing():
         ({"params_total_b": ""}, "neither the figures"),
         ({"accel": ""}, "no device"),
         ({"accel": "abacus"}, "unknown device 'abacus'"),
-        ({"kind": "throughput"}, "no whole run"),
     ):
         (refused,) = predict_cases([_read(bare | missing)])
         assert refused.status.startswith("unsupported: ")
         assert why in refused.status
         assert refused.device_hours is None
+    (steps,) = predict_cases([_read(bare | {"kind": "throughput"})])
+    steady = steps.steps * steps.step_time_s.value * steps.run.num_devices / 3600.0
+    assert steps.device_hours.value == pytest.approx(steady, rel=1e-3)
+    assert steps.whole is None
+    assert "a benchmark of steps" in "; ".join(steps.defaults)
     # A number of devices that no layout divides, and figures that make no model.
     (odd,) = predict_cases([_read(bare | {"accel_count": "1999"})])
     assert odd.status == "ok"
@@ -231,3 +235,34 @@ def test_bad_tables(tmp_path):
     other.write_text("id,tokns_b\nx,3\n")
     with pytest.raises(UnknownNameError, match="Did you mean 'tokens_b'"):
         read_cases(other)
+
+
+def test_models_that_are_no_chain_and_models_without_a_layout():
+    """T5 by half of its parameters, as a token visits encoder or decoder; GPT-3 on V100s by a
+    layout to begin from: 6 x 175e9 x 300e9 flop are 700 k to 7 M V100-hours."""
+    (t5,) = predict_cases(
+        [_read({"id": "t5", "model": "T5 11B", "params_total_b": "11", "accel": "TPUv3",
+                "accel_count": "512"})]
+    )  # fmt: skip
+    assert t5.status == "ok"
+    assert t5.run.model.parameters == pytest.approx(5.5e9, rel=0.1)
+    assert t5.steps == pytest.approx(1e12 / 2048 / 512)
+    (gpt,) = predict_cases(
+        [_read({"id": "gpt", "model": "GPT-3 175B", "params_total_b": "175", "tokens_b": "300",
+                "accel": "V100", "accel_count": "10000"})]
+    )  # fmt: skip
+    assert gpt.status == "ok"
+    assert gpt.run.tp * gpt.run.pp > 8
+    assert 7e5 < gpt.device_hours.value < 7e6
+    assert gpt.days.value * 24 * 10000 == pytest.approx(gpt.device_hours.value)
+
+
+def test_what_an_energy_counts():
+    """Words in brackets are of another figure; else hosts count unless it says that they do not."""
+    for basis, site in (
+        ("378.5 W/chip measured x hours x PUE 1.08 (B prints 3179 without PUE)", True),
+        ("measured GPU power; no PUE/host", False),
+    ):
+        path = _read.folder / "basis.csv"
+        path.write_text(f'id,energy_basis\nx,"{basis}"\n')
+        assert read_cases(path)[0].counts_site is site

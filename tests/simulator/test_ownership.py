@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from profiles.errors import InputError
 from profiles.hardware.energy.power_draw import power_draw
 from profiles.hardware.prices.owning import Owning, OwningFile, owning_of, read_owning
+from profiles.hardware.prices.storage_price import StoragePrice, usual_storage
 from profiles.sourced import given as said
 from simulator.ownership import OwnedCost, break_even, owned_cost
-from simulator.storage_cost import StoragePrice, egress_usd, storage_usd
+from simulator.storage_cost import RunStorage
 from simulator.values.prediction import Interval
 
 FILE = """\
@@ -145,14 +146,33 @@ def test_only_the_unsaid_is_usual() -> None:
     assert {getattr(found, name).source for name in Owning.__slots__} == {"mine"}
 
 
-def test_storage_by_hand() -> None:
+def stored(**changes: float) -> RunStorage:
     price = StoragePrice(
-        usd_per_gib_month=0.02, egress_usd_per_gib=0.05, source="own list", date="2026-11-01"
+        usd_per_gib_month=said(0.02, "own list"),
+        egress_usd_per_gib=said(0.05, "own list"),
+        words="",
     )
+    numbers = {"dataset_bytes": 2.0**40, "checkpoint_bytes": 0.0, "checkpoints": 0.0}
+    return RunStorage(price=price, **{**numbers, "sent_bytes": 2.0**40, **changes})
+
+
+def test_storage_by_hand() -> None:
     # 1 TiB for 73 days: 1,024 GiB x 2.4 months.
-    assert storage_usd(price, 2.0**40, 73 * 86400) == pytest.approx(1024 * 0.02 * 2.4)
-    assert egress_usd(price, 2.0**40) == pytest.approx(51.2)
-    with pytest.raises(InputError, match="source and a date"):
-        StoragePrice(usd_per_gib_month=0.02, egress_usd_per_gib=0.0, source="", date="")
+    assert stored().storage_usd(exactly(73 * 24)).value == pytest.approx(1024 * 0.02 * 2.4)
+    assert stored().egress_usd.value == pytest.approx(51.2)
+    both = stored(checkpoint_bytes=2.0**39, checkpoints=2.0)
+    assert both.usd_per_hour.value == pytest.approx(2 * stored().usd_per_hour.value)
+    with pytest.raises(InputError, match="dataset_bytes"):
+        stored(dataset_bytes=-1.0)
     with pytest.raises(InputError, match="negative"):
-        StoragePrice(usd_per_gib_month=-1, egress_usd_per_gib=0.0, source="x", date="y")
+        StoragePrice(
+            usd_per_gib_month=said(-1, "x"), egress_usd_per_gib=said(0, "x"), words="own list"
+        )
+
+
+def test_usual_storage_has_a_range_and_its_sources() -> None:
+    price = usual_storage()
+    for found in (price.usd_per_gib_month, price.egress_usd_per_gib):
+        assert found.low < found.value < found.high
+        assert found.source
+    assert "2026" in price.words

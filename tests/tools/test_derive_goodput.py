@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.goodput.learned import learned
-from tools.derive_goodput import ROOT_CAUSES, failure_rates, left_out_error
+from tools.derive_goodput import ROOT_CAUSES, Ratio, failure_rates, left_out, mean_error, middles
 
 
 def test_the_shipped_failure_rates():
@@ -30,6 +30,17 @@ def test_the_shipped_shares():
 
 def test_left_out_by_hand():
     """Of 1, 2 and 4 the others' medians are 3, 2.5 and 1.5: errors of 2, 0.25 and 0.625."""
-    assert left_out_error((1.0, 2.0, 4.0)) == pytest.approx((2 + 0.25 + 0.625) / 3)
-    assert learned().contingency.error < 0.15
-    assert learned().contingency.middle >= 1
+    ratios = {str(x): Ratio(ratio=x, older=False) for x in (1.0, 2.0, 4.0)}
+    missed = left_out(ratios)
+    assert missed == pytest.approx([1 / 3, 2 / 2.5, 4 / 1.5])
+    assert mean_error(missed) == pytest.approx((2 + 0.25 + 0.625) / 3)
+    # Two older runs at 2 beside two of the middle, 1: 2^(2 / 4).
+    old = {name: Ratio(ratio=2.0, older=True) for name in "ab"}
+    assert middles((*old.values(), Ratio(ratio=1.0, older=False))) == pytest.approx((1, 2**0.5))
+
+
+def test_the_shipped_contingency():
+    shipped = learned().contingency
+    assert shipped.error < 0.15
+    assert shipped.of("h100-sxm-80gb") == shipped.middle >= 1
+    assert shipped.of("tpu-v4") == shipped.devices["tpu-v4"] > shipped.middle

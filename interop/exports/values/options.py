@@ -8,17 +8,20 @@ from typing import Any
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 
 # Of each option: what it is called, and the fields of a run that does without it.
 _WITHOUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compression": ("compression of gradients", {"compression": ""}),
     "local_steps": ("local steps", {"local_steps": 1, "local_workers": 1}),
-    "lora": ("low-rank adapters", {"lora": False}),
+    "lora": ("low-rank adapters", {"lora": False, "frozen_type": ""}),
     "wide_layers": ("layers that stay in bf16", {"wide_layers": 0}),
     "gradient_reduction": ("precision of the sum of gradients", {"gradient_reduction": ""}),
     "optimizer_offload": ("optimizer in host memory", {"optimizer_offload": False}),
     "activation_offload": ("activations in host memory", {"activation_offload": 0.0}),
+    "frozen_type": ("frozen weights in few bits", {"frozen_type": ""}),
+    "optimizer": ("optimizer states in few bits", {"optimizer": USUAL_OPTIMIZER}),
     "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
 }
 
@@ -35,7 +38,7 @@ def unexpressed_options(
         found.append(
             Unexpressed(
                 option=name,
-                planned=", ".join(f"{key} {value}" for key, value in used.items()),
+                planned=", ".join(f"{k} {v}" for k, v in used.items() if v != without[k]),
                 written="without",
                 why=f"{target} has no option for {words}",
                 change=without,

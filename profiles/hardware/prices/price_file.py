@@ -33,6 +33,7 @@ from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.price_table import with_own
+from profiles.hardware.prices.storage_price import OwnStorage
 from profiles.text_file import read_text
 
 PRICES_SCHEMA = "shardwright/prices@1"
@@ -69,13 +70,21 @@ class OwnOffer:
 class PriceFile:
     """The whole file; currency: `date`, and `eur_in_usd` for each currency."""
 
-    offers: tuple[OwnOffer, ...]
+    offers: tuple[OwnOffer, ...] = ()
     currency: Mapping[str, str | float] = field(default_factory=dict)
+    storage: OwnStorage | None = None
 
 
 def offers_with(path: Path) -> tuple[Offer, ...]:
     """The offers of a user's file and ours: of what the user has a price for, only theirs."""
     return with_own(read_price_file(path))
+
+
+def storage_of(path: Path) -> OwnStorage | None:
+    """The [storage] of a file, None where it has none, as a CSV. Raises DocumentError."""
+    if path.suffix == ".csv":
+        return None
+    return read_document(path, PriceFile, schema=PRICES_SCHEMA).storage
 
 
 def read_price_file(path: Path) -> tuple[Offer, ...]:
@@ -84,7 +93,7 @@ def read_price_file(path: Path) -> tuple[Offer, ...]:
     Raises DocumentError or UnknownNameError, naming file and key (TOML) or line (CSV).
     """
     found = _read_csv(path) if path.suffix == ".csv" else _read_toml(path)
-    if not found:
+    if not found and storage_of(path) is None:
         raise DocumentError(f"{path} holds no offer, so there is no price in it")
     return found
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.heterogeneous.mixed_plan_search import plan_mixed
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_solver import LayoutSolver
-from planner.search.space import Space
-from planner.sizing.sizing_search import stack_named
-from profiles.errors import InputError, ShardwrightError
+from planner.layout.refined_layout import PricedLayout
+from planner.sizing.sizing_search import layout_question_of, stack_named
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, node_design
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.loaders import resolve_model
-from profiles.units import format_time
 from shardwright.asking.sizing.sized import Sized
-from shardwright.asking.solve_task import task_of, trace_task
-from simulator.traced.stack import load_stack
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.values.workload import Workload
 
 _OWNED = re.compile(r"^(\d+)x([A-Za-z][\w.@/-]*)$")
-# Seconds that the search over mixed devices may take.
-_MIXED_S = 240.0
+# Seconds that all searches here may take together.
+_LIMIT_S = 60.0
+# Shares of the batch that are tried, and bytes of a summed gradient.
+_PARTS, _GRADIENT_BYTES = 32, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,30 +58,20 @@ def owned_cluster(text: str) -> Cluster:
     return get_cluster(f"{nodes}{per_node}x{name}")
 
 
-def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> OwnedBeside | None:
+def owned_beside(
+    text: str, sized: Sized, *, clock: Callable[[], float], limit_s: float = _LIMIT_S
+) -> OwnedBeside | None:
     """The run on rented devices alone, on owned ones alone, a job on each, and one job on both.
 
-    The mixed job's gain is the ratio of two steps of the search on mixed devices (our own executor,
-    replicas that may differ), put on the days of the rented devices. None without an answer.
+    The steps are those of the run's framework. `limit_s` ends all searches together. None without
+    an answer.
     """
     best = sized.answer.best
     if best is None:
         return None
-    owned, question, run = owned_cluster(text), sized.question, best.run
-    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=clock)
-    alone = solver.best(
-        LayoutQuestion(
-            name=question.name,
-            model=question.model,
-            cluster=owned,
-            stack=run.stack,
-            global_batch=run.batch,
-            seq_len=question.seq_len,
-            precision=question.precision,
-            space=stack_named(question, run.stack).space,
-            lora_rank=question.lora_rank,
-        )
-    )
+    owned, run = owned_cluster(text), best.run
+    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=clock, end_s=clock() + limit_s)
+    alone = solver.best(_asked(sized, owned, run.batch))
     rented_days = best.days.value
     usd = best.usd.value if best.usd is not None else None
     rented_rate = run.tokens / rented_days
@@ -115,62 +102,87 @@ def owned_beside(text: str, sized: Sized, *, clock: Callable[[], float]) -> Owne
                 usd=usd,
             )
         )
-    options.append(_mixed(sized, owned, rented_days, clock))
+    options.append(_mixed(sized, owned, solver, alone))
     return OwnedBeside(
         options=tuple(options),
         sentence=_sentence(options),
         assumptions=(
             "owned devices fail as often as rented ones; their power and hosting are not counted",
-            "the mixed job is planned for our own executor; its gain over the rented devices alone "
-            "is applied to their days",
+            "one job on both: replicas of each type with their own layout and share of the batch, "
+            "which a framework must allow; ours does (plan --on A+B)",
         ),
     )
 
 
 def _mixed(
-    sized: Sized, owned: Cluster, rented_days: float, clock: Callable[[], float]
+    sized: Sized, owned: Cluster, solver: LayoutSolver, alone: PricedLayout | None
 ) -> OwnedOption:
-    """One job on all devices, or why there is none."""
-    question = sized.question
+    """One job on all devices, or why there is none.
+
+    Replicas on each type have a layout of their own and a share of the batch, in 32nds, such that
+    neither waits much for the other; then both exchange their sums of the gradients over the slower
+    of the two networks (_exchange_s).
+    """
     best = sized.answer.best
     assert best is not None
-    run = best.run
+    question, run = sized.question, best.run
     title = "one job on both"
-    nodes = f"{run.nodes}x" if run.nodes > 1 else ""
-    try:
-        cluster = get_cluster(f"{nodes}{run.width}x{run.choice.device}+{owned.name}")
-        work = Workload(
-            global_batch=run.batch, sequence_length=question.seq_len, precision=question.precision
+    if alone is None:
+        return OwnedOption(title=title, why="the model does not fit on the owned devices")
+    rented_s = run.layout.step_time_s
+    fair = _PARTS * rented_s / (rented_s + alone.step_time_s)
+    found: list[tuple[float, int]] = []
+    for part in dict.fromkeys((math.floor(fair), math.ceil(fair))):
+        theirs = run.batch * part // _PARTS
+        if not 0 < theirs < run.batch or not solver.has_time:
+            continue
+        stack = stack_named(question, run.stack)
+        ours = layout_question_of(
+            question, run.choice, stack, run.batch - theirs, run.width, run.nodes
         )
-        task = task_of(resolve_model(question.name), cluster, work, Space())
-        answer = plan_mixed(
-            trace_task(task),
-            cluster,
-            work,
-            space=Space(),
-            stack=load_stack(),
-            usd_per_hour={},
-            time_limit_s=_MIXED_S,
-            clock=clock,
-        )
-    except ShardwrightError as error:
-        return OwnedOption(title=title, why=str(error))
-    alone = next(
-        (
-            each.step_time_s
-            for each in answer.compared
-            if each.title.startswith(run.choice.device) and each.step_time_s is not None
-        ),
-        None,
-    )
-    if answer.step_time_s is None or alone is None:
-        return OwnedOption(title=title, why=f"none found in {format_time(_MIXED_S)}")
-    days = rented_days * answer.step_time_s / alone
+        sides = (solver.best(ours), solver.best(_asked(sized, owned, theirs)))
+        if sides[0] is None or sides[1] is None:
+            continue
+        slower = max(side.step_time_s for side in sides if side is not None)
+        found.append((slower + max(map(_exchange_s, sides)), theirs))
+    if not found:
+        return OwnedOption(title=title, why="no share of the batch has a layout on both in time")
+    step_s, theirs = min(found)
+    days = best.days.value * step_s / rented_s
     return OwnedOption(
-        title=f"{title} ({answer.chosen})",
+        title=f"{title} ({theirs:,} of {run.batch:,} sequences on the owned)",
         days=days,
         tokens_per_day=run.tokens / days,
-        usd=best.usd.value * days / rented_days if best.usd is not None else None,
+        usd=best.usd.value * days / best.days.value if best.usd is not None else None,
+    )
+
+
+def _exchange_s(side: PricedLayout | None) -> float:
+    """Seconds in which a device sends its share of the summed gradients, without overlap: the parts
+    exchange what the ranks of each have summed and share."""
+    if side is None or side.run.lora:
+        return 0.0
+    run = side.run
+    gradients = _GRADIENT_BYTES * run.model.parameters / run.num_devices
+    each = run.node_network.bytes_per_s_per_node / run.node_devices
+    return gradients / each
+
+
+def _asked(sized: Sized, owned: Cluster, batch: int) -> LayoutQuestion:
+    """The layouts of the run's framework on the owned devices."""
+    question, best = sized.question, sized.answer.best
+    assert best is not None
+    return LayoutQuestion(
+        name=question.name,
+        model=question.model,
+        cluster=owned,
+        stack=best.run.stack,
+        global_batch=batch,
+        seq_len=question.seq_len,
+        precision=question.precision,
+        space=stack_named(question, best.run.stack).space,
+        options=question.options,
+        lora_rank=question.lora_rank,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from planner.sizing.size_question import MINIMISED
 from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
 from profiles.units import parse_probability, parse_quantity
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 T = TypeVar("T")
 OPTIMAL = "optimal"
@@ -45,6 +46,7 @@ class SizeFlags:
     batches       sequences per step; () for the usual one
     price         a kind of price, or US dollars per device-hour
     network       a link of the catalogue between nodes; "" for each device's usual one
+    base_precision, optimizer   what frozen weights and optimizer states are kept in
     """
 
     model: str
@@ -62,6 +64,8 @@ class SizeFlags:
     seq: int | None = None
     precision: str = ""
     lora: int = 0
+    base_precision: str = ""
+    optimizer: str = USUAL_OPTIMIZER
     pue: float | None = None
     region: str = ""
     prices: Path | None = None
@@ -115,6 +119,8 @@ def size_flags(
     seq: int | None = None,
     precision: str = "",
     lora: int = 0,
+    base_precision: str = "",
+    optimizer: str = USUAL_OPTIMIZER,
     pue: float | None = None,
     region: str = "",
     prices: Path | None = None,
@@ -144,6 +150,8 @@ def size_flags(
         seq=seq,
         precision=precision,
         lora=lora,
+        base_precision=base_precision,
+        optimizer=optimizer,
         pue=pue,
         region=region,
         prices=prices,
@@ -177,6 +185,11 @@ def contradictions(read: SizeFlags, tokens: str) -> list[str]:
         )
     if read.lora < 0:
         said.append(f"--lora {read.lora}: the rank of adapters is 1 or more")
+    if read.base_precision and not read.lora:
+        said.append(
+            f"--base-precision {read.base_precision}: only frozen weights are kept in few bits; "
+            "give --lora RANK, or leave it out"
+        )
     if read.pue is not None and not 1.0 <= read.pue <= 10.0:
         said.append(f"--pue {read.pue:g}: a site draws 1 to 10 times what its machines do")
     return said

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.run_option import AskedOptions
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
@@ -25,6 +26,7 @@ from shardwright.asking.executor_layouts import EXECUTOR, executor_space
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import default_precision
+from shardwright.asking.sizing.kept_bytes import run_storage
 from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
@@ -33,6 +35,7 @@ from simulator.training_run.framework.framework import (
     load_framework,
     offered_frameworks,
 )
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.prediction import Interval
 
 # Tokens of a step where no flag says: 4 Mi (Llama 2, arXiv 2307.09288, table 1), from so many
@@ -52,8 +55,13 @@ class SizeRequest:
     left_out: tuple[tuple[str, str], ...]
 
 
-def size_request(flags: SizeFlags, *, today: str) -> SizeRequest:
-    """The question of the flags; `today` as an ISO day, for the age of prices.
+def size_request(
+    flags: SizeFlags, *, today: str, dataset_tokens: float | None = None
+) -> SizeRequest:
+    """The question of the flags.
+
+    today            an ISO day, for the age of prices
+    dataset_tokens   that are kept, where they are not those of the question (phases)
 
     Raises InputError, UnknownNameError, DocumentError.
     """
@@ -90,10 +98,18 @@ def size_request(flags: SizeFlags, *, today: str) -> SizeRequest:
         seq_len=sample.sequence_length,
         precision=precision,
         lora_rank=flags.lora,
+        options=AskedOptions(frozen_type=flags.base_precision, optimizer=flags.optimizer),
         pue=pue,
         region=region,
         reliability=reliability,
     )
+    if tokens is None:
+        assumed.append("storage and egress are not counted, since the tokens are unknown")
+    else:
+        storage = run_storage(
+            figures, dataset_tokens or tokens, flags.lora, reliability, flags.prices, assumed
+        )
+        question = replace(question, storage=storage)
     choices, left_out = _choices(flags, question, precision, today, assumed)
     return SizeRequest(
         question=replace(question, choices=choices),
@@ -274,7 +290,9 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
         raise InputError(f"--stack {flags.stack!r} names no framework; write megatron-core, or any")
     if ANY_STACK in names:
         only = {framework_of_device(named.name) for named in flags.on} - {""}
-        names = tuple(sorted({*offered_frameworks(), *only}, key=_most_axes))
+        # Our own executor trains all weights, with states in fp32.
+        unable = {EXECUTOR} if flags.lora or flags.optimizer != USUAL_OPTIMIZER else set()
+        names = tuple(sorted({*offered_frameworks(), *only} - unable, key=_most_axes))
     return tuple(
         StackChoice(
             name=name,

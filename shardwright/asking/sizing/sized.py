@@ -55,7 +55,9 @@ class SizeSolver:
         explain  with the front and what the next node, dollar, ... brings
         """
         phases = None if flags.phases is None else phases_of(flags.phases)
+        total = None
         if phases is not None:
+            total = sum(phase.tokens_count for phase in phases)
             longest = max(phases, key=lambda phase: phase.tokens_count)
             flags = replace(
                 flags,
@@ -63,8 +65,8 @@ class SizeSolver:
                 seq=longest.seq,
                 batches=(longest.global_batch,),
             )
-        asked = size_request(flags, today=self.today)
-        if phases is None:
+        asked = size_request(flags, today=self.today, dataset_tokens=total)
+        if phases is None or total is None:
             return self._solved(asked, asked.question, explain=explain)
         question = asked.question
         for _ in range(_ROUNDS):
@@ -79,7 +81,6 @@ class SizeSolver:
             if settled:
                 break
         sized = self._solved(asked, question, explain=explain)
-        total = sum(phase.tokens_count for phase in phases)
         said = (
             f"{len(phases)} phases of {format_count(total)} tokens in all take "
             f"{question.stretch:.3f} times the longest one's time (--phases)"

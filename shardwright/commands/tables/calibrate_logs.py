@@ -13,8 +13,8 @@ from interop.traces.nccl_tests import NcclOutput
 from interop.traces.opened_log import open_log
 from profiles.errors import InputError
 from profiles.units import format_percent, format_time
-from shardwright.asking.logged_run import logged_run
-from shardwright.asking.measured_cluster import MeasuredCluster, measured_cluster
+from shardwright.asking.frameworks.logged_run import logged_run
+from shardwright.asking.frameworks.measured_cluster import MeasuredCluster, measured_cluster
 from shardwright.commands.tables.calibrate import fit_and_write, write_calibration
 from shardwright.console.output import note, show
 from shardwright.reports.terminal import table

@@ -254,6 +254,8 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
                 note=" ".join((data["owned"]["sentence"], *data["owned"]["assumptions"])),
             )
         )
+    if data.get("owning"):
+        sections.append(_owning(data))
     if data.get("diff") is not None:
         changes = tuple(
             (
@@ -274,6 +276,27 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             )
         )
     return sections
+
+
+def _owning(data: Mapping[str, Any]) -> Section:
+    """Buying the devices against renting them."""
+    one = data["owning"]
+    rows = [
+        ("purchase, with the network", format_usd(one["purchase_usd"]["value"])),
+        ("an hour of a device that is used all the time", format_usd(one["usd_per_hour"]["value"])),
+        ("this run at that", format_usd(one["run_usd"]["value"])),
+    ]
+    if one.get("rent_usd") is not None:
+        rows.append(("this run rented", format_usd(one["rent_usd"])))
+    if one.get("runs") is not None:
+        from_use = format_percent(one["use"]["value"])
+        rows.append((f"owning is cheaper from a use of {from_use} on", f"{one['runs']:.2g} runs"))
+    return Section(
+        title="Bought instead of rented",
+        tables=(Table(heads=("", ">"), rows=tuple(rows)),),
+        note=f"Written off over {one['years']:g} years; rent: {data['price']}. "
+        + "; ".join(one["words"]),
+    )
 
 
 def _versus(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
     The contingency's share of the days is 1 - 1 / contingency; what is left is shared out as the
     simulated time is.
     """
-    usd = data["usd"]
+    usd = data.get("rent_usd") or data["usd"]
     factor = data.get("contingency", {}).get("value", 1.0)
     plain = usd / factor
     lost = [(name, plain * share) for name, share in data["lost"].items() if share > _LEAST_SHARE]
@@ -89,29 +89,43 @@ def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
     found = [("steps that are kept", kept), *((f"lost: {name}", part) for name, part in lost)]
     if usd > plain:
         found.append(("what whole runs took beyond", usd - plain))
-    return found
+    beside = (("data and checkpoints kept", "storage_usd"), ("egress", "egress_usd"))
+    return found + [(name, data[key]) for name, key in beside if data.get(key)]
 
 
 def waterfall(data: Mapping[str, Any]) -> BarChart | None:
-    """The rent, part upon part."""
+    """Rent, storage and egress, part upon part."""
     if data.get("usd") is None:
         return None
     bars, at = [], 0.0
     for name, part in cost_parts(data):
-        colour = GREEN if name.startswith("steps") else RED if name.startswith("lost") else ORANGE
+        colour = _colour(name)
         words = f"{format_usd(part)} ({format_percent(part / data['usd'])})"
         bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
-    bars.append(Bar(name="rent in all", low=0.0, high=data["usd"], words=with_range(data, "usd")))
+    bars.append(Bar(name="in all", low=0.0, high=data["usd"], words=with_range(data, "usd")))
     return BarChart(
-        title="US dollars of the rent, by what the time goes to",
+        title="US dollars by what they go to",
         unit="dollars",
         bars=tuple(bars),
         note=f"{value_of(data, 'device_hours')} device-hours at "
         f"{format_usd(data['usd_per_device_hour'])}: {data['price']}. A rent contains hosts, "
-        "network inside the cluster, power and hosting; storage and what leaves the provider's "
-        "network are not in it.",
+        f"network inside the cluster, power and hosting. {_storage_words(data)}",
     )
+
+
+def _colour(part: str) -> str:
+    if part.startswith("steps"):
+        return GREEN
+    if part.startswith("lost"):
+        return RED
+    return ORANGE if part.startswith("what whole runs") else BLUE
+
+
+def _storage_words(data: Mapping[str, Any]) -> str:
+    if data.get("storage_price") is None:
+        return "Storage and what leaves the provider's network are not counted."
+    return f"Storage and egress: {data['storage_price']}."
 
 
 def swings(data: Mapping[str, Any], of: str) -> BarChart | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interop.exports.export_plan import ExportFolder
-from shardwright.asking.checked_config import CheckedConfig
+from shardwright.asking.frameworks.checked_config import CheckedConfig
 
 
 def export_words(folder: ExportFolder) -> str:

@@ -18,6 +18,7 @@ from shardwright.reports.terminal import format_interval, table
 
 if TYPE_CHECKING:
     from shardwright.asking.sizing.owned import OwnedBeside
+    from shardwright.asking.sizing.owning_beside import OwningBeside
 
 
 def chance(probability: float) -> str:
@@ -75,6 +76,29 @@ def diff_report(changes: Sequence[Change]) -> RenderableType:
         share = f"{change.share:+.1%}" if change.share is not None else ""
         rows.add_row(change.name, change.before, change.after, share)
     return Group(Text(""), rows)
+
+
+def owning_report(found: OwningBeside, price_words: str) -> RenderableType:
+    """Buying the devices of the answer against renting them; price_words: of the rent."""
+    rent = f" against {format_usd(found.rent_usd)} of rent" if found.rent_usd is not None else ""
+    lines = [
+        f"{found.devices:,} {found.device} bought for {format_usd(found.purchase_usd.value)} with "
+        f"their network",
+        f"an hour of one that is never idle: {format_interval(found.usd_per_hour, format_usd)}",
+        f"this run: {format_interval(found.run_usd, format_usd)}{rent}, {price_words or '-'}",
+    ]
+    if found.use is not None and found.runs is not None:
+        lines.append(
+            f"cheaper than that rent from a use of {format_percent(found.use.value)} of "
+            f"{found.years:g} years on, {found.runs:.2g} such runs"
+        )
+    elif found.rent_usd is not None:
+        lines.append(f"in {found.years:g} years no use is cheaper than that rent")
+    return Group(
+        Text(""),
+        labelled("Owning  ", *lines),
+        labelled("Assumed ", "; ".join(found.words) or "nothing", style="dim"),
+    )
 
 
 def owned_report(beside: OwnedBeside) -> RenderableType:

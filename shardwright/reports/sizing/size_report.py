@@ -132,6 +132,15 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
         f"{hours} at {format_usd(price.value)}{between if price.low < price.high else ''}, "
         f"{best.run.choice.price_words}"
     )
+    if (
+        best.storage_usd is not None
+        and best.egress_usd is not None
+        and question.storage is not None
+    ):
+        said.append(
+            f"with {format_usd(best.storage_usd.value)} of storage and "
+            f"{format_usd(best.egress_usd.value)} of egress, {question.storage.price.words}"
+        )
     return said
 
 

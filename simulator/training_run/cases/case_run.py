@@ -10,8 +10,10 @@ What a case does not say is answered by general rules, and each such answer is s
 - devices: the power of two that trains it in the 30 to 60 days that most published runs took at
   40 % of the peak, with at least 2048 tokens of a step for each (LLaMA, arXiv 2302.13971, has as
   many); device-hours hardly depend on it;
-- framework: who trains 100 billion parameters on 1,000 devices or more since 2023 has a stack as
-  tuned as Megatron-Core; of others without a name only the generation is known.
+- a model that is no chain of equal layers (T5): a dense one of what a token visits;
+- framework: that of the organisation where it is known (_LABS); who trains 100 billion parameters
+  on 1,000 devices or more since 2023 has a stack as tuned as Megatron-Core; of others without a
+  name only the generation is known.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device, node_design
 from profiles.model.figures.transformer import Transformer
-from profiles.published.case import PublishedCase
+from profiles.published.case import BENCHMARK, PublishedCase
 from profiles.published.known_models import KnownModel, known_model, known_models
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
@@ -40,20 +42,36 @@ _MOST_DAYS, _USUAL_MFU = 60.0, 0.4
 _FEWEST_DEVICES, _MOST_DEVICES, _TOKENS_PER_DEVICE = 8, 16384, 2048
 # A known model stands in for another whose parameters are within this factor of its own.
 _NEAR = 1.5
+# Weights, gradients and Adam's states per parameter, and the part of the memory that is theirs.
+_STATE_BYTES, _ROOM, _MOST_TENSOR_PARALLEL = 18.0, 0.6, 8
 _TUNED_PARAMETERS, _TUNED_DEVICES = 100e9, 1000
 # Where a token visits a smaller share of the parameters than this the others are experts.
 _DENSE = 0.8
 # Of these devices many trained with frameworks of before 2023; TPUs have their own.
 _EARLY = ("v100", "a100", "tpu")
+# What organisations train with: GPT-NeoX, a Megatron-DeepSpeed (arXiv 2204.06745, section
+# 2.2); BigScience (arXiv 2211.05100, section 3.4.3); llm-foundry
+# (databricks.com/blog/mpt-7b); OLMo on FSDP (arXiv 2402.00838, section 3.1); Megatron-LM (arXiv
+# 2402.16819, section 2.3); nanotron (arXiv 2502.02737, section 4.1).
+_LABS = (
+    ("eleuther", "megatron-deepspeed"),
+    ("bigscience", "megatron-deepspeed"),
+    ("mosaic", "llm-foundry"),
+    (r"\bai2\b|allen institute", "FSDP"),
+    ("nvidia", "Megatron-LM"),
+    (r"hugging ?face", "nanotron"),
+)
 _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRun:
-    """A case as a row of a table of runs, and the tokens of the whole run."""
+    """A case as a row of a table of runs; tokens of the run; parameters and layers of its model."""
 
     run: PublishedRun
     tokens: float
+    parameters: float
+    layers: int
 
 
 def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
@@ -61,16 +79,10 @@ def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
     UnsupportedRunError where no tokens, no device or no size of the model is known, or no whole run
     is described."""
     said += list(case.faults)
-    if case.kind == "throughput":
-        raise UnsupportedRunError(case.id, "a benchmark of steps, no whole run")
     known = known_model(case.model)
+    tokens = _tokens(case, known, said)
     if known is not None and known.unsupported:
-        raise UnsupportedRunError(case.id, f"{known.name}: {known.unsupported}")
-    tokens = case.tokens or (known.tokens if known is not None else 0.0)
-    if not tokens:
-        raise UnsupportedRunError(case.id, "no number of tokens is given")
-    if known is not None and case.tokens is None:
-        said.append(f"{tokens / 1e12:.4g} trillion tokens ({known.name}, {known.source})")
+        case, known = _stand_in(case, known, said), None
     figures = known.figures if known is not None else None
     model = case.model
     if figures is None and not (case.layers and case.hidden):
@@ -118,7 +130,37 @@ def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
         filled = replace(run, global_batch=None)
         filled = fill_from_recipe(filled, model=known.name, device=_device(case), said=said)
         run = replace(filled, global_batch=filled.global_batch or run.global_batch)
-    return CaseRun(run=run, tokens=tokens)
+    layers = run.num_layers or (figures.num_layers if figures is not None else 1)
+    return CaseRun(run=run, tokens=tokens, parameters=parameters, layers=layers)
+
+
+def _tokens(case: PublishedCase, known: KnownModel | None, said: list[str]) -> float:
+    """Of the whole run; of a benchmark of steps those of its model, or of one step where nothing
+    says how many. Raises UnsupportedRunError where a run has none."""
+    if case.kind == BENCHMARK:
+        said.append("a benchmark of steps: what a run would take at its rate, nothing lost")
+    if case.tokens:
+        return case.tokens
+    if known is not None and known.tokens:
+        said.append(f"{known.tokens / 1e12:.4g} trillion tokens ({known.name}, {known.source})")
+        return known.tokens
+    if case.kind == BENCHMARK and case.batch_tokens:
+        said.append("one step, since no number of tokens is given")
+        return case.batch_tokens
+    raise UnsupportedRunError(case.id, "no number of tokens is given")
+
+
+def _stand_in(case: PublishedCase, known: KnownModel, said: list[str]) -> PublishedCase:
+    """The case as one of a dense model of what a token visits, with the known model's batch and
+    length. Raises UnsupportedRunError where those parameters are not known."""
+    visited = known.visited * (case.parameters or case.active_parameters or 0.0)
+    if not visited:
+        raise UnsupportedRunError(case.id, f"{known.name}: {known.unsupported}")
+    said.append(f"{known.name}: {known.unsupported}")
+    batch = case.batch_tokens or known.global_batch * known.seq_len
+    seq_len = case.seq_len or known.seq_len
+    dense = _dense_of(case, visited, said)
+    return replace(dense, seq_len=seq_len or None, batch_tokens=float(batch) or None)
 
 
 def by_parameters(case: PublishedCase, said: list[str]) -> PublishedCase | None:
@@ -127,11 +169,16 @@ def by_parameters(case: PublishedCase, said: list[str]) -> PublishedCase | None:
     active = case.active_parameters or case.parameters
     if not active or not (case.layers or case.hidden or case.experts):
         return None
-    said.append(f"a dense model of {active / 1e9:.4g} billion parameters in its place")
+    return _dense_of(case, active, said)
+
+
+def _dense_of(case: PublishedCase, parameters: float, said: list[str]) -> PublishedCase:
+    """The case without figures of its model but so many parameters, which every token visits."""
+    said.append(f"a dense model of {parameters / 1e9:.4g} billion parameters in its place")
     return replace(
-        case, model="", parameters=active, active_parameters=active, layers=None, hidden=None,
-        ffn=None, heads=None, kv_heads=None, vocab=None, experts=None, top_k=None, ep=None,
-        tp=None, pp=None, cp=None,
+        case, model="", parameters=parameters, active_parameters=parameters, layers=None,
+        hidden=None, ffn=None, heads=None, kv_heads=None, vocab=None, experts=None, top_k=None,
+        ep=None, tp=None, pp=None, cp=None,
     )  # fmt: skip
 
 
@@ -178,20 +225,25 @@ def _layers(
 
 
 def _nearest(case: PublishedCase) -> KnownModel | None:
-    """The known model whose total and active parameters are nearest, within a factor."""
+    """The known model whose total and active parameters are nearest, of sparse ones within a
+    factor."""
     if not case.parameters:
         return None
     total, active = case.parameters, case.active_parameters or case.parameters
+    dense = active == total
     found: list[tuple[float, int, KnownModel]] = []
     for place, model in enumerate(known_models()):
         figures = model.figures
         if figures is None or figures.state is not None or figures.window_layers:
             continue
+        if dense and figures.num_experts:
+            continue
         off = abs(math.log(figures.parameters / total))
         off = max(off, abs(math.log(active_parameters(figures) / active)))
         found.append((off, place, model))
     off, _, nearest = min(found, key=lambda each: each[:2])
-    return nearest if off <= math.log(_NEAR) else None
+    # Of a dense model the number of layers makes up for the rest (`_layers`).
+    return nearest if off <= math.log(_NEAR) or dense else None
 
 
 def active_parameters(model: Transformer) -> float:
@@ -242,6 +294,10 @@ def _framework(case: PublishedCase, said: list[str]) -> str:
     silent = case.tp is None and case.pp is None
     if silent and "megatron" not in case.zero.lower() and re.search(r"\bFSDP\b", case.zero):
         return "FSDP"
+    for lab, framework in _LABS:
+        if re.search(lab, case.org, re.IGNORECASE) and not _device(case).startswith("tpu"):
+            said.append(f"framework {framework}, of {case.org}")
+            return framework
     large = (case.parameters or 0.0) >= _TUNED_PARAMETERS
     device = _device(case)
     visited = case.active_parameters or case.parameters or 0.0
@@ -293,3 +349,21 @@ def _with_devices(run: PublishedRun, active: float, tokens: float, said: list[st
     design = node_design(device.name)
     said.append(f"{count} devices, since the source says no number (nodes of {design.devices})")
     return replace(run, num_devices=count)
+
+
+def begun(asked: CaseRun) -> PublishedRun | None:
+    """The row with a layout to begin from where none is printed and no device holds the model:
+    tensor parallelism inside a node, as few stages as hold it, as many replicas as the devices and
+    the batch allow. None where a layout is printed or none of so many devices holds it."""
+    run = asked.run
+    if run.tp or run.pp or not run.num_devices or not run.global_batch:
+        return None
+    device = device_of(run, [])
+    tp = min(_MOST_TENSOR_PARALLEL, node_design(device.name).devices, run.num_devices)
+    least = _STATE_BYTES * asked.parameters / (_ROOM * tp * device.usable_bytes)
+    stages = [pp for pp in range(1, asked.layers + 1) if asked.layers % pp == 0 and pp >= least]
+    if not stages or tp * stages[0] > run.num_devices:
+        return None
+    most = run.num_devices // (tp * stages[0])
+    dp = max(n for n in range(1, most + 1) if run.global_batch % n == 0)
+    return replace(run, tp=tp, pp=stages[0], dp=dp, num_devices=tp * stages[0] * dp, micro_batch=1)

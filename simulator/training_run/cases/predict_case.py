@@ -19,7 +19,7 @@ from profiles.published.case import PublishedCase
 from profiles.published.run import PublishedRun
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
-from simulator.training_run.cases.case_run import CaseRun, by_parameters, case_run
+from simulator.training_run.cases.case_run import CaseRun, begun, by_parameters, case_run
 from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
@@ -71,18 +71,13 @@ def _predicted(
     try:
         asked = case_run(case, said)
         devices = asked.run.num_devices or 1
-        made = _step_of(asked, settle)
-        if made.run is None and devices & (devices - 1):
-            # Steps of fewer devices, as many as make a mesh: device-hours hardly depend on it.
-            fewer = 2 ** int(math.log2(devices))
-            made = _step_of(replace(asked, run=replace(asked.run, num_devices=fewer)), settle)
-            made = _on(made, devices, said)
+        made = _on_fewer(asked, settle, said)
         simpler = by_parameters(case, said) if made.run is None else None
         if simpler is not None:
             # Figures that make no model are left aside for those of the nearest known one.
             asked = case_run(simpler, said)
             devices = asked.run.num_devices or 1
-            made = _step_of(asked, settle)
+            made = _on_fewer(asked, settle, said)
     except ShardwrightError as error:
         return CasePrediction(id=case.id, status=f"unsupported: {error}", defaults=tuple(said))
     run, step = made.run, made.step_time_s
@@ -112,9 +107,29 @@ def _predicted(
     )
 
 
-def _step_of(asked: CaseRun, settle: Settle | None) -> RunPrediction:
+def _on_fewer(asked: CaseRun, settle: Settle | None, said: list[str]) -> RunPrediction:
+    """The step on the case's devices, or where no layout is found on the most of the powers of two
+    below them, down to a sixteenth: device-hours hardly depend on it."""
+    devices = asked.run.num_devices or 1
+    first = made = _step_of(asked, settle)
+    fewer = 2 ** int(math.log2(max(1, devices - 1)))
+    while made.run is None and 16 * fewer >= devices and fewer >= 1:
+        made = _step_of(replace(asked, run=replace(asked.run, num_devices=fewer)), settle)
+        made = _on(made, devices, said)
+        fewer //= 2
+    begin = begun(asked) if made.run is None else None
+    if begin is not None:
+        # The search then starts from what the reader can complete, and keeps only what is printed.
+        made = _step_of(asked, settle, begin)
+        made = _on(made, devices, said)
+    return first if made.run is None else made
+
+
+def _step_of(
+    asked: CaseRun, settle: Settle | None, begin: PublishedRun | None = None
+) -> RunPrediction:
     altered = None if settle is None else lambda run: settle(run, asked.run)
-    (made,) = predict_runs([asked.run], altered=altered)
+    (made,) = predict_runs([begin or asked.run], altered=altered)
     return made
 
 

@@ -41,6 +41,9 @@ OFFERS = (
     "wide-layers",
     "optimizer-offload",
     "activation-offload",
+    "low-bit-weights",
+    "8-bit-states",
+    "4-bit-states",
 )
 _ATTENTION = ("fused", "flash-2", "unfused")
 _EXCLUDED = ("pipeline", "recompute")

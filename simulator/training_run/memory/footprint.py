@@ -16,6 +16,7 @@ from simulator.training_run.memory.activation_footprint import ActivationBytes, 
 from simulator.training_run.memory.static_footprint import StaticBytes, static_bytes
 from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.frozen_weights import widened_bytes
 from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
 
 GIB = 2**30
@@ -256,7 +257,7 @@ def _rank_footprint(
         if moment.where == "step":
             moments.append((moment.name, 0.0, extra))
         elif moment.where == "layer" and any(share.num_layers for share in mine):
-            moments.append((moment.name, activations, extra + rerun))
+            moments.append((moment.name, activations, extra + rerun + widened_bytes(run)))
         elif moment.where == "head" and any(share.has_head for share in mine):
             # Every further token that is predicted has logits and a loss of its own.
             moments.append((moment.name, activations, extra * (1 + run.model.predicted_ahead)))

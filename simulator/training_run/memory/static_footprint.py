@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.low_bits import saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.adapter_work import adapter_parameters
+from simulator.training_run.work.frozen_weights import frozen_weight_bytes
 from simulator.training_run.work.stage_share import StageShare
 
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0
@@ -55,6 +58,10 @@ def static_bytes(
     whole = (dense, experts)
     trained = (_adapter_parameters(run, shares), 0.0) if run.lora else whole
     parameters = held(_weight_bytes(run, stack), whole, sharded=stage >= 3)
+    if run.frozen_type:
+        # Of frozen linear layers in the place of what they are computed with.
+        each = frozen_weight_bytes(run) - _weight_bytes(run, stack)
+        parameters += held(each, _linear_parameters(run, shares), sharded=stage >= 3)
     if run.lora:
         parameters += held(stack.weight_bytes, trained, sharded=stage >= 3)
     return StaticBytes(
@@ -66,13 +73,8 @@ def static_bytes(
 
 
 def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float:
-    """Of low-rank adapters beside the attention's two matmuls, A [in, r] and B [r, out] (Hu et al.,
-    arXiv 2106.09685, section 4.1), the targets of MLPerf's fine-tuning benchmark; both of a pair
-    are divided by tp (NeMo, ParallelLinearAdapter), and nothing else is trained."""
-    model = run.model
-    query = model.num_heads * model.head_size
-    both = query + 2 * model.num_kv_heads * model.head_size
-    each = run.lora_rank * ((model.hidden_size + both) + (query + model.hidden_size))
+    """Of a rank; both matrices of a pair are divided by tp (NeMo, ParallelLinearAdapter)."""
+    each = adapter_parameters(run.model, run.lora_rank)
     return sum(share.num_layers for share in shares) * each / run.tp
 
 
@@ -91,7 +93,8 @@ def _state_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
     """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
     if run.optimizer_offload:
         return 0.0
-    return 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
+    whole = 2 * _FP32_BYTES if run.precision == "fp32" else stack.state_bytes
+    return whole - saved_moments_bytes(run.optimizer)
 
 
 def _gradient_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
@@ -109,15 +112,10 @@ def _rank_parameters(
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
     model, tp = run.model, run.tp
-    dense = experts = 0.0
+    dense, experts = _linear_parameters(run, shares)
     for share in shares:
-        dense += share.num_layers * (model.mixer_parameters / tp + model.small_parameters)
-        dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
-        dense += share.expert_layers * (
-            model.shared_expert_parameters / tp + model.router_parameters
-        )
-        split = run.expert_parallel if run.expert_parallel > 1 else tp
-        experts += share.expert_layers * model.num_experts * model.expert_parameters / split
+        dense += share.num_layers * model.small_parameters
+        dense += share.expert_layers * model.router_parameters
         if share.has_embedding:
             dense += model.hidden_size * (table_rows + model.learned_positions)
         if share.has_head:
@@ -137,6 +135,19 @@ def _rank_parameters(
             dense += model.hidden_size * table_rows
     if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
         dense -= model.hidden_size * table_rows
+    return dense, experts
+
+
+def _linear_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> tuple[float, float]:
+    """The matrices of a rank's layers but for the router: all but experts, and experts."""
+    model, tp = run.model, run.tp
+    dense = experts = 0.0
+    for share in shares:
+        dense += share.num_layers * model.mixer_parameters / tp
+        dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
+        dense += share.expert_layers * model.shared_expert_parameters / tp
+        split = run.expert_parallel if run.expert_parallel > 1 else tp
+        experts += share.expert_layers * model.num_experts * model.expert_parameters / split
     return dense, experts
 
 

@@ -20,6 +20,7 @@ from simulator.training_run.messages.rank_group import (
 )
 from simulator.training_run.messages.run_links import Links, moved
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.frozen_weights import frozen_weight_bytes
 from simulator.training_run.work.layer_work import element_bytes, vocabulary_share
 from simulator.training_run.work.rank_parameters import (
     expert_ranks,
@@ -41,9 +42,11 @@ def data_messages(
     Its ZeRO 1 sums whole gradients and hands out what each rank updated.
     """
     group = data_group(run)
-    if group.ranks < 2 or run.lora:
+    if group.ranks < 2:
         return NOTHING, NOTHING
     weight = element_bytes(run) if run.precision == "fp32" else stack.sent_weight_bytes
+    if run.lora:
+        return _gathered_frozen(run, stack, group, links, weight), NOTHING
     gradient = gradient_bytes(run, stack.summed_gradient_bytes)
     gathers, reduces = _per_micro_batch(run, stack)
     once = NOTHING
@@ -69,6 +72,18 @@ def data_messages(
         if run.zero_stage >= 1 and not gathers:
             reduce += moved("all_gather", weights, ranks, links)
     return once, reduce
+
+
+def _gathered_frozen(
+    run: TrainingRun, stack: Framework, group: RankGroup, links: Links, weight: float
+) -> CollectiveTime:
+    """Sharded frozen weights are gathered as trained ones are, in as few bits as they are kept; of
+    adapters there is one small message a step, which is left out."""
+    gathers, _ = _per_micro_batch(run, stack)
+    if not gathers:
+        return NOTHING
+    each = frozen_weight_bytes(run) if run.frozen_type else weight
+    return moved("all_gather", layer_parameters(run) * each, group, links) * gathers
 
 
 def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
 from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,9 @@ class TrainingRun:
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
     lora_rank     of the adapters, where only they are trained
+    frozen_type   `nf4`, `int8`: frozen weights of linear layers in few bits (low_bits.py); "" as
+                  they are computed with
+    optimizer     of low_bits.OPTIMIZERS: what its states are kept in
     expert_imbalance   tokens that the fullest rank's experts get, over the mean of the ranks
     inner_bytes_per_s  of the link inside a node, one direction, efficiency in it, where it is not
                   the device's usual one; 0 for that
@@ -75,6 +79,8 @@ class TrainingRun:
     optimizer_offload: bool = False
     activation_offload: float = 0.0
     lora_rank: int = 16
+    frozen_type: str = ""
+    optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
     inner_bytes_per_s: float = 0.0
     far_levels: tuple[FarLevel, ...] = ()
@@ -104,6 +110,14 @@ class TrainingRun:
         if self.gradient_reduction not in ("", *REDUCTIONS):
             raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
         compression_of(self.compression)
+        moments_bytes(self.optimizer)
+        if self.frozen_type not in ("", *FROZEN_TYPES):
+            raise UnknownNameError("type of frozen weights", self.frozen_type, FROZEN_TYPES)
+        if self.frozen_type and not self.lora:
+            raise InputError(
+                f"{self.id}: weights in {self.frozen_type} are frozen, and here all are trained; "
+                "train adapters (lora), or keep the weights as they are"
+            )
         if self.local_steps < 1 or self.local_workers < 1 or self.dp % self.local_workers:
             raise InputError(
                 f"{self.id}: local_steps={self.local_steps} of local_workers={self.local_workers}: "
@@ -147,6 +161,8 @@ class TrainingRun:
             wide_layers=0,
             optimizer_offload=False,
             activation_offload=0.0,
+            frozen_type="",
+            optimizer=USUAL_OPTIMIZER,
             expert_imbalance=1.0,
         )
 

@@ -13,6 +13,7 @@ from simulator.training_run.memory.host_offload import activation_host_s, optimi
 from simulator.training_run.messages.message_row import message_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
+from simulator.training_run.run.low_bits import saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.idle_share import idle_share
 from simulator.training_run.work.adapter_work import adapter_work
@@ -123,7 +124,9 @@ def feature_row(
     }
     row |= message_row(run, stack, links)
     updated = updated_parameters(run, stack)
-    row["optimizer_s"] = updated * stack.optimizer_traffic_bytes / bandwidth
+    # States in fewer bits are read and written in them.
+    traffic = stack.optimizer_traffic_bytes - 2.0 * saved_moments_bytes(run.optimizer)
+    row["optimizer_s"] = updated * traffic / bandwidth
     if run.optimizer_offload and not run.lora:
         row["optimizer_s"] = 0.0
         row["host_step_s"] = optimizer_host_s(run, stack, updated)

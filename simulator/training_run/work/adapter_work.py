@@ -10,13 +10,17 @@ bytes that they read and write. Per linear layer of n inputs and m outputs, in 1
 
 Adapters are taken to be on the linear layers of the attention, as in the paper's experiments and in
 MLPerf's rules (llama2_70b_lora).
+
+Frozen weights in few bits are widened on every pass (frozen_weights.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.frozen_weights import widening
 
 # Kernels that an adapter launches beside its layer's own: forward two matmuls, scale and addition;
 # backward four matmuls, scale and addition (peft, tuners/lora/layer.py, Linear.forward).
@@ -39,13 +43,22 @@ def adapter_work(run: TrainingRun) -> AdapterWork:
     if not run.lora:
         return AdapterWork()
     model = run.model
+    wide = widening(run)
     h, core = model.hidden_size, model.num_heads * model.head_size
     keys = 2 * model.num_kv_heads * model.head_size
     inputs, outputs, linears = h + core, core + keys + h, 4
     width = _WIDTH_BYTES * run.tokens / run.tp
     return AdapterWork(
-        kernels_forward=_FORWARD_KERNELS * linears,
-        kernels_backward=_BACKWARD_KERNELS * linears,
-        forward_pass_bytes=width * (inputs + 4.0 * outputs),
-        backward_pass_bytes=width * (2.0 * outputs + 4.0 * inputs),
+        kernels_forward=_FORWARD_KERNELS * linears + wide.kernels,
+        kernels_backward=_BACKWARD_KERNELS * linears + wide.kernels,
+        forward_pass_bytes=width * (inputs + 4.0 * outputs) + wide.pass_bytes,
+        backward_pass_bytes=width * (2.0 * outputs + 4.0 * inputs) + wide.pass_bytes,
     )
+
+
+def adapter_parameters(model: Transformer, rank: int) -> int:
+    """Of a layer: A [in, r] and B [r, out] beside the attention's two matmuls, of queries, keys and
+    values together and of the output; nothing else is trained."""
+    query = model.num_heads * model.head_size
+    both = query + 2 * model.num_kv_heads * model.head_size
+    return rank * ((model.hidden_size + both) + (query + model.hidden_size))

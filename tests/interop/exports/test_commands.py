@@ -9,8 +9,8 @@ import pytest
 
 import shardwright as public
 from profiles.document import write_document
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.opened_plan import open_plan, write_layout
-from shardwright.asking.planned_run import planned_run
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright

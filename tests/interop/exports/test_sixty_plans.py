@@ -11,7 +11,7 @@ import pytest
 from interop.exports.export_plan import export_plan
 from interop.exports.launchers.launchers import LAUNCHERS
 from interop.exports.targets.targets import TARGETS
-from shardwright.asking.checked_config import check_config
+from shardwright.asking.frameworks.checked_config import check_config
 from tests.interop.frameworks.folders import write_folder
 from tests.interop.planned_runs import planned, uneven
 from tests.interop.sixty_plans import Case, sixty_plans

@@ -16,8 +16,8 @@ import shardwright as public
 from interop.exports.export_plan import export_plan
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import read_document
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.planned_run import planned_run
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload

@@ -8,8 +8,8 @@ from interop.exports.export_plan import ExportFolder, export_plan
 from interop.exports.targets.targets import target
 from profiles.document import write_text
 from profiles.errors import InputError
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.opened_plan import PlanLike, opened_plan
-from shardwright.asking.planned_run import planned_run
 
 _OURS = "plan-check.json"
 

@@ -18,8 +18,8 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_mapping
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
+from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.planned_run import planned_run
 from simulator.values.plan import PLAN_SCHEMA
 
 _CHECK = "plan-check.json"

@@ -1,0 +1,106 @@
+"""`StoragePrice`: what kept and outgoing bytes cost; a user's own, or the usual list prices.
+
+In a price file (price_file.py, TOML) beside the offers:
+
+    [storage]
+    provider = "our contract"
+    usd_per_gib_month = 0.02
+    egress_usd_per_gib = 0.05
+    date = "2026-11-01"
+    dataset_gib = 60000        # these three may be left out
+    checkpoints_kept = 10
+    egress_gib = 200
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.document import read_document
+from profiles.errors import InputError
+from profiles.sourced import SourcedRange
+
+DEFAULT_FILE = Path(__file__).parents[2] / "data" / "prices" / "storage.toml"
+DEFAULT_SCHEMA = "shardwright/storage-defaults@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePrice:
+    """US dollars per GiB: of what is kept per month, of what leaves the provider once.
+
+    words   whose prices they are and of which day
+
+    Raises InputError for a negative price.
+    """
+
+    usd_per_gib_month: SourcedRange
+    egress_usd_per_gib: SourcedRange
+    words: str
+
+    def __post_init__(self) -> None:
+        if min(self.usd_per_gib_month.low, self.egress_usd_per_gib.low) < 0:
+            raise InputError("prices of storage and egress must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStorage:
+    """[storage] of a price file; None takes what `size` assumes of the run.
+
+    dataset_gib   of the tokens as they are read;  checkpoints_kept  at a time
+    egress_gib    that leaves the provider at the end
+    """
+
+    provider: str
+    usd_per_gib_month: float
+    egress_usd_per_gib: float
+    date: str
+    address: str = ""
+    dataset_gib: float | None = None
+    checkpoints_kept: float | None = None
+    egress_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.provider.strip() or not self.date.strip():
+            raise InputError(
+                "storage: say whose prices they are (provider) and of which day (date)"
+            )
+        for name in ("dataset_gib", "checkpoints_kept", "egress_gib"):
+            if (getattr(self, name) or 0.0) < 0:
+                raise InputError(f"storage.{name} must not be negative")
+
+    def price(self, path: Path) -> StoragePrice:
+        """The price as it is used; raises InputError."""
+        source = self.address or str(path)
+        kept, sent = (
+            SourcedRange(
+                value=value, low=value, high=value, source=source, date=self.date, method="assumed"
+            )
+            for value in (self.usd_per_gib_month, self.egress_usd_per_gib)
+        )
+        return StoragePrice(
+            usd_per_gib_month=kept,
+            egress_usd_per_gib=sent,
+            words=f"{self.provider}, {self.date}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageDefaults:
+    """profiles/data/prices/storage.toml."""
+
+    usd_per_gib_month: SourcedRange
+    egress_usd_per_gib: SourcedRange
+    words: str
+
+
+@functools.cache
+def usual_storage() -> StoragePrice:
+    """List prices of object storage."""
+    found = read_document(DEFAULT_FILE, StorageDefaults, schema=DEFAULT_SCHEMA)
+    return StoragePrice(
+        usd_per_gib_month=found.usd_per_gib_month,
+        egress_usd_per_gib=found.egress_usd_per_gib,
+        words=found.words,
+    )

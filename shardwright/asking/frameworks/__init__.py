@@ -1,0 +1,1 @@
+"""Other frameworks: plans handed to them, their configurations and logs taken in."""

@@ -1,0 +1,64 @@
+"""Weights and optimizer states in few bits: what a user may name, and bytes of each.
+
+Values are kept in blocks with a scale of their own:
+
+    b + s / B   bytes per value: b of the value, s of a scale, B values to a block
+
+- `nf4`: 4-bit NormalFloat of QLoRA (Dettmers et al., arXiv 2305.14314, section 3): B = 64, the fp32
+  scales themselves in 8 bits in blocks of 256 (double quantization), 0.127 bits per weight.
+- `int8`: a row of the weight to a block with one fp32 scale (LLM.int8, arXiv 2208.07339, section
+  3.1; bitsandbytes, functional.py, int8_vectorwise_quant).
+- `adamw8bit`: both moments in 8 bits, B = 256 with an fp32 scale (Dettmers et al., arXiv
+  2110.02861, section 2; bitsandbytes, optim/optimizer.py; torchao, optim/subclass_8bit.py).
+- `adamw4bit`: both in 4 bits, B = 128 (Li et al., arXiv 2309.01507, section 4; torchao,
+  optim/subclass_4bit.py).
+
+Tensors of fewer than 4,096 values keep fp32 states in both libraries; norms are counted in anyway.
+"""
+
+from __future__ import annotations
+
+from profiles.errors import UnknownNameError
+
+FROZEN_TYPES = ("nf4", "int8")
+OPTIMIZERS = ("adamw", "adamw8bit", "adamw4bit")
+USUAL_OPTIMIZER = OPTIMIZERS[0]
+
+_SCALE_BYTES = 4.0
+# 4 bits, an 8-bit scale to 64 of them, an fp32 scale to 256 such scales.
+_NF4_BYTES = 0.5 + 1.0 / 64 + _SCALE_BYTES / (64 * 256)
+# Both of Adam's moments.
+_MOMENTS_BYTES = {
+    "adamw": 2 * 4.0,
+    "adamw8bit": 2 * (1.0 + _SCALE_BYTES / 256),
+    "adamw4bit": 2 * (0.5 + _SCALE_BYTES / 128),
+}
+
+
+def frozen_bytes(frozen_type: str, row: int) -> float:
+    """Bytes per weight of a frozen linear layer with `row` inputs, its scales with it.
+
+    Raises UnknownNameError.
+
+    >>> round(8 * frozen_bytes("nf4", 4096), 3)
+    4.127
+    """
+    if frozen_type not in FROZEN_TYPES:
+        raise UnknownNameError("type of frozen weights", frozen_type, FROZEN_TYPES)
+    return _NF4_BYTES if frozen_type == "nf4" else 1.0 + _SCALE_BYTES / row
+
+
+def moments_bytes(optimizer: str) -> float:
+    """Bytes per trained parameter of both of Adam's moments; raises UnknownNameError.
+
+    >>> moments_bytes("adamw8bit")
+    2.03125
+    """
+    if optimizer not in _MOMENTS_BYTES:
+        raise UnknownNameError("optimizer", optimizer, OPTIMIZERS, where="--optimizer")
+    return _MOMENTS_BYTES[optimizer]
+
+
+def saved_moments_bytes(optimizer: str) -> float:
+    """Bytes per trained parameter that fp32 moments take beyond these."""
+    return moments_bytes(USUAL_OPTIMIZER) - moments_bytes(optimizer)
