@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
+from shardwright.reports.markdown_table import cell, percent, table
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import source_of
-from shardwright.validate.markdown_table import cell, percent, table
 from shardwright.validate.run_class import CLASSES, PLAIN, classes_of
 from shardwright.validate.statistics import ErrorSummary, memory_summary, step_time_summary
 from shardwright.validate.study import (
