@@ -133,7 +133,7 @@ def test_two_tables_are_one_study(tmp_path: Path, capsys: pytest.CaptureFixture[
     validate([first, second], failed=None, cross_validate=True, markdown=None, html=None)
     page = capsys.readouterr().out
     assert "(each of 2 left out whole)" in page
-    assert "first.csv and some.csv: 22 runs" in page
+    assert "first.csv and some.csv: 18 runs" in page
     assert "shardwright validate first.csv some.csv --cross-validate" in page
     classes = [line for line in page.splitlines() if line.startswith("| experts | ")]
     assert [line.split(" | ")[2] for line in classes] == ["1"]
