@@ -59,7 +59,7 @@ TRUTH := ../shared/truth
 validate: $(READY)
 	$(BIN)/python -m pytest -m slow
 	@if [ -f $(TRUTH)/runs.csv ]; then \
-	  $(BIN)/shardwright validate $(TRUTH)/runs.csv --failed $(TRUTH)/failed.csv --cross-validate --traced \
+	  $(BIN)/shardwright validate $(TRUTH)/runs.csv $(TRUTH)/runs_more.csv --failed $(TRUTH)/failed.csv --cross-validate --traced \
 	    --markdown docs/accuracy.md; \
 	else echo "$(TRUTH) is absent: on the project's own table instead"; $(BIN)/shardwright validate; fi
 

@@ -17,11 +17,13 @@ class Measured:
 
     step_time_s        seconds per optimizer step
     peak_memory_gib    the highest memory of a device, in GiB
+    quality            how much of the run the source states, A (all) first, "" where not graded
     """
 
     id: str
     step_time_s: float | None = None
     peak_memory_gib: float | None = None
+    quality: str = ""
 
 
 def read_measured(path: str | Path) -> tuple[Measured, ...]:
@@ -31,13 +33,14 @@ def read_measured(path: str | Path) -> tuple[Measured, ...]:
     DocumentError for a cell that is not a number of 0 or more.
     """
     skipped = frozenset((*RUN_COLUMNS, *MEASURED_COLUMNS))
-    table = read_table(path, ("id", *_FIGURES), skipped=skipped, required=("id",))
+    table = read_table(path, ("id", *_FIGURES, "quality"), skipped=skipped, required=("id",))
     return tuple(
         Measured(
             id=row.cells[0],
+            quality=row.cells[-1],
             **{
                 column: number_cell(text, table.where(row, column))
-                for column, text in zip(_FIGURES, row.cells[1:], strict=True)
+                for column, text in zip(_FIGURES, row.cells[1:-1], strict=True)
             },
         )
         for row in table.rows

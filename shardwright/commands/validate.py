@@ -39,9 +39,9 @@ EXAMPLES = (
 
 
 def validate(
-    table: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUNS", help="a table of runs (default: the project's own)"),
+    tables: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUNS", help="tables of runs (default: the project's own)"),
     ] = None,
     failed: Annotated[
         Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")
@@ -61,22 +61,21 @@ def validate(
 ) -> None:
     """Predict every run, compare, and print or write the page.
 
-    cross_validate  refit the coefficients without the rows that they predict, three ways; about a
-                    minute per thousand rows
+    cross_validate  refit the coefficients without the rows that they predict, three ways
     traced          predict also from figures of modules that are built and traced
     """
     need_room_for(markdown, html)
     if modules is not None:
-        if table is not None or failed or cross_validate or traced or html:
+        if tables or failed or cross_validate or traced or html:
             raise typer.BadParameter("--modules goes with --markdown alone")
         # Here, since only tables of modules need what traces a step on meta tensors.
         from shardwright.commands.tables.validate_modules import validate_modules
 
         validate_modules(modules, markdown)
         return
-    runs = table or FIGURES
-    published = read_runs(runs, lenient=True)
-    measured = read_measured(runs)
+    paths = tables or [FIGURES]
+    published = tuple(run for path in paths for run in read_runs(path, lenient=True))
+    measured = tuple(row for path in paths for row in read_measured(path))
     judged = "5-fold" if cross_validate else IN_SAMPLE
     with Heartbeat("refitting and predicting" if cross_validate else "predicting"):
         shipped = predicted_runs(published)
@@ -89,8 +88,8 @@ def validate(
         baseline=compare_runs(published, measured, predict_baseline(published)),
         failed=predicted_runs(read_runs(failed)) if failed is not None else (),
         traced=compare_runs(published, measured, traced_predictions(published)) if traced else (),
-        table="the project's own table of published runs" if table is None else table.name,
-        command=_command(table, failed, cross_validate, traced),
+        table=_named(tables),
+        command=_command(tables or [], failed, cross_validate, traced),
         date=datetime.date.today().isoformat(),
     )
     page = accuracy_markdown(study)
@@ -120,12 +119,13 @@ def _left_out(
     measured: Sequence[Measured],
     shipped: Sequence[PredictedRun],
 ) -> list[Column]:
-    from shardwright.validate.cross_fit import Array, fit_table, left_out_s
+    from shardwright.validate.cross_fit import Array, fit, fit_table, left_out_s
     from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
     from shardwright.validate.memory_fit import left_out_bytes, left_out_intervals, memory_table
     from shardwright.validate.source_interval import source_intervals
 
     table = fit_table(published, measured)
+    whole = fit(table).values
     peaks = memory_table(published, measured)
     ways: tuple[tuple[str, Folds, Folds], ...] = (
         ("5-fold", plain_folds, plain_folds),
@@ -136,7 +136,7 @@ def _left_out(
     found: list[Column] = []
     kept: dict[str, Array] = {}
     for name, of_times, of_peaks in ways:
-        times = kept[name] = left_out_s(table, of_times(table.published))
+        times = kept[name] = left_out_s(table, of_times(table.published), start=whole)
         by_id = {run.id: float(t) for run, t in zip(table.runs, times, strict=True)}
         folds = of_peaks(peaks.published)
         bands = left_out_intervals(peaks, left_out_bytes(peaks, folds), folds)
@@ -185,9 +185,15 @@ def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedR
     )
 
 
-def _command(path: Path | None, failed: Path | None, cross_validate: bool, traced: bool) -> str:
+def _named(tables: Sequence[Path] | None) -> str:
+    if not tables:
+        return "the project's own table of published runs"
+    return " and ".join(path.name for path in tables)
+
+
+def _command(paths: Sequence[Path], failed: Path | None, cross_validate: bool, traced: bool) -> str:
     words = ["shardwright validate"]
-    words += [path.name] if path is not None else []
+    words += [path.name for path in paths]
     words += [f"--failed {failed.name}"] if failed is not None else []
     words += ["--cross-validate"] if cross_validate else []
     words += ["--traced"] if traced else []

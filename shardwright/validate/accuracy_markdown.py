@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from statistics import fmean, median
 
 from profiles.units import format_time
 from shardwright.reports.markdown_table import cell, percent, table
@@ -26,6 +25,7 @@ from shardwright.validate.study import (
     INTERVALS_TARGET,
     ORDER_TARGET,
     SOURCE_INTERVALS_TARGET,
+    SOURCE_LEFT_OUT,
     AccuracyStudy,
     honesty,
     lost_to_baseline,
@@ -33,10 +33,10 @@ from shardwright.validate.study import (
     regrets,
     schedule_order,
     sweep_verdicts,
-    unseen_sources,
 )
 from shardwright.validate.targets import Statistic
 from shardwright.validate.traced_table import traced_table
+from shardwright.validate.unseen_table import memory_left_out, unseen_lead
 
 WORST = 20
 _MOST_REASONS = 12
@@ -66,30 +66,12 @@ def _head(study: AccuracyStudy) -> str:
     return (
         "# Accuracy\n\nPredictions beside what others measured and published. An error is "
         "predicted over measured minus one; means and medians are of absolute errors. Published "
-        f"figures themselves agree to about 5 %.\n\n{_unseen(study)}"
+        f"figures themselves agree to about 5 %.\n\n{unseen_lead(study)}"
         f"{cell(study.table)}: {whole.rows} runs, "
         f"{whole.measured} with a measured step time, {percent(whole.predicted_share)} predicted. "
         f"Step time ({cell(study.judged)}): mean error {percent(step.mean_absolute)}, median "
         f"{percent(step.median_absolute)}, bias {percent(step.bias, signed=True)}; the 90 % "
         f"intervals hold {percent(step.interval_coverage)} of the rows."
-    )
-
-
-def _unseen(study: AccuracyStudy) -> str:
-    """What a source can expect that the fit has never met; "" without cross-validation."""
-    found = unseen_sources(study)
-    if not found:
-        return ""
-    medians = sorted((step.median_absolute, name) for name, step in found.items())
-    means = [step.mean_absolute for step in found.values()]
-    shares = [step.interval_coverage for step in found.values()]
-    worst, where = medians[-1]
-    return (
-        f"**Sources that the fit has not seen** (each of {len(found)} left out whole): the median "
-        f"error of a source is {percent(median(m for m, _ in medians))} in the middle and "
-        f"{percent(worst)} at worst ({cell(where)}); mean errors average {percent(fmean(means))} "
-        f"over sources; the 90 % intervals hold {percent(fmean(shares))} of a source's rows on "
-        "average.\n\n"
     )
 
 
@@ -196,12 +178,22 @@ def _memory(study: AccuracyStudy) -> str:
                     percent(errors.median_absolute),
                     percent(errors.bias, signed=True),
                     percent(errors.interval_coverage),
+                    *_left_out_memory(study, source),
                 ]
             )
     if not rows:
         return ""
     head = ["source", "n", "mean", "median", "bias", "intervals hold"]
+    if any(column.name == SOURCE_LEFT_OUT for column in study.columns):
+        head += ["source left out: mean", "intervals hold"]
     return _section("Peak memory by source", table(head, rows))
+
+
+def _left_out_memory(study: AccuracyStudy, source: str) -> list[str]:
+    found = memory_left_out(study, source)
+    if not found.count:
+        return []
+    return [percent(found.mean_absolute), percent(found.interval_coverage)]
 
 
 def _choices(study: AccuracyStudy) -> str:

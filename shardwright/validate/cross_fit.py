@@ -95,11 +95,13 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
     )
 
 
-def fit(table: FitTable, *, without: Sequence[int] = ()) -> Fitted:
-    """The coefficients fitted on all rows but some."""
+def fit(table: FitTable, *, without: Sequence[int] = (), start: Array | None = None) -> Fitted:
+    """The coefficients fitted on all rows but some; `start`  where the search begins."""
     weights = table.weights.copy()
     weights[np.asarray(without, dtype=np.intp)] = 0.0
-    return fit_coefficients(table.features, table.assigned, table.measured_s, weights=weights)
+    return fit_coefficients(
+        table.features, table.assigned, table.measured_s, weights=weights, start=start
+    )
 
 
 def predicted_s(table: FitTable, values: Array) -> Array:
@@ -107,10 +109,14 @@ def predicted_s(table: FitTable, values: Array) -> Array:
     return step_parts(table.features, table.assigned.of(values)).total_s
 
 
-def left_out_s(table: FitTable, folds: Mapping[str, str]) -> Array:
-    """[runs] step times, each under coefficients that were fitted without its fold."""
+def left_out_s(table: FitTable, folds: Mapping[str, str], *, start: Array | None = None) -> Array:
+    """[runs] step times, each under coefficients that were fitted without its fold.
+
+    start  [coefficients] where each search begins: a fit of all rows is near, and shows in what
+           comes out by no more than the searches' tolerance
+    """
     found = np.full(len(table.runs), np.nan)
     for rows in members(folds, [run.id for run in table.runs]).values():
-        fitted = fit(table, without=rows)
+        fitted = fit(table, without=rows, start=start)
         found[rows] = predicted_s(table, fitted.values)[rows]
     return found

@@ -188,13 +188,15 @@ def sweep_verdicts(study: AccuracyStudy) -> FitVerdicts:
     return fit_verdicts(ran, study.failed)
 
 
-def lost_to_baseline(study: AccuracyStudy) -> tuple[tuple[str, float, float], ...]:
-    """Sources where the baseline's mean absolute error is smaller: name, ours, the baseline's.
+def lost_to_baseline(study: AccuracyStudy, *, of: str = "") -> tuple[tuple[str, float, float], ...]:
+    """Sources where the baseline's mean absolute error is smaller: name, ours (of the column `of`,
+    else of the judged one), the baseline's.
 
     Over the rows that both predict, so that neither gains by declining the hard ones.
     """
     pairs: dict[str, list[tuple[float, float]]] = {}
-    for row, dumb in zip(study.rows, study.baseline, strict=True):
+    rows = next((column.rows for column in study.columns if column.name == of), study.rows)
+    for row, dumb in zip(rows, study.baseline, strict=True):
         ours, theirs = row.step_time_error, dumb.step_time_error
         if ours is not None and theirs is not None:
             pairs.setdefault(source_of(row.run.id), []).append((abs(ours), abs(theirs)))

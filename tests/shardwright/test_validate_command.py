@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 def page_of(
     capsys: pytest.CaptureFixture[str], path: Path | None = None, failed: Path | None = None
 ) -> str:
-    validate(path, failed=failed, cross_validate=False, markdown=None, html=None)
+    tables = [path] if path else None
+    validate(tables, failed=failed, cross_validate=False, markdown=None, html=None)
     return capsys.readouterr().out
 
 
@@ -84,7 +85,7 @@ def test_the_mean_error_is_the_rows_own(tmp_path: Path, capsys: pytest.CaptureFi
 def test_pages_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = subset(tmp_path, "simumax")
     markdown, html = tmp_path / "a.md", tmp_path / "a.html"
-    validate(path, failed=None, cross_validate=False, markdown=markdown, html=html)
+    validate([path], failed=None, cross_validate=False, markdown=markdown, html=html)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("written:") == 2
@@ -114,13 +115,30 @@ def test_left_out_rows_have_columns_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = subset(tmp_path, "simumax")
-    validate(path, failed=None, cross_validate=True, markdown=None, html=None)
+    validate([path], failed=None, cross_validate=True, markdown=None, html=None)
     page = capsys.readouterr().out
     for name in ("shipped", "5-fold", "leave one model out", "leave one source out"):
         assert name in page
     assert "shardwright validate some.csv --cross-validate" in page
     assert "Step time (5-fold)" in page
     assert page.index("**Sources that the fit has not seen** (each of 1 left out whole)") < 900
+
+
+def test_two_tables_are_one_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each source of either table is left out whole, and the lead counts both; classes of runs
+    stand below it."""
+    first = subset(tmp_path, "korthikanti")
+    first = first.rename(tmp_path / "first.csv")
+    second = subset(tmp_path, "simumax")
+    validate([first, second], failed=None, cross_validate=True, markdown=None, html=None)
+    page = capsys.readouterr().out
+    assert "(each of 2 left out whole)" in page
+    assert "first.csv and some.csv: 18 runs" in page
+    assert "shardwright validate first.csv some.csv --cross-validate" in page
+    classes = [line for line in page.splitlines() if line.startswith("| none of these | ")]
+    assert [line.split(" | ")[1:3] for line in classes] == [["17", "2"]]  # one is small
+    peaks = page.split("## Peak memory by source\n", 1)[1]
+    assert "source left out: mean" in peaks.splitlines()[1]
 
 
 def test_what_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

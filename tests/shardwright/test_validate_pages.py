@@ -95,6 +95,9 @@ def test_what_intervals_hold_of_sources_left_out_is_said() -> None:
     )
     page = accuracy_markdown(found)
     assert "hold 75.0 % of its rows on average over the sources, 60.0 % of all rows" in page
+    assert "hold 75.0 % of a source's rows on average, 50.0 % at least (zb)" in page
+    assert "Peak memory: mean error 5.0 % over 4 rows, 5.0 % on average over 1 sources" in page
+    assert "No source left out is predicted better by a constant 45 % of peak" in page
     assert "With a whole source left out" not in accuracy_markdown(study())
 
 

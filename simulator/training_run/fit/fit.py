@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficients import Assigned
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_time import step_parts
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -94,6 +98,9 @@ def fit_coefficients(
     weights  [runs] of each run's squared residual, 0 leaves it out
     start    [coefficients] where the search begins;  prior  [coefficients] instead of the kinds'
     """
+    # Here, since most that reads this module fits nothing.
+    from scipy.sparse import csr_array
+
     count, family_count = len(assigned.names), len(assigned.family_names)
     tree = _Tree.of(assigned)
     kind_start = np.log(np.asarray([kind.start for kind in KINDS]))
@@ -126,9 +133,9 @@ def fit_coefficients(
         of_kind = (theta[below:] - kind_start) / kind_spread
         return np.concatenate([root * soft, own, of_kind])
 
-    def slopes(theta: Array) -> Array:
+    def slopes(theta: Array) -> csr_array:
         """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction per
-        kind gives every column."""
+        kind gives every column, and a row has as many entries as there are kinds."""
         values = np.exp(theta[:count])
         base = missed(values)
         miss = base / _NOISE
@@ -137,18 +144,20 @@ def fit_coefficients(
         bend = np.divide(
             np.abs(miss), soft * (1 + (miss / _CAP) ** 2), out=np.ones_like(miss), where=soft > 0
         )
-        found = np.zeros((used.size + theta.size, theta.size))
-        line = np.arange(used.size)
+        run = np.arange(used.size)
+        entries = []
         for kind, i in index.items():
             slope = (missed(values, kind) - base) / _NUDGE / _NOISE
-            found[line, i] = root * bend * slope
+            entries.append((run, i, root * bend * slope))
         own = np.arange(below)
-        found[used.size + own, own] = 1 / tree.spreads
+        entries.append((used.size + own, own, 1 / tree.spreads))
         held = own if given is None else own[count:]
-        found[used.size + held, tree.parents[held]] = -1 / tree.spreads[held]
-        kinds = np.arange(len(KINDS))
-        found[used.size + below + kinds, below + kinds] = 1 / kind_spread
-        return found
+        entries.append((used.size + held, tree.parents[held], -1 / tree.spreads[held]))
+        kinds = below + np.arange(len(KINDS))
+        entries.append((used.size + kinds, kinds, 1 / kind_spread))
+        lines, columns, each = (np.concatenate(part) for part in zip(*entries, strict=True))
+        shape = (used.size + theta.size, theta.size)
+        return csr_array((each, (lines, columns)), shape=shape)
 
     theta = _descend(residuals, slopes, theta, low, high)
     values = np.exp(theta[:count])
@@ -170,7 +179,7 @@ def _bounds(assigned: Assigned) -> tuple[Array, Array]:
 
 def _descend(
     residuals: Callable[[Array], Array],
-    slopes: Callable[[Array], Array],
+    slopes: Callable[[Array], csr_array],
     theta: Array,
     low: Array,
     high: Array,
@@ -186,7 +195,7 @@ def _descend(
     cost = float(missed @ missed)
     damping, growth = 1e-3, 2.0
     jacobian = slopes(theta)
-    normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+    normal, downhill = (jacobian.T @ jacobian).toarray(), -jacobian.T @ missed
     for _ in range(_MOST_STEPS):
         scale = damping * np.diag(normal)
         held = ((theta <= low) & (downhill < 0)) | ((theta >= high) & (downhill > 0))
@@ -206,7 +215,7 @@ def _descend(
             if gain < _GAIN * cost:
                 break
             jacobian = slopes(theta)
-            normal, downhill = jacobian.T @ jacobian, -jacobian.T @ missed
+            normal, downhill = (jacobian.T @ jacobian).toarray(), -jacobian.T @ missed
         else:
             damping, growth = damping * growth, growth * 2
             if growth > 2.0**40:

@@ -149,12 +149,19 @@ def _could_run(run: TrainingRun, off: float) -> bool:
     given back where it must be). Nothing speaks against a run whose framework's memory is not
     described, or was never compared with a measured peak, nor was that of layers with a state."""
     try:
-        features([run])
-        if not memory_of(run).compared or run.model.state is not None:
+        fits = _may_fit(run, off)
+        if off > 1.0 and fits:
             return True
-        memory = footprint(run)
+        features([run])  # a layout that cannot be computed cannot have run
+        return fits
     except ShardwrightError:
         return off > 1.0
+
+
+def _may_fit(run: TrainingRun, off: float) -> bool:
+    if not memory_of(run).compared or run.model.state is not None:
+        return True
+    memory = footprint(run)
     usable = get_device(run.device).usable_bytes
     needed = memory.allocated_bytes if off > 1.0 else memory.needed_bytes
     return not memory.refused and needed <= off * usable
