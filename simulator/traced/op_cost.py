@@ -94,11 +94,6 @@ def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
     return pricer_of(device).move(family, moved_bytes)
 
 
-def with_views(cost: OpCost, count: int, device: Device) -> OpCost:
-    """The cost with that of so many views before it, which the host alone makes."""
-    return _longer(cost, count * pricer_of(device).view(Phase.FORWARD).time_s)
-
-
 class OpPricer:
     """Prices ops on one device and remembers them; obtained from `pricer_of`."""
 
@@ -183,7 +178,7 @@ class OpPricer:
 
     def _price(self, op: Op, moved: int) -> OpCost:
         if op.kind is OpKind.VIEW:
-            return self.view(op.phase)
+            return self._view(op.phase)
         if op.attention is not None:
             shape = op.attention
             light_s, limit = self.light.attention(shape, op.dtype, op.phase)
@@ -220,17 +215,18 @@ class OpPricer:
     def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> OpCost:
         assert op.matmul is not None
         dtype = op.dtype if (kind, phase, op.dtype) in self._conv else "float32"
-        own = self._conv.get((kind, phase, dtype))
-        known = own or self._conv.get(("dense", phase, dtype)) or next(iter(self._conv.values()))
+        asked = (kind, phase, dtype)
+        read = next((k for k in (asked, ("dense", phase, dtype)) if k in self._conv), None)
+        read = read or next(iter(self._conv))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
         light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
         images = op.conv.images if op.conv is not None else 1
         product = (op.matmul.m, op.matmul.n, op.matmul.k)
-        used = known.at(conv_axes(kind if own else "dense", images, *product))
-        same = own is not None and dtype == op.dtype
+        used = self._conv[read].at(conv_axes(read[0], images, *product))
+        same = read == asked and dtype == op.dtype
         return self._cost(light_s, used if same else _substitute(used), limit, self.source)
 
-    def view(self, phase: Phase) -> OpCost:
+    def _view(self, phase: Phase) -> OpCost:
         """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
         launch_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
         time_s = self._host.get(("view", str(phase)), launch_s)

@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.in_step import step_overhead_s
-from simulator.traced.op_cost import OpCost, moved_cost, with_views
+from simulator.traced.op_cost import OpCost, moved_cost
 from simulator.traced.stack import Stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
@@ -76,7 +76,7 @@ def price_tail(
     optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
-    copied back, one parameter after the other.
+    copied back.
     """
     n = float(sum(counts))
     dp = len(group)
@@ -92,8 +92,7 @@ def price_tail(
         weights = n * sizes.compute_bytes
         if zero_stage < 2 and device.type == "cpu":
             for size, count in gradient_buckets(gradient):
-                exchanges += [price("all_reduce", size), *_bucket_passes(size, device)] * count
-            exchanges += [_copied_back(c * sizes.gradient_bytes, device) for c in counts]
+                exchanges += [price("all_reduce", size), *_bucket_copies(size, device)] * count
         elif zero_stage < 2:
             exchanges.append(price("all_reduce", gradient))
         if zero_stage == 1:
@@ -124,14 +123,9 @@ def gradient_buckets(total_bytes: float) -> list[tuple[float, int]]:
     return [(size, count) for size, count in found if size and count]
 
 
-def _bucket_passes(size: float, device: Device) -> list[OpCost]:
-    """Gradients into one tensor, and its division by the number of replicas."""
-    return [moved_cost(name, 2 * size, device) for name in ("cat", "div")]
-
-
-def _copied_back(size: float, device: Device) -> OpCost:
-    """One gradient out of its bucket: a copy and three views (executor.parallelize)."""
-    return with_views(moved_cost("copy_", 2 * size, device), 3, device)
+def _bucket_copies(size: float, device: Device) -> list[OpCost]:
+    """Gradients into one tensor, its division by the number of replicas, and back."""
+    return [moved_cost(name, 2 * size, device) for name in ("cat", "div", "copy_")]
 
 
 def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:

@@ -50,7 +50,8 @@ def test_a_convolution_is_the_product_that_it_equals() -> None:
     assert first.work_flop == forward.work_flop
     assert first.conv is not None
     assert not first.conv.input_gradient
-    assert forward.conv == ConvShape(groups=1, dims=2, taps=9, stride=1, transposed=False)
+    known = ConvShape(groups=1, dims=2, taps=9, stride=1, transposed=False, images=2)
+    assert forward.conv == known
 
 
 def test_the_probe_has_every_kind_of_convolution() -> None:

@@ -16,8 +16,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
-from simulator.traced.stack import load_stack
-from simulator.traced.step_tail import gradient_buckets, price_tail
+from simulator.traced.step_tail import gradient_buckets
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -186,22 +185,3 @@ def test_gradients_are_summed_in_buckets():
     assert gradient_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
     assert gradient_buckets(25 * mib) == [(25 * mib, 1)]
     assert gradient_buckets(0) == []
-
-
-def test_gradients_leave_their_bucket_one_by_one():
-    """The same bytes in a hundred parameters: 99 times three views more, and no other difference
-    where time is proportional to bytes."""
-
-    def exchange(counts: tuple[int, ...]) -> float:
-        return price_tail(
-            counts,
-            group=(0, 1),
-            zero_stage=0,
-            precision="fp32",
-            optimizer="adamw",
-            cluster=cluster(of=cpu(replace(MEASURED, host=HOST))),
-            stack=load_stack(),
-        ).exchange.value
-
-    many, one = exchange((10**4,) * 100), exchange((10**6,))
-    assert many - one == pytest.approx(99 * 3 * 1.5e-6)

@@ -82,7 +82,8 @@ class ConvPoint:
 
     kind   as ConvShape.kind, or as RECURRENCES (graph.py)
     phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
-    rows, channels, patch   m, n, k of the product, whose rows are of so many images
+    rows, channels, patch   m, n, k of the product, whose rows are of so many images: 1 in files
+           from before 2026-11-22, whose pointwise convolutions are read so
     """
 
     dtype: str
