@@ -1,7 +1,7 @@
 """The Python twins of the commands: the same words, values in and out, nothing printed.
 
 Those that read or write files of other frameworks are in shardwright/framework_files.py. What they
-give prints as the command does, in a notebook too, and has `table()` and `to_pandas()`
+give shows what the command tells, in a notebook too, and has `table()` and `to_pandas()`
 (shardwright/results/shown.py).
 """
 
@@ -182,9 +182,12 @@ def predict(
              of `plan`, an imported run (`import_config`), or the path of the file of either
     on       of an imported run, where its files name no devices: `8x8xh100-sxm-80gb`
 
-    Raises InputError for anything else, and for an imported run that cannot be predicted.
+    Raises InputError for anything else, for `on` of an answer, which has its devices, and for an
+    imported run that cannot be predicted.
     """
     if model is None and not isinstance(chosen, Plan):
+        if on and isinstance(chosen, (PlanFile, LayoutFile)):
+            raise InputError("on: an answer of plan() is predicted on the devices that it is for")
         if isinstance(on, Cluster):
             raise InputError("on: devices of an imported run are named by text (8x8xh100-sxm-80gb)")
         return shown_as(StepResult, step_of(chosen, on))

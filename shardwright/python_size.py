@@ -10,6 +10,7 @@ from shardwright.asking.sizing.size_flags import size_flags
 from shardwright.asking.sizing.sized import SizeSolver
 from shardwright.results.shown import shown_as
 from shardwright.results.sized import SizeResult
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 
 def size(
@@ -28,6 +29,8 @@ def size(
     sequence_length: int | None = None,
     precision: str = "",
     lora: int = 0,
+    base_precision: str = "",
+    optimizer: str = USUAL_OPTIMIZER,
     pue: float | None = None,
     region: str = "",
     prices: str | Path | None = None,
@@ -74,6 +77,8 @@ def size(
         seq=sequence_length,
         precision=precision,
         lora=lora,
+        base_precision=base_precision,
+        optimizer=optimizer,
         pue=pue,
         region=region,
         prices=None if prices is None else Path(prices),

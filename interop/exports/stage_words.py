@@ -41,7 +41,7 @@ def _python_words(text: str) -> Mapping[str, str]:
         if isinstance(node, ast.keyword) and node.arg in _TABLE:
             try:
                 value = ast.literal_eval(node.value)
-            except ValueError:
+            except (ValueError, TypeError, RecursionError):
                 continue
             found[node.arg] = str(value).replace("'lm_head'", "'output'")
     return found

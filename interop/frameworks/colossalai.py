@@ -15,6 +15,9 @@ _STAGES = {
     "torch_ddp": 0, "ddp": 0, "zero1": 1, "low_level_zero": 1, "zero2": 2, "zero2_cpu": 2,
     "gemini": 3, "gemini_auto": 3, "gemini_cuda": 3, "gemini_cpu": 3, "fsdp": 3, "fsdp_cpu": 3,
 }  # fmt: skip
+_PLUGIN = "gemini"  # where no option names one
+_HYBRID = ("3d", "3d_cpu")
+_MICRO = ("mbs", "microbatch_size", "micro_batch_size")
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _SCHEDULES = {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}
 
@@ -24,10 +27,7 @@ def say_colossalai(options: Options, findings: Findings) -> None:
     options.say_counts(
         findings,
         {"tp": "tp", "pp": "pp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
-         "max_length": "seq_len", "mbs": "micro_batch", "microbatch_size": "micro_batch",
-         "micro_batch_size": "micro_batch",
-         "accumulation_steps": "gradient_accumulation", "n_chunks": "vpp",
-         "lora_rank": "model.lora_rank"},
+         "max_length": "seq_len", "n_chunks": "vpp", "lora_rank": "model.lora_rank"},
     )  # fmt: skip
     options.say_flags(
         findings,
@@ -37,34 +37,43 @@ def say_colossalai(options: Options, findings: Findings) -> None:
          "use_flash_attn": ("flash_attention", True, False)},
     )  # fmt: skip
     plugin = options.last("p", "plugin")
-    word = options.text("p", "plugin")
+    word = options.told(plugin, findings) if plugin is not None else _PLUGIN
     if plugin is not None and word is not None:
         stage = _STAGES.get(word)
         if stage is not None and "zero_stage" not in findings.said:
             findings.say("zero_stage", stage, plugin.place, plugin.name)
         if word.endswith("_cpu"):
             findings.say("optimizer_offload", True, plugin.place, plugin.name)
+    if word not in _STAGES and word not in _HYBRID:
+        findings.untold.add("zero_stage")
     for option in options.of("mixed_precision"):
         told = options.told(option, findings)
         findings.say("precision", _PRECISIONS.get(told or ""), option.place, option.name)
     for option in options.of("pp_style"):
         told = options.told(option, findings)
         findings.say("schedule", _SCHEDULES.get(told or ""), option.place, option.name)
-    _say_batch(options, findings)
+    _say_batch(options, findings, word)
     model = options.last("pretrained", "model_path")
     if model is not None:
         findings.say("model.name", options.told(model, findings), model.place, model.name)
-    findings.default(_DEFAULTS, tp=1, pp=1, cp=1, zero_stage=0)
+    stage = 0 if word in _HYBRID else _STAGES[_PLUGIN]
+    findings.default(_DEFAULTS, tp=1, pp=1, cp=1, zero_stage=stage)
 
 
-def _say_batch(options: Options, findings: Findings) -> None:
-    """`-b` sequences a step and replica: with a pipeline they are cut into micro-batches."""
-    option = options.last("b", "batch_size")
-    number = options.number("b", "batch_size")
-    if option is None or number is None:
+def _say_batch(options: Options, findings: Findings, plugin: str | None) -> None:
+    """`-b` sequences a step and replica: a pipeline of the 3d plugin cuts them into micro-batches,
+    all else takes them whole, and adds up as many steps as `--accumulation_steps` says."""
+    batch = {"b": "micro_batch", "batch_size": "micro_batch"}
+    pp = findings.count("pp")
+    silent = pp is None and "pp" in findings.untold
+    if (plugin is not None and plugin not in _HYBRID) or (not silent and pp in (None, 1)):
+        options.say_counts(findings, {**batch, "accumulation_steps": "gradient_accumulation"})
         return
+    if plugin is None or silent:
+        findings.untold |= {"micro_batch", "gradient_accumulation"}
+        return
+    options.say_counts(findings, dict.fromkeys(_MICRO, "micro_batch"))
+    option, number = options.last(*batch), options.number(*batch)
     micro = findings.count("micro_batch")
-    if micro and number % micro == 0:
+    if option is not None and number and micro and number % micro == 0:
         findings.say("gradient_accumulation", number // micro, option.place, option.name)
-    elif (findings.count("pp") or 1) == 1:
-        findings.say("micro_batch", number, option.place, option.name)

@@ -41,6 +41,16 @@ _COUNTS = {
     "ep_size": "ep",
     "train_batch_size": "global_batch",
 }
+# What a key is about: no default answers for it where its value is not told.
+_ABOUTS = _COUNTS | {
+    "bf16": "precision",
+    "fp16": "precision",
+    "gradient_checkpointing": "recompute",
+    "disable_gradient_checkpointing": "recompute",
+    "optim": "optimizer",
+    "optimizer": "optimizer",
+    "use_muon": "optimizer",
+}
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -70,7 +80,9 @@ def given_by_options(options: Options, findings: Findings) -> Given:
             found.append((option.key, True, option.place, option.name))
             continue
         told = options.told(option, findings)
-        if told is not None:
+        if told is None:
+            findings.untold |= {_ABOUTS[option.key]} if option.key in _ABOUTS else set()
+        else:
             many = " ".join(word.plain for word in option.values)
             value = many if option.key == "fsdp" else told
             found.append((option.key, value, option.place, option.name))

@@ -42,6 +42,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "num_slices": ("nodes", degree_of),
 }
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
+_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|{'|'.join(_AXES)})_parallelism")
+_WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
      "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
@@ -62,6 +64,7 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
         if numbers:
             hole = holes[numbers[0]]
             findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+            findings.untold |= _abouts(key)
             found.pop(key, None)
             continue
         if key in found and found[key][0] != value and key in _MARKS | set(_KEYS):
@@ -74,6 +77,15 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
             )
         found[key] = (value, word.place)
     return found
+
+
+def _abouts(key: str) -> set[str]:
+    """What of a run a key is about, so that no default answers for it where its value is a hole."""
+    if key in _KEYS:
+        return {_KEYS[key][0]}
+    if axis := _AXIS.fullmatch(key):
+        return {_AXES[axis[1]]} if axis[1] in _AXES else {"zero_stage"}
+    return {_WORDS[key]} if key in _WORDS else set()
 
 
 def given_by_file(file: KeyedFile) -> Given:

@@ -128,6 +128,8 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
             if path[-1] in KEYS or path[-1] == "devices":
                 hole = holes[numbers[0]]
                 findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+                if path[-1] in KEYS:
+                    findings.untold.add(KEYS[path[-1]][0])
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:

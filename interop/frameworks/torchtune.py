@@ -74,6 +74,7 @@ def say_torchtune(
             if key in _KEYS:
                 hole = holes[numbers[0]]
                 findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
+                findings.untold.add(_KEYS[key][0])
                 values.pop(key, None)
             continue
         if key in _KEYS and key in values and str(values[key][0]) != value:
@@ -110,5 +111,4 @@ def _say_model(values: dict[str, tuple[Any, Place]], findings: Findings) -> None
     name = value.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
     known = re.sub(r"^llama3_(\d)_(\d+b)$", r"llama-3.\1-\2", name)
     known = re.sub(r"^llama(\d)_(\d+b)$", r"llama-\1-\2", known)
-    known = re.sub(r"^qwen2_5_(\d+(?:_\d+)?b)$", r"qwen2.5-\1", known)
     say_figures_of(known, "", findings, place, "model._component_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from interop.logs.log_lines import without_colours
 from interop.logs.log_reading import LogReading
 from interop.logs.read_log import told_by
 from interop.logs.training_log import TrainingLog
@@ -54,15 +55,19 @@ class FollowedLog:
         if len(self._rest) > _CHUNK:
             lines, self._rest = [*lines, self._rest], b""
         for line in lines:
-            self.reading.feed(line.decode("utf-8", errors="replace"))
+            self.reading.feed(_line(line))
         return bool(lines)
 
     def _flush(self) -> None:
         """The end of a file that was replaced: its last line has no end."""
         if self._rest.strip():
-            self.reading.feed_last(self._rest.decode("utf-8", errors="replace"))
+            self.reading.feed_last(_line(self._rest))
         self._rest = b""
 
     def told(self) -> TrainingLog:
         """What all of it tells so far."""
         return told_by(self.reading, str(self.path))
+
+
+def _line(raw: bytes) -> str:
+    return without_colours(raw.decode("utf-8", errors="replace"))

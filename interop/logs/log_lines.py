@@ -63,13 +63,13 @@ class LogLines:
                 if not chunk:
                     break
                 *whole, rest = _split(rest + decode(chunk))
-                yield from map(_plain, whole)
+                yield from map(without_colours, whole)
                 while len(rest) > MOST_CHARACTERS:
-                    yield _plain(rest[:MOST_CHARACTERS])
+                    yield without_colours(rest[:MOST_CHARACTERS])
                     rest = rest[MOST_CHARACTERS:]
             self.cut = bool(rest.strip()) or bool(self.damaged)
             if rest.strip():
-                yield _plain(rest)
+                yield without_colours(rest)
 
 
 def _split(text: str) -> list[str]:
@@ -81,7 +81,8 @@ def _split(text: str) -> list[str]:
     return text.split("\n")
 
 
-def _plain(line: str) -> str:
+def without_colours(line: str) -> str:
+    """A line without the escapes that colour it."""
     return _COLOURS.sub("", line) if "\x1b" in line or ("[" in line and "m" in line) else line
 
 

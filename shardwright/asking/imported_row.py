@@ -25,17 +25,17 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}
         if len(kinds) > 1:
-            raise InputError(f"--on {on}: an imported run is on devices of one kind")
+            raise InputError(f"{on}: an imported run is on devices of one kind")
         device, devices = kinds.pop(), cluster.num_devices
     if not device and not run.device:
         raise InputError(
-            f"{path}: the configuration names no device; add --on 8x8xh100-sxm-80gb, or "
-            "--on h100-sxm-80gb for as many as it says"
+            f"{path}: the configuration names no device; name the devices (--on, in Python on=): "
+            "8x8xh100-sxm-80gb, or h100-sxm-80gb for as many as it says"
         )
     if devices is None and run.devices is None:
         raise InputError(
-            f"{path}: the configuration does not say on how many devices it runs; write them, as "
-            f"in --on 8x8x{device or run.device}"
+            f"{path}: the configuration does not say on how many devices it runs; name the devices "
+            f"(--on, in Python on=) as in 8x8x{device or run.device}"
         )
     row = row_of_import(run, id=path.stem, device=device, devices=devices)
     if on and on[0].isdigit():

@@ -146,6 +146,6 @@ def step_of(what: PlanLike | ImportedRun, on: str) -> PlannedStep:
     if isinstance(what, (str, Path)):
         return planned_or_imported(Path(what), on)
     raise InputError(
-        "a Plan, an answer of plan(), an imported run, or the path of one of their files is "
-        f"wanted, got {type(what).__name__}"
+        "an answer of plan(), an imported run, or the path of the file of either is wanted, got "
+        f"{type(what).__name__}"
     )

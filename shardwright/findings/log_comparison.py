@@ -104,7 +104,7 @@ def compare_logs(
     training = [each for each in found if isinstance(each, TrainingLog)]
     if len(training) != 1:
         raise InputError(
-            f"--log names {len(training)} training logs; name one, and profiles of the same run "
+            f"{len(training)} training logs are named; name one, and profiles of the same run "
             "beside it"
         )
     traces = [each for each in found if isinstance(each, TraceTime)]

@@ -48,7 +48,13 @@ class LogComparisonResult(Shown, LogComparison):
                 "measured_s": self.measured_s,
             },
             *(
-                {"part": row.name, "predicted_s": row.predicted_s, "measured_s": row.measured_s}
+                {
+                    "part": row.name,
+                    "predicted_s": row.predicted_s,
+                    "predicted_low_s": None,
+                    "predicted_high_s": None,
+                    "measured_s": row.measured_s,
+                }
                 for row in self.parts
             ),
         ]

@@ -89,4 +89,10 @@ class LogResult(Shown):
         data = opened_log_data(self.found, self.path)
         if isinstance(self.found, TrainingLog):
             return [flat(data)]
-        return [dict(each) for each in data["points" if "points" in data else "devices"]]
+        if "curves" in data:
+            return [
+                {"operation": curve["operation"], "devices": curve["devices"], **point}
+                for curve in data["curves"]
+                for point in curve["points"]
+            ]
+        return [dict(each) for each in data["devices"]]

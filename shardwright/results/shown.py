@@ -21,17 +21,17 @@ _PAGE = '<pre style="line-height: 1.25; white-space: pre; overflow-x: auto">{cod
 
 
 class Shown(ABC):
-    """A result that prints as its command does, in a notebook too, and that is a table.
+    """A result that shows what its command tells, in a notebook too, and that is a table.
 
-    `print(result)` gives the command's text, the end of a cell the same as HTML: no script, no
-    address, every character of the inputs escaped.
+    `print(result)` gives it as text, the end of a cell the same as HTML: no script, no address,
+    every character of the inputs escaped.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def report(self) -> RenderableType:
-        """What the command prints."""
+        """What is shown of it."""
 
     @abstractmethod
     def table(self) -> Sequence[Mapping[str, Any]]:
@@ -71,7 +71,13 @@ class Shown(ABC):
     def _written(self) -> Console:
         """A console that has written the report into its record, and nowhere else."""
         made = Console(
-            file=io.StringIO(), record=True, width=WIDTH, highlight=False, markup=False, emoji=False
+            file=io.StringIO(),
+            record=True,
+            width=WIDTH,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            force_jupyter=False,  # else rich shows it in the cell by itself
         )
         made.print(self.report())
         return made

@@ -11,7 +11,8 @@ from simulator.training_run.reading.complete import complete_as_usual
 from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.run.training_run import TrainingRun
 
-# Below this many weights a layer's kernels are short, and what surrounds them weighs.
+# Below about this many weights a layer's kernels are short, and what surrounds them weighs; a round
+# number between the sizes that tables hold.
 _SMALL = 3e9
 
 CLASSES: tuple[tuple[str, Callable[[TrainingRun], bool]], ...] = (

@@ -16,6 +16,7 @@ import pytest
 import shardwright as public
 from profiles.errors import InputError
 from shardwright.results.shown import Shown
+from tests.interop.traces.test_traces import NCCL
 from tests.shardwright.test_cli import ROOT
 from tests.shardwright.test_docs import fenced
 
@@ -132,6 +133,28 @@ def test_rows_say_where_a_value_stands_and_what_is_a_default(tmp_path: Path) -> 
     assert rows["model.hidden_size"]["value"] == 64
 
 
+def test_jupyter_shows_a_result_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There rich would show by itself what is printed into a record."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("shown a second time")
+
+    monkeypatch.setattr("rich.jupyter.display", refused)
+    path = tmp_path / "out.txt"
+    path.write_text(NCCL, encoding="utf-8")
+    page_of(public.read_log(path))
+
+
+def test_rows_of_several_benchmarks_tell_whose_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "both.txt"
+    path.write_text(NCCL + NCCL.replace("all_reduce_perf", "alltoall_perf"), encoding="utf-8")
+    rows = public.read_log(path).table()
+    assert [(row["operation"], row["devices"], row["size_bytes"]) for row in rows] == [
+        (name, 8, size) for name in ("all_reduce", "all_to_all") for size in (2**20, 2**21)
+    ]
+
+
 def test_an_answer_needs_no_file(layout: Any) -> None:
     """What `plan` gives is what a plan file holds: exported, predicted and compared as it is."""
     assert isinstance(layout, public.LayoutFile)
@@ -143,6 +166,8 @@ def test_an_answer_needs_no_file(layout: Any) -> None:
     assert "train.toml" in {file.path for file in folder.files}
     page_of(folder)
     page_of(step)
+    with pytest.raises(InputError, match="on the devices that it is for"):
+        public.predict(layout, on="8xh200")
     with pytest.raises(InputError, match="name a run, or a log"):
         public.compare(layout)
     with pytest.raises(InputError, match="answer of plan"):
@@ -174,6 +199,8 @@ def test_a_run_is_sized() -> None:
     (chosen, *_) = found.table()
     assert chosen["row"] == "chosen"
     assert chosen["days"] < 7
+    with pytest.raises(InputError, match="--base-precision nf4"):
+        public.size("llama-3.1-8b", "h100-sxm", tokens="5B", base_precision="nf4")
     with pytest.raises(InputError, match="--deadline"):
         public.size("llama-3.1-8b", "h100-sxm", tokens="20B", deadline="soon")
 

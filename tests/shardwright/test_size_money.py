@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ from shardwright.asking.sizing.owning_beside import owning_beside
 from shardwright.asking.sizing.size_flags import size_flags
 from shardwright.asking.sizing.sized import Sized, SizeSolver
 from shardwright.findings.size_json import size_json
+from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
 from shardwright.reports.sizing.size_compare import owning_report
 from shardwright.reports.sizing.size_report import size_report
 from shardwright.reports.terminal import console
 from simulator.goodput.reliability_inputs import DEFAULT
+from tests.shardwright.golden import FOLDER
 
 PRICES = """\
 schema = "shardwright/prices@1"
@@ -125,6 +128,24 @@ def test_buying_beside_renting(plain: Sized, tmp_path: Path) -> None:
     assert found.runs == pytest.approx(hours / best.device_hours.value, rel=1e-6)
     price = best.run.choice.price_words
     assert price in text_of(owning_report(found, price))
+
+
+@pytest.mark.parametrize(("rent_usd", "told"), [(1e9, False), (1e3, True), (None, False)])
+def test_a_brief_says_where_owning_never_pays(rent_usd: float | None, told: bool) -> None:
+    data = json.loads((FOLDER / "size_answer.json").read_text(encoding="utf-8"))
+    figure = {"value": 1e6, "low": 1e6, "high": 1e6}
+    data["owning"] = {
+        "purchase_usd": figure,
+        "usd_per_hour": figure,
+        "run_usd": figure,
+        "years": 4.0,
+        "rent_usd": rent_usd,
+        "use": None if told else figure,
+        "words": ["a source"],
+        "runs": None if told or rent_usd is None else 2.0,
+    }
+    (section,) = (one for one in size_brief(data).sections if one.title.startswith("Bought"))
+    assert ("in 4 years no use is cheaper than that rent" in section.note) is told
 
 
 def test_owned_devices_in_the_same_job_or_beside_it(plain: Sized) -> None:

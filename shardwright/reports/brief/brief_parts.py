@@ -40,7 +40,8 @@ def picture_html(picture: Picture) -> str:
 
 
 def words_html(kind: str, text: str) -> str:
-    """A text of its own: `headline`, `sub`, `note`, or `fault`, which screen readers announce."""
+    """A text of its own: `headline`, `sub`, `note`, `told` (a message in a box), or `fault`, which
+    screen readers announce."""
     return _wrapped(_parts().words(kind, text))
 
 

@@ -291,11 +291,13 @@ def _owning(data: Mapping[str, Any]) -> Section:
     if one.get("runs") is not None:
         from_use = format_percent(one["use"]["value"])
         rows.append((f"owning is cheaper from a use of {from_use} on", f"{one['runs']:.2g} runs"))
+    words = list(one["words"])
+    if one.get("runs") is None and one.get("rent_usd") is not None:
+        words.append(f"in {one['years']:g} years no use is cheaper than that rent")
     return Section(
         title="Bought instead of rented",
         tables=(Table(heads=("", ">"), rows=tuple(rows)),),
-        note=f"Written off over {one['years']:g} years; rent: {data['price']}. "
-        + "; ".join(one["words"]),
+        note=f"Written off over {one['years']:g} years; rent: {data['price']}. " + "; ".join(words),
     )
 
 

@@ -145,3 +145,70 @@ def test_a_variable_that_is_not_set_is_no_silence(tmp_path: Path) -> None:
     assert run.answer("tp") is None
     assert run.answer("cp") == 1
     assert [each.option for each in run.unresolved] == ["--tensor-model-parallel-size"]
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (
+            "tune run --nproc_per_node 8 full_finetune_distributed batch_size=2 "
+            "tensor_parallel_dim=$TP",
+            ["tp"],
+        ),
+        (
+            "torchrun examples/nlp/language_modeling/megatron_gpt_pretraining.py "
+            "trainer.num_nodes=2 model.micro_batch_size=1 model.tensor_model_parallel_size=$TP "
+            "model.pipeline_model_parallel_size=2",
+            ["tp"],
+        ),
+        (
+            "python3 -m MaxText.train MaxText/configs/base.yml per_device_batch_size=1 "
+            "max_target_length=2048 gradient_accumulation_steps=$N ici_tensor_parallelism=$TP "
+            "remat_policy=$R",
+            ["gradient_accumulation", "recompute", "tp"],
+        ),
+        (
+            "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path a/b --output_dir o "
+            "--per_device_train_batch_size $B --gradient_accumulation_steps 2 --optim $O",
+            ["micro_batch", "optimizer"],
+        ),
+    ],
+)
+def test_no_default_answers_for_a_hole(tmp_path: Path, command: str, keys: list[str]) -> None:
+    run = read(tmp_path, "run.sh", f"{command}\n")
+    assert run.defaults
+    assert [key for key in keys if key in run.defaults] == []
+    assert [run.answer(key) for key in keys] == [None] * len(keys)
+
+
+COLOSSALAI = "colossalai run --nproc_per_node 8 benchmark.py -l 4096 "
+
+
+@pytest.mark.parametrize(
+    ("options", "stage"),
+    [("", 3), ("-p gemini_auto", 3), ("-p zero2", 2), ("-p 3d", 0), ("-p 3d --zero 1", 1),
+     ("-p $PLUGIN", None), ("-p another", None)],
+)  # fmt: skip
+def test_the_plugin_of_colossalai_says_the_stage(
+    tmp_path: Path, options: str, stage: int | None
+) -> None:
+    assert read(tmp_path, "run.sh", f"{COLOSSALAI}{options}\n").answer("zero_stage") == stage
+
+
+@pytest.mark.parametrize(
+    ("options", "micro_batch", "accumulation"),
+    [
+        ("-p gemini -b 16 --mbs 2", 16, None),
+        ("-p 3d -b 16 --mbs 2 --accumulation_steps 4", 16, 4),
+        ("-p 3d --pp 2 -b 16 --mbs 2 --accumulation_steps 4", 2, 8),
+        ("-p 3d --pp $PP -b 16 --mbs 2", None, None),
+        ("-p $PLUGIN --pp 2 -b 16 --mbs 2", None, None),
+        ("-p zero2 -b 4 --accumulation_steps 4", 4, 4),
+    ],
+)
+def test_only_a_pipeline_of_colossalai_cuts_a_batch(
+    tmp_path: Path, options: str, micro_batch: int | None, accumulation: int | None
+) -> None:
+    run = read(tmp_path, "run.sh", f"{COLOSSALAI}{options}\n")
+    assert (run.micro_batch, run.gradient_accumulation) == (micro_batch, accumulation)
+    assert run.contradictions == ()

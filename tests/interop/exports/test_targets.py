@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from interop.exports.cost_of_gaps import cost_of_gaps
 from interop.exports.export_plan import export_plan
+from interop.exports.stage_words import stage_words
 from interop.exports.targets.pipeline_layout import pipeline_layout
 from interop.exports.targets.targets import TARGETS
 from interop.exports.values.planned_run import PlannedRun, PlannedStage
@@ -182,3 +183,8 @@ def test_golden(name: str) -> None:
         vpp=2 if target != "nanotron" else 1,
     )  # fmt: skip
     check_golden(name, files_of(replace(plan, device_type="gpu"), target)[path])
+
+
+def test_words_of_stages_that_are_no_value_are_left_out() -> None:
+    text = "c(module_fqns_per_model_part={[]: 1}, pipeline_parallel_schedule='1F1B')\n"
+    assert stage_words("torchtitan", text) == {"pipeline_parallel_schedule": "1F1B"}

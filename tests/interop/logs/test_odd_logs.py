@@ -218,6 +218,19 @@ def test_a_log_is_followed_through_growth_and_rotation(tmp_path: Path) -> None:
     assert (log.steps, log.restarts) == (60, 0)
 
 
+def test_a_followed_log_is_read_without_its_colours(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    text = "".join(
+        f"\x1b[31mstep: {step:2}  \x1b[32mloss:  8.2\x1b[39m  \x1b[33mtps: 4,096\x1b[0m\n"
+        for step in range(1, 41)
+    )
+    path.write_text(text, encoding="utf-8")
+    followed = FollowedLog(path)
+    assert followed.look()
+    assert followed.told() == read_training_log(path)
+    assert followed.told().steps == 40
+
+
 def test_bars_that_begin_anew_with_each_epoch_are_one_run(tmp_path: Path) -> None:
     for title in ("Epoch {epoch}: ", "", "Training: "):
         lines = []
