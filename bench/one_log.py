@@ -29,9 +29,9 @@ from interop.logs.read_log import read_training_log
 from profiles.errors import InputError
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit_table
+from shardwright.validate.cross_fit import FitTable, fit, fit_table
 from shardwright.validate.groups import source_of
-from simulator.training_run.fit.fit import Fitted, fit_coefficients
+from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.recalibrate import recalibrate
 from simulator.training_run.fit.workload_shift import LoggedWorkload, shift_of
 from simulator.training_run.run.training_run import TrainingRun
@@ -41,9 +41,9 @@ from simulator.training_run.step.step_time import step_parts
 
 Array = NDArray[np.float64]
 
-_FEWEST = 3
-# Where a source has more runs of one device, the others are predicted for so many of them.
-_MOST = 60
+# Runs of a cluster at least, and at most: where it has more, the others are predicted for so many
+# of them; and how many of them are taken as its log in turn.
+FEWEST, MOST, PICKS = 3, 60, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,15 @@ def one_log(table: FitTable, *, picks: int, logs: Sequence[int] = (1,)) -> Itera
         for row in rows.tolist():
             run = table.runs[row]
             clusters.setdefault((run.device, run.stack), []).append(row)
-        if all(len(mine) < _FEWEST for mine in clusters.values()):
+        if all(len(mine) < FEWEST for mine in clusters.values()):
             continue
-        base = _file(table, _fitted_without(table, rows))
+        # Searched from the shipped ones, which is faster; what only these rows told of goes to its
+        # family all the same.
+        begin = table.assigned.from_file(shipped_coefficients())
+        base = _file(table, fit(table, without=rows.tolist(), start=begin))
         for (device, stack), mine in sorted(clusters.items()):
-            kept = sorted(mine, key=lambda row: _hash(table.runs[row].id))[:_MOST]
-            if len(kept) < _FEWEST:
+            kept = sorted(mine, key=lambda row: hash_of(table.runs[row].id))[:MOST]
+            if len(kept) < FEWEST:
                 continue
             for count in logs:
                 found = _cluster(table, kept, base, picks, count)
@@ -109,20 +112,6 @@ class _Errors:
     alike: tuple[float, float] | None
 
 
-def _fitted_without(table: FitTable, rows: NDArray[np.intp]) -> Fitted:
-    """The coefficients without some rows, searched from the shipped ones, which is faster; what
-    only those rows told of goes to its family all the same."""
-    weights = table.weights.copy()
-    weights[rows] = 0.0
-    return fit_coefficients(
-        table.features,
-        table.assigned,
-        table.measured_s,
-        weights=weights,
-        start=table.assigned.from_file(shipped_coefficients()),
-    )
-
-
 def _cluster(
     table: FitTable, rows: Sequence[int], base: CoefficientFile, picks: int, logs: int
 ) -> _Errors | None:
@@ -139,7 +128,7 @@ def _cluster(
         taken = [i for i in order if first[keys[i]] == i][:logs]
         logged = {keys[i] for i in taken}
         others = [i for i, key in enumerate(keys) if key not in logged]
-        if len(taken) < logs or len(others) < _FEWEST - 1:
+        if len(taken) < logs or len(others) < FEWEST - 1:
             continue
         logged_s = [_through_a_log(float(measured[i])) for i in taken]
         made = recalibrate([runs[i] for i in taken], logged_s, base)
@@ -208,7 +197,8 @@ def _file(table: FitTable, fitted: Fitted) -> CoefficientFile:
     )
 
 
-def _hash(name: str) -> str:
+def hash_of(name: str) -> str:
+    """By which runs are put in an order that has nothing to do with what they are."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -240,7 +230,7 @@ def main() -> None:
     """Prints one line per cluster, and how many reach half of their error or 5 %."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tables", nargs="+", type=Path)
-    parser.add_argument("--picks", type=int, default=6)
+    parser.add_argument("--picks", type=int, default=PICKS)
     parser.add_argument("--logs", default="1,2")
     asked = parser.parse_args()
     published = tuple(run for path in asked.tables for run in read_runs(path, lenient=True))

@@ -49,8 +49,8 @@ def _flow(
     dtype: str,
     seed: int,
 ) -> DataFlow:
-    """What flows between the blocks; the check, the run whose peak is read and the measured one
-    each build a rank of the same plan."""
+    """What flows between the blocks; the run whose peak is read and the measured one each build a
+    rank of the same plan, and so does the check where it computes in the plan's type."""
     built = build_meta(
         spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, seed=seed
     )

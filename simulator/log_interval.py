@@ -33,6 +33,15 @@ def product(first: Interval, *others: Interval) -> Interval:
     return Interval(value=value, low=value * math.exp(-below), high=value * math.exp(above))
 
 
+def total(*parts: Interval) -> Interval:
+    """The sum of numbers that are high and low together: ends add up as values do."""
+    return Interval(
+        value=sum(part.value for part in parts),
+        low=sum(part.low for part in parts),
+        high=sum(part.high for part in parts),
+    )
+
+
 def probability_below(number: Interval, limit: float) -> float:
     """The probability (0 to 1) that a number is no more than a limit.
 

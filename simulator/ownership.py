@@ -20,6 +20,7 @@ from profiles.errors import InputError
 from profiles.hardware.prices.owning import Owning
 from profiles.sourced import SourcedRange
 from simulator.energy import run_energy
+from simulator.log_interval import total
 from simulator.values.prediction import Interval
 
 HOURS_PER_YEAR = 8760.0
@@ -42,7 +43,7 @@ class OwnedCost:
     @property
     def fixed_usd(self) -> Interval:
         """What it costs used or not, without power."""
-        return _sum(self.capital_usd, self.hosting_usd, self.staff_usd)
+        return total(self.capital_usd, self.hosting_usd, self.staff_usd)
 
     def usd_per_used_hour(self, use: float) -> Interval:
         """Dollars per hour that it is used, where it is used for the part `use` of the calendar.
@@ -51,8 +52,8 @@ class OwnedCost:
         """
         if not 0 < use <= 1:
             raise InputError(f"the use of an owned device lies above 0 and at most at 1, not {use}")
-        power = _sum(self.power_usd.scaled(use), self.idle_power_usd.scaled(1 - use))
-        return _sum(self.fixed_usd, power).scaled(1 / use)
+        power = total(self.power_usd.scaled(use), self.idle_power_usd.scaled(1 - use))
+        return total(self.fixed_usd, power).scaled(1 / use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +128,6 @@ def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> Br
 
 def _one(value: float) -> Interval:
     return Interval(value=value, low=value, high=value)
-
-
-def _sum(*parts: Interval) -> Interval:
-    return Interval(
-        value=sum(part.value for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-    )
 
 
 def _times(number: Interval, factor: SourcedRange) -> Interval:

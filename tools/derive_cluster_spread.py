@@ -17,7 +17,6 @@ those for each source are found without it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +26,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.one_log import FEWEST, MOST, PICKS, hash_of
 from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit_table
+from shardwright.validate.cross_fit import FitTable, fit, fit_table
 from shardwright.validate.groups import source_of
-from simulator.training_run.fit.fit import fit_coefficients
 from simulator.training_run.fit.recalibrate import NOISE, REFITTED
 from simulator.training_run.fit.workload_shift import workload_of
 from simulator.training_run.step.coefficient_kinds import KINDS
@@ -47,11 +46,10 @@ _NAMES = (
     "SIZE_SCALE",
     "SEQ_SCALE",
 )
-# Where the search begins, and how far (in the logarithm) it may go without a reason: a third of a
-# unit of the error at three times these.
+# Where the search begins, and how far (in the logarithm) it may go without a reason: a number
+# three times these costs as much as 0.013 % of error.
 _START = np.log(np.asarray([8.0, 1.0, 2.0, 0.5, 1.0]))
 _HOLD = 1e-3 / 9.0
-_MOST, _PICKS, _FEWEST = 60, 6, 3
 _NUDGE = 1e-4
 
 
@@ -125,29 +123,25 @@ def pairs_of(table: FitTable, *, progress: Callable[[str], None]) -> Pairs:
 
 def _clusters(table: FitTable, rows: NDArray[np.intp]) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for row in sorted(rows.tolist(), key=lambda row: _hash(table.runs[row].id)):
+    for row in sorted(rows.tolist(), key=lambda row: hash_of(table.runs[row].id)):
         run = table.runs[row]
         found.setdefault(f"{source_of(run.id)}, {run.device}, {run.stack}", []).append(row)
-    return {name: mine[:_MOST] for name, mine in sorted(found.items()) if len(mine) >= _FEWEST}
+    return {name: mine[:MOST] for name, mine in sorted(found.items()) if len(mine) >= FEWEST}
 
 
 def _picks(table: FitTable, rows: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     keys = {row: replace(table.runs[row], id="", defaults=()) for row in rows}
-    for log in rows[:_PICKS]:
+    for log in rows[:PICKS]:
         others = [row for row in rows if keys[row] != keys[log]]
-        if len(others) >= _FEWEST - 1:
+        if len(others) >= FEWEST - 1:
             yield log, others
 
 
 def _missed(table: FitTable, rows: NDArray[np.intp]) -> tuple[Array, Array]:
     """[rows] what they miss by without their source, [rows, kinds] slopes of the logarithm of their
     step in those of their coefficients."""
-    weights = table.weights.copy()
-    weights[rows] = 0.0
     begin = table.assigned.from_file(shipped_coefficients())
-    fitted = fit_coefficients(
-        table.features, table.assigned, table.measured_s, weights=weights, start=begin
-    )
+    fitted = fit(table, without=rows.tolist(), start=begin)
     x = table.features.rows(rows)
     c = {kind: fitted.values[index[rows]] for kind, index in table.assigned.index.items()}
     base = np.log(step_parts(x, c).total_s)
@@ -211,10 +205,6 @@ def main() -> None:
 
 def _say(source: str) -> None:
     sys.stderr.write(f"{source}\n")
-
-
-def _hash(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
 
 
 if __name__ == "__main__":

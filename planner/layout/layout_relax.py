@@ -38,8 +38,9 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
     offloaded = question
-    if "optimizer-offload" in offers and not question.options.optimizer_offload:
-        offloaded = with_offload(question)
+    with_states = with_offload(question)
+    if "optimizer-offload" in offers and with_states != question and with_states.options.offloads:
+        offloaded = with_states
         yield LayoutCandidate(
             kind="host",
             question=offloaded,
@@ -55,7 +56,7 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     yield LayoutCandidate(
         kind="host",
         question=replace(offloaded, options=options),
-        change="optimizer states and activations in host memory",
+        change=f"{'optimizer states and ' * options.offloads}activations in host memory",
         flag=flag,
     )
 

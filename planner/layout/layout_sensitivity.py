@@ -59,8 +59,9 @@ def sensitivities(
             question,
             altered=functools.partial(replace, far_levels=levels),
         )
-    if has_host(base.device) and not question.options.optimizer_offload:
-        tried("states may be in host memory (--optimizer-offload)", with_offload(question))
+    offloaded = with_offload(question)
+    if has_host(base.device) and offloaded != question and offloaded.options.offloads:
+        tried("states may be in host memory (--optimizer-offload)", offloaded)
     for doubled in itertools.islice(larger_clusters(question.cluster, rebuild), 1):
         tried(f"twice the devices ({doubled.name})", replace(question, cluster=doubled))
     tried("twice the batch", replace(question, global_batch=2 * question.global_batch))

@@ -41,7 +41,7 @@ _FASTEST = 0.9
 # backward takes three times as long, is all that it does, and all is recomputed; gradients of
 # weights so much at most: of three equal products one.
 _FORWARD, _WEIGHTS = 1 / 6, 0.4
-# Longer ones are given no timeline (idle_share.py).
+# Longer ones run through fewer rounds (idle_share.py), or none.
 _LONGEST_V = 79
 
 

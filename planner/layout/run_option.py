@@ -107,7 +107,7 @@ class AskedOptions:
     local_workers parts of the replicas that then step alone; 0: the machine's outermost parts, or
                   every replica where it has none
     wide_layers   first and last layers in bf16 where the rest is lower
-    optimizer_offload   states may be in host memory
+    optimizer_offload   states may be in host memory, those of the usual optimizer
     activation_offloads  shares (0 to 1) of saved activations that may be
     frozen_type   `nf4`, `int8`: what frozen weights beside adapters are kept in
     optimizer     of low_bits.OPTIMIZERS
@@ -159,6 +159,11 @@ class AskedOptions:
             )
 
     @property
+    def offloads(self) -> bool:
+        """Whether states may be in host memory, where only fp32 ones are priced."""
+        return self.optimizer_offload and self.optimizer == USUAL_OPTIMIZER
+
+    @property
     def words(self) -> tuple[str, ...]:
         """What is asked, as flags; a single precision is the question's own flag."""
         given = (
@@ -198,7 +203,7 @@ def run_options(
         asked.reductions or ("",),
         asked.compressions or ("none",),
         steps,
-        (False, True) if asked.optimizer_offload else (False,),
+        (False, True) if asked.offloads else (False,),
         asked.activation_offloads or (0.0,),
     ):
         low = (precision or base.precision) in LOW_PRECISIONS
@@ -228,7 +233,7 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
         "compression": any(name != "none" for name in asked.compressions),
         "local-steps": any(steps > 1 for steps in asked.local_steps),
         "wide-layers": asked.wide_layers > 0,
-        "optimizer-offload": asked.optimizer_offload,
+        "optimizer-offload": asked.offloads,
         "activation-offload": any(share > 0 for share in asked.activation_offloads),
         "low-bit-weights": bool(asked.frozen_type),
         "8-bit-states": asked.optimizer == "adamw8bit",
@@ -239,6 +244,8 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
         for name, asks in wanted.items()
         if asks and name not in rules.offers
     ]
+    if asked.optimizer_offload and not asked.offloads:
+        said.append(f"optimizer-offload: states of {asked.optimizer} stay on the device")
     numerics = [name for name in _NUMERICS if wanted[name]]
     if len(asked.precisions) > 1 or ANY in asked.precisions:
         numerics.append("precision")

@@ -12,7 +12,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
 from simulator.goodput.lasting import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
-from simulator.log_interval import probability_below, product
+from simulator.log_interval import probability_below, product, total
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
@@ -89,7 +89,7 @@ def outlook_of(
     kept = sent = None
     if question.storage is not None:
         kept, sent = question.storage.storage_usd(hours), question.storage.egress_usd
-        usd = None if rent is None else _sum(rent, kept, sent)
+        usd = None if rent is None else total(rent, kept, sent)
     kwh = _kwh(question, run, hours)
     one = Interval(value=1.0, low=1.0, high=1.0)
     per_kwh = carbon(one, question.region)
@@ -117,14 +117,6 @@ def outlook_of(
         checkpoint_every_s=time.checkpoint_every_s,
         interruptions=time.interruptions,
         spare_nodes=spares,
-    )
-
-
-def _sum(*parts: Interval) -> Interval:
-    return Interval(
-        value=sum(part.value for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
     )
 
 

@@ -25,8 +25,9 @@ class KnownModel:
     seq_len       tokens per sequence of its pretraining, 0 where none is usual
     global_batch  sequences per step that its own paper or recipe trains with, else 0
     tokens        that its source says it was pretrained on, else 0
-    unsupported   why it cannot be predicted; `figures` is None then and only then
-    visited       share of the parameters that a token visits; 0 where its figures say
+    unsupported   why its figures are not modelled; `figures` is None then and only then
+    visited       of an unsupported model, share of the parameters that a token visits, by which a
+                  dense one stands in; 0: none does
 
     Raises InputError where neither or both of `figures` and `unsupported` are given, and for a
     pattern that is no regular expression.

@@ -255,6 +255,13 @@ def test_models_that_are_no_chain_and_models_without_a_layout():
     assert gpt.run.tp * gpt.run.pp > 8
     assert 7e5 < gpt.device_hours.value < 7e6
     assert gpt.days.value * 24 * 10000 == pytest.approx(gpt.device_hours.value)
+    # Where the layout to begin from is of all devices, none is said to be missing.
+    (few,) = predict_cases(
+        [_read({"id": "gpt", "model": "GPT-3 175B", "params_total_b": "175", "tokens_b": "300",
+                "accel": "V100", "accel_count": "384"})]
+    )  # fmt: skip
+    assert few.run.tp * few.run.pp * few.run.dp == 384
+    assert "being found" not in "; ".join(few.defaults)
 
 
 def test_what_an_energy_counts():

@@ -106,6 +106,21 @@ def test_widening_by_hand() -> None:
     assert adapter_parameters(QWEN, 64) == 64 * ((4096 + 3 * 4096) + (4096 + 4096))
 
 
+def test_split_experts_are_all_there() -> None:
+    """Tensor parallelism splits each expert, so that a rank widens parts of all eight; expert
+    parallelism leaves two of them to a rank."""
+    experts = replace(QWEN, num_experts=8, top_k=2, expert_size=1024)
+    run = replace(ADAPTERS, model=experts, num_devices=4, node_devices=4, tp=4, frozen_type="nf4")
+    assert widening(run).kernels == 3 * (4 + 3 * 8)
+    spread = replace(run, tp=1, dp=4, expert_parallel=4)
+    assert widening(spread).kernels == 3 * (4 + 3 * 2)
+
+
+def test_states_in_few_bits_stay_on_the_device() -> None:
+    with pytest.raises(InputError, match="adamw8bit stay on the device"):
+        replace(MEGATRON, optimizer="adamw8bit", optimizer_offload=True)
+
+
 def test_sharded_frozen_weights_are_gathered() -> None:
     """ZeRO 3 gathers frozen weights as trained ones, in as few bits as they are kept, and sums no
     gradients of them."""

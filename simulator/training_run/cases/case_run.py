@@ -1,4 +1,4 @@
-"""`case_runs`: a whole published run as rows that the reader of published runs takes.
+"""`case_run`: a whole published run as rows that the reader of published runs takes.
 
 What a case does not say is answered by general rules, and each such answer is said in words:
 
@@ -42,7 +42,9 @@ _MOST_DAYS, _USUAL_MFU = 60.0, 0.4
 _FEWEST_DEVICES, _MOST_DEVICES, _TOKENS_PER_DEVICE = 8, 16384, 2048
 # A known model stands in for another whose parameters are within this factor of its own.
 _NEAR = 1.5
-# Weights, gradients and Adam's states per parameter, and the part of the memory that is theirs.
+# Weights, gradients and Adam's states, 2 + 4 + 12 bytes a parameter (profiles/data/frameworks/
+# megatron-core.toml, [memory]), and the part of the memory that is theirs, which is assumed, and
+# only a start for the search.
 _STATE_BYTES, _ROOM, _MOST_TENSOR_PARALLEL = 18.0, 0.6, 8
 _TUNED_PARAMETERS, _TUNED_DEVICES = 100e9, 1000
 # Where a token visits a smaller share of the parameters than this the others are experts.
@@ -76,8 +78,7 @@ class CaseRun:
 
 def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
     """The case as a row, and its tokens; what was assumed is added to `said`. Raises
-    UnsupportedRunError where no tokens, no device or no size of the model is known, or no whole run
-    is described."""
+    UnsupportedRunError where no tokens, no device or no size of the model is known."""
     said += list(case.faults)
     known = known_model(case.model)
     tokens = _tokens(case, known, said)

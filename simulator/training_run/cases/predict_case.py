@@ -108,12 +108,12 @@ def _predicted(
 
 
 def _on_fewer(asked: CaseRun, settle: Settle | None, said: list[str]) -> RunPrediction:
-    """The step on the case's devices, or where no layout is found on the most of the powers of two
-    below them, down to a sixteenth: device-hours hardly depend on it."""
+    """The step on the case's devices, or where no layout is found on the largest power of two
+    below them that has one, down to a sixteenth: device-hours hardly depend on it."""
     devices = asked.run.num_devices or 1
     first = made = _step_of(asked, settle)
     fewer = 2 ** int(math.log2(max(1, devices - 1)))
-    while made.run is None and 16 * fewer >= devices and fewer >= 1:
+    while made.run is None and 16 * fewer >= devices > fewer >= 1:
         made = _step_of(replace(asked, run=replace(asked.run, num_devices=fewer)), settle)
         made = _on(made, devices, said)
         fewer //= 2
@@ -135,7 +135,7 @@ def _step_of(
 
 def _on(made: RunPrediction, devices: int, said: list[str]) -> RunPrediction:
     """The step of a run on other devices than its own, as long as all work equally well."""
-    if made.run is None or made.step_time_s is None:
+    if made.run is None or made.step_time_s is None or made.run.num_devices == devices:
         return made
     said.append(f"a layout of {made.run.num_devices} devices, none of {devices} being found")
     return replace(made, step_time_s=made.step_time_s.scaled(made.run.num_devices / devices))

@@ -63,8 +63,8 @@ REFITTED = (
 
 # How far runs of one cluster lie from what is predicted of all of them alike: 10 %, the median over
 # 49 published clusters of the standard deviation of their residuals (logarithms), whole sources
-# left out of the coefficients (2026-11-22). All spreads are in units of it (workload_shift.py), so
-# that it decides only how far off a run is capped.
+# left out of the coefficients (2026-11-22). Both spreads of workload_shift.py are in
+# units of it, and its COEFFICIENT_SHARE belongs to a noise of 10 %.
 NOISE = 0.10
 # Beyond so many units of noise a run pulls less and less (Cauchy's loss, as in fit.py).
 _CAP = 4.0

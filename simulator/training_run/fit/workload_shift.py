@@ -28,8 +28,9 @@ Array = NDArray[np.float64]
 
 # All five are estimated by tools/derive_cluster_spread.py on what 49 published clusters miss by,
 # each source left out of the coefficients (2026-11-22): those under which one run of a cluster best
-# predicts its others, sources weighing the same. They are in units of the noise (recalibrate.py),
-# since one log tells no more than their ratios.
+# predicts its others, sources weighing the same. Both spreads are in units of the noise
+# (recalibrate.py), since one log tells no more than their ratios; COEFFICIENT_SHARE belongs to a
+# noise of 10 %.
 PLAIN_SPREAD = 1.0
 """Standard deviation between workloads of one cluster, of dense models in 16 bits."""
 STRANGE_SPREAD = 1.91
@@ -124,7 +125,8 @@ def shift_of(run: TrainingRun, known: Sequence[LoggedWorkload]) -> float:
 
 
 def slowed(file: CoefficientFile, shift: float) -> CoefficientFile:
-    """The coefficients under which every step takes exp(shift) times as long."""
+    """The coefficients under which a step takes exp(shift) times as long, but for host memory and
+    what lies beyond the network, which no coefficient multiplies."""
     if shift == 0.0:
         return file
     factor = math.exp(shift)

@@ -111,6 +111,12 @@ class TrainingRun:
             raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
         compression_of(self.compression)
         moments_bytes(self.optimizer)
+        if self.optimizer_offload and self.optimizer != USUAL_OPTIMIZER:
+            raise InputError(
+                f"{self.id}: optimizer states in host memory are fp32, and those of "
+                f"{self.optimizer} stay on the device; use {USUAL_OPTIMIZER}, or no "
+                "optimizer_offload"
+            )
         if self.frozen_type not in ("", *FROZEN_TYPES):
             raise UnknownNameError("type of frozen weights", self.frozen_type, FROZEN_TYPES)
         if self.frozen_type and not self.lora:

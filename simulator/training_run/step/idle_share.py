@@ -153,7 +153,7 @@ def least_idle_share(
     """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
 
     row          features by name;  closed  runs of which a closed form serves
-    interleaved  runs of interleaved schedules;  in_v  runs whose ranks hold two stages in a V
+    interleaved  runs of interleaved schedules;  in_v  runs whose ranks hold two stages in a V;
                  those of no kind are zero-bubble schedules, which may idle next to nothing
 
     Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.low_bits import frozen_bytes
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.rank_parameters import expert_ranks, layer_parameters
+from simulator.training_run.work.rank_parameters import layer_parameters
 
 _WIDE_BYTES = 2.0
 # Per linear layer: `nf4` widens its scales, adds their mean and widens the weights (bitsandbytes,
@@ -58,11 +58,12 @@ def widened_bytes(run: TrainingRun) -> float:
 
 def _linears(run: TrainingRun) -> float:
     """Linear layers of an average layer on a rank: four of the attention, and those of the
-    feed-forward or of the rank's experts."""
+    feed-forward or of the rank's experts, all of which are there where tensor parallelism splits
+    each."""
     model = run.model
     each = 3.0 if model.gated else 2.0
     share = model.num_expert_layers / model.num_layers
-    experts = model.num_experts / max(1, expert_ranks(run)) + model.num_shared_experts
+    experts = model.num_experts / max(1, run.expert_parallel) + model.num_shared_experts
     return 4.0 + each * ((1 - share) * model.dense_density + share * experts)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_question import ground_of
+from planner.layout.layout_relax import offload_candidates
 from planner.layout.layout_space import legal_layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.memory_limit import MemoryLimit
@@ -270,6 +271,18 @@ def test_host_memory_is_offered_where_nothing_fits():
     # MaxText on a TPU: nothing is known of the host, so nothing is offered of it.
     tpu = solved(question("llama-3.1-70b", "4xtpu-v5p", stack="maxtext", batch=16))
     assert not any("offload" in found.flag for found in tpu.infeasibility.relaxations)
+
+
+def test_states_in_few_bits_are_not_offloaded():
+    """The search leaves such layouts out and says so, and nothing offers them."""
+    few = AskedOptions(optimizer="adamw8bit")
+    asked = question("llama-3.1-8b", "1x8xh100-sxm", batch=16, cp=(1,), options=few)
+    both = solved(replace(asked, options=replace(few, optimizer_offload=True)))
+    assert both.chosen.run == solved(asked).chosen.run
+    assert "optimizer-offload: states of adamw8bit stay on the device" in both.assumptions
+    large = question("llama-3.1-70b", "1x8xh100-sxm", batch=16, cp=(1,), options=few)
+    offered = list(offload_candidates(large))
+    assert [each.change for each in offered] == ["activations in host memory"]
 
 
 def test_what_the_host_lacks_is_said():
