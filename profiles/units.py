@@ -70,8 +70,8 @@ def parse_quantity(text: str, dimension: str, *, where: str = "", above_0: bool 
     return value
 
 
-def parse_probability(text: str, *, where: str) -> float:
-    """A probability between 0 and 1: `80%` or `0.8`; raises UnitError, naming `where`.
+def parse_probability(text: str, *, where: str, example: str = "80%, or 0.8") -> float:
+    """A probability between 0 and 1: `80%` or `0.8`; raises UnitError with `where` and `example`.
 
     >>> parse_probability("80%", where="--sure")
     0.8
@@ -79,9 +79,9 @@ def parse_probability(text: str, *, where: str) -> float:
     try:
         found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
-        raise UnitError(f"{where}: {text!r} is no probability; write 80%, or 0.8") from None
+        raise UnitError(f"{where}: {text!r} is no probability; write {example}") from None
     if not 0.0 < found < 1.0:
-        raise UnitError(f"{where}: {text} must be above 0 and below 1; write 80%, or 0.8")
+        raise UnitError(f"{where}: {text} must be above 0 and below 1; write {example}")
     return found
 
 

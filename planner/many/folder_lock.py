@@ -46,8 +46,11 @@ def folder_held(folder: Path, what: str) -> Iterator[None]:
         except OSError as error:
             raise DocumentError(f"{path}: cannot be locked: {error.strerror or error}") from error
         said = f"process {os.getpid()} on {socket.gethostname()} ({what})"
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, said.encode(), 0)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, said.encode(), 0)
+        except OSError as error:
+            raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
         try:
             yield
         finally:

@@ -84,8 +84,9 @@ class ResultStore:
         run = self._open.execute
         found = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not found:
-            self._open.executescript(f"BEGIN;{_TABLES}COMMIT;")
-            run("INSERT INTO about VALUES ('schema', ?)", (STORE_SCHEMA,))
+            # In one transaction: a file with tables and without the schema would be refused.
+            schema = f"INSERT INTO about VALUES ('schema', '{STORE_SCHEMA}');"
+            self._open.executescript(f"BEGIN;{_TABLES}{schema}COMMIT;")
             return
         if not {"about", "answers"} <= found:
             raise DocumentError(

@@ -19,6 +19,7 @@ from planner.layout.layout_question import LayoutAsk
 from planner.search.space import Space
 from profiles.document import decode, encode
 from profiles.errors import ShardwrightError
+from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.sourced import Sourced
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs, inputs_at
 from simulator.money import usd_per_million_tokens
@@ -190,9 +191,10 @@ def finished(solved: Answer, posed: Posed) -> Answer:
 
 
 def priced_at(answer: Answer, price: Sourced | None, inputs: ReliabilityInputs = DEFAULT) -> Answer:
-    """The answer with its dollars at a price of a device-hour, on capacity as `inputs` say."""
+    """The answer with its dollars at a price of a device-hour, on capacity as `inputs` say, and
+    with the carbon of the world's average grid, as a single question without a region has it."""
     if isinstance(answer, LayoutFile):
-        return with_layout_price(answer, price, inputs)
+        return with_layout_price(answer, price, inputs, WORLD)
     return with_price(answer, price)
 
 

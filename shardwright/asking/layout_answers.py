@@ -26,12 +26,11 @@ from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import EXECUTOR, executor_space, why_block_by_block
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
-from shardwright.asking.plan_options import first_precision
+from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
 from simulator.training_run.fit.recalibrate import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
-ANY_STACK = "any"
 # What the best framework would bring is asked of so many, for so many seconds at most.
 _BESIDE, _BESIDE_S = 3, 6.0
 

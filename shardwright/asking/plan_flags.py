@@ -80,7 +80,11 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         options=choices.options,
         stack=given.get("stack") or "",
         pareto=str(given.get("pareto") or ""),
-        fit_risk=None if risk is None else parse_probability(risk, where="--fit-risk"),
+        fit_risk=(
+            None
+            if risk is None
+            else parse_probability(risk, where="--fit-risk", example="10%, or 0.1")
+        ),
         calibration=given.get("calibration"),
         lora_rank=given.get("lora") or 0,
         precision=given.get("precision") or "",

@@ -9,6 +9,8 @@ from planner.search.space import parse_axis
 from profiles.errors import InputError
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
+# What --stack takes for every framework that we offer.
+ANY_STACK = "any"
 # Flags that need --stack, with what `plan` calls them.
 OPTION_FLAGS = {
     "order": "--order",

@@ -186,7 +186,7 @@ def plan(
     stack            a framework (`frameworks()`), whose layouts are then searched
     pins             axes that are not free (`Pins`): tp, pp, dp, cp, ep, zero, vpp, micro_batch,
                      recompute, schedule
-    space            the axes as one value, in the place of the pins
+    space            the axes of our own executor as one value, in the place of the pins
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
 
@@ -198,6 +198,10 @@ def plan(
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
     where = on if isinstance(on, Cluster) else cluster(on)
     if stack is not None:
+        if space is not None:
+            raise InputError(
+                "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
+            )
         return _plan_for_stack(model, where, work, axes, stack, time_limit_s, price, progress)
     if space is not None and axes.pins():
         raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")

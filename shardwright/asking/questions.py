@@ -118,6 +118,11 @@ class Grid:
         for option in self.options:
             if option not in OPTION_FLAGS:
                 raise UnknownNameError("option", option, OPTION_FLAGS)
+        if "base_precision" in self.options:
+            raise InputError(
+                "option base_precision (--base-precision): only frozen weights are kept in few "
+                "bits, and a sweep has no adapters; leave it out"
+            )
         if not framework:
             need_stack({name: str(text) for name, text in self.options.items()}, self.precision)
 

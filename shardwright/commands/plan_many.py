@@ -118,7 +118,7 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
     where another sweep works in the folder.
     """
     folder = need_folder(asked.output.file, "summary.csv")
-    workers = _workers(asked)
+    workers = workers_of(SOLVE, asked.workers, asked.ray, usual=1)
     sorted_rows((), asked.sort)
     for question in questions:
         import_from_here(question.model)
@@ -178,12 +178,16 @@ def need_folder(folder: Path | None, file: str) -> Path:
     return folder
 
 
-def _workers(asked: Sweep) -> Workers:
-    if asked.ray is not None:
-        if asked.workers is not None:
+def workers_of(function: str, workers: int | None, ray: str | None, *, usual: int) -> Workers:
+    """The workers of --workers or --ray; raises InputError where both are typed.
+
+    function  what they run;  usual  processes of this machine where neither is typed
+    """
+    if ray is not None:
+        if workers is not None:
             raise InputError("--workers is for this machine and --ray for a cluster; give one")
-        return ray_workers(SOLVE, asked.ray)
-    return local_workers(SOLVE, asked.workers or 1)
+        return ray_workers(function, ray)
+    return local_workers(function, workers or usual)
 
 
 def _said(row: Row) -> str:

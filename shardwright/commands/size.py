@@ -12,6 +12,7 @@ import typer
 
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
+from profiles.hardware.prices.owning import read_owning
 from profiles.units import parse_quantity
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.sizing.owning_beside import owning_beside
@@ -162,6 +163,10 @@ def size(
         raise typer.BadParameter("--diff and --versus both compare; give one of them")
     ceiling = Ceiling(fail_over)
     before = None if diff is None else read_before(diff)
+    # What can be wrong in these is told before the search.
+    owning_read = None if owning is None else read_owning(owning)
+    if owned:
+        _need_owned(owned)
     solver = SizeSolver(
         clock=time.monotonic,
         today=datetime.date.today().isoformat(),
@@ -176,7 +181,7 @@ def size(
             for text in versus or ()
         ]
         beside = _beside(owned, sized) if owned else None
-        bought = None if owning is None else owning_beside(owning, sized)
+        bought = None if owning_read is None else owning_beside(owning_read, sized)
     data = size_json(sized.question, sized.answer)
     if others:
         data["versus"] = [
@@ -210,6 +215,12 @@ def size(
     if sized.answer.best is None:
         raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
     ceiling.check(sized.answer.best)
+
+
+def _need_owned(owned: str) -> None:
+    from shardwright.asking.sizing.owned import owned_cluster
+
+    owned_cluster(owned)
 
 
 def _beside(owned: str, sized: Sized) -> OwnedBeside | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -14,15 +13,13 @@ from typing import Annotated
 import typer
 
 from planner.many.folder_lock import folder_held
-from planner.many.local_workers import local_workers
-from planner.many.ray_workers import ray_workers
-from planner.many.sweep import Workers
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.hardware.prices.price_file import offers_with
+from profiles.hardware.probe.fingerprint import num_cores
 from shardwright import __version__
 from shardwright.asking.asked_price import notes_of_many
 from shardwright.asking.places import local_profile
-from shardwright.commands.plan_many import need_folder
+from shardwright.commands.plan_many import need_folder, workers_of
 from shardwright.console.flags import Json, Local, Prices, Quiet
 from shardwright.console.output import Bar, note, print_json, show, tell_price
 from shardwright.console.pace import Pace
@@ -55,7 +52,8 @@ def sweep(
         str | None, typer.Option("--ray", metavar="ADDRESS", help="solve on a Ray cluster")
     ] = None,
     sort: Annotated[
-        str, typer.Option(help="what the printed rows are best in: step, cost, mfu, tokens, memory")
+        str,
+        typer.Option(help="of plans: step, cost, mfu, tokens, memory; sized runs: by cost"),
     ] = "step",
     plans: Annotated[
         int, typer.Option("--plans", min=0, help="write the plan files of the best so many")
@@ -78,7 +76,7 @@ def sweep(
     # What can be wrong is found before the folder is touched.
     folder = need_folder(output, "results.sqlite")
     need_sort(sort)
-    solvers = _workers(workers, ray)
+    solvers = workers_of(WORKER, workers, ray, usual=num_cores())
     release = need_pyarrow() if parquet else ""
     profile_file = local or local_profile()
     offers = None if prices is None else offers_with(prices)
@@ -128,11 +126,3 @@ def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
         update(done, jobs, pace.words(done - begun[0], jobs - done))
 
     return progress
-
-
-def _workers(workers: int | None, ray: str | None) -> Workers:
-    if ray is not None:
-        if workers is not None:
-            raise InputError("--workers is for this machine and --ray for a cluster; give one")
-        return ray_workers(WORKER, ray)
-    return local_workers(WORKER, workers or len(os.sched_getaffinity(0)))

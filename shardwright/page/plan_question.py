@@ -10,9 +10,10 @@ from planner.layout.layout_question import ground_of
 from profiles.hardware.prices.offer import KINDS
 from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import model_names
-from shardwright.asking.layout_answers import ANY_STACK, LayoutAsker, stacks_of, why_no_layouts
+from shardwright.asking.layout_answers import LayoutAsker, stacks_of, why_no_layouts
 from shardwright.asking.places import local_profile
 from shardwright.asking.plan_flags import plan_request
+from shardwright.asking.plan_options import ANY_STACK
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.console.flags import samples, tokens
 from shardwright.page.asked_fields import Field, typed_values

@@ -15,7 +15,12 @@ NO_SOURCE = "at a price that the file does not hold: another release wrote it"
 
 def price_words(price: Sourced) -> str:
     """`$3.80 per device-hour: median of 23 providers, on-demand, 2026-05-25 to 2026-11-09; ...`."""
-    return f"{format_usd(price.value)} per device-hour: {price.source}"
+    return hourly_words(price.value, price.source)
+
+
+def hourly_words(usd_per_hour: float, source: str) -> str:
+    """The same of a row that holds the price and its words each by itself."""
+    return f"{format_usd(usd_per_hour)} per device-hour: {source}"
 
 
 def price_note(price: Sourced | None) -> str:

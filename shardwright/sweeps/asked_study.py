@@ -14,6 +14,7 @@ from profiles.document import decode
 from profiles.errors import ShardwrightError
 from profiles.hardware.prices.offer import Offer
 from profiles.hardware.prices.offer_table import shipped_offers
+from shardwright.asking.places import local_profile
 from shardwright.asking.questions import Poser
 from shardwright.asking.sizing.size_flags import SizeFlags
 from shardwright.asking.sizing.size_request import SizeRequest, size_request
@@ -53,10 +54,14 @@ class AskedSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedStudy:
-    """The questions in the order of the study."""
+    """The questions in the order of the study.
+
+    flags  of the sweep that the command of one question needs too: --prices FILE, --local FILE
+    """
 
     plans: tuple[AskedPlan, ...]
     sizes: tuple[AskedSize, ...]
+    flags: tuple[str, ...] = ()
 
     def jobs(self) -> tuple[Job, ...]:
         """What must be solved, each once, in the order of the questions: neighbours share most."""
@@ -77,7 +82,7 @@ class AskedStudy:
         store  has the answers;  faults  by the key of a job why there is none
         """
         plans = [
-            plan_figures(number, row)
+            plan_figures(number, row, self.flags)
             for number, row in enumerate(plan_rows(self.plans, store, faults), start=1)
         ]
         sizes = [
@@ -104,6 +109,10 @@ def asked_study(
     return AskedStudy(
         plans=tuple(_asked_plan(question, poser) for question in study.plans),
         sizes=tuple(_asked_size(flags, prices, today) for flags in study.sizes),
+        flags=(
+            *(() if prices is None else ("--prices", str(prices))),
+            *(() if local in (None, local_profile()) else ("--local", str(local))),
+        ),
     )
 
 

@@ -65,8 +65,11 @@ PLAN_SORTS = {
 }
 
 
-def plan_figures(number: int, row: Row) -> dict[str, Any]:
-    """The row of a question by its columns; what there is none of is absent or None."""
+def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The row of a question by its columns; what there is none of is absent or None.
+
+    flags  of the sweep that its command needs too: --prices FILE, --local FILE
+    """
     question, answer = row.question, row.answer
     work, layouts = question.workload, question.layouts
     found: dict[str, Any] = {}
@@ -101,12 +104,12 @@ def plan_figures(number: int, row: Row) -> dict[str, Any]:
         "gap": None if answer is None else answer.gap,
         "price": None if price is None else price.source,
         "price_date": None if price is None else price.date,
-        "command": plan_command(question),
+        "command": plan_command(question, flags),
     }
 
 
-def plan_command(question: Question) -> str:
-    """What asks this question alone and writes its plan file."""
+def plan_command(question: Question, more: tuple[str, ...] = ()) -> str:
+    """What asks this question alone and writes its plan file; `more` are further flags."""
     work, layouts = question.workload, question.layouts
     flags: dict[str, object] = {"--on": question.cluster, "--global-batch": work.global_batch}
     if work.counted_in == "tokens":
@@ -122,4 +125,5 @@ def plan_command(question: Question) -> str:
     flags["--price"] = question.price
     words = [str(word) for pair in flags.items() for word in pair]
     pins = [word for pin in question.pins() for word in pin.split(" ", 1)]
-    return shlex.join(["shardwright", "plan", question.model, *words, *pins, "-o", "plan.json"])
+    asked = [question.model, *words, *pins, *more]
+    return shlex.join(["shardwright", "plan", *asked, "-o", "plan.json"])

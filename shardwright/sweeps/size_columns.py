@@ -36,7 +36,6 @@ SIZE_TABLE = (*_ASKED, *(column for column in SIZE_COLUMNS if column.name not in
 SIZE_INTEGERS = (
     *("question", "sequence_length", "nodes", "devices", "global_batch", "spare_nodes"),
 )
-SIZE_SORTS = {"cost": ("usd", False), "step": ("days", False), "mfu": ("mfu", True)}
 
 
 def size_figures(

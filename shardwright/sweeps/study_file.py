@@ -35,13 +35,13 @@ from profiles.text_file import read_text
 from shardwright.asking.asked_price import given_price
 from shardwright.asking.file_lines import with_lines
 from shardwright.asking.named_model import import_from_here
+from shardwright.asking.plan_options import ANY_STACK
 from shardwright.asking.questions import QUESTIONS_SCHEMA, Grid, questions_of
 from shardwright.asking.sizing.size_flags import SizeFlags, devices_of
 from shardwright.sweeps.size_grid import SizeGrid, flags_of
 from simulator.training_run.framework.framework import load_framework
 
 _MOST_TOLD = 10
-ANY_STACK = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
+from shardwright.reports.price_words import hourly_words
 from shardwright.reports.terminal import table
 from shardwright.sweeps.asked_study import PLANS, SIZES
 from shardwright.sweeps.best_rows import best_rows
@@ -88,8 +89,14 @@ def _plans(rows: Sequence[dict[str, Any]]) -> RenderableType:
 
 
 def _cheapest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    able = [row for row in rows if row.get("usd") is not None]
-    return sorted(able, key=lambda row: (row["usd"], row["question"]))[:_SHOWN]
+    """The runs by their dollars, those without a price last."""
+    able = [row for row in rows if row["status"] in ANSWERED]
+
+    def dollars(row: dict[str, Any]) -> tuple[bool, float, int]:
+        usd = row.get("usd")
+        return usd is None, usd or 0.0, row["question"]
+
+    return sorted(able, key=dollars)[:_SHOWN]
 
 
 def _sizes(rows: Sequence[dict[str, Any]]) -> RenderableType:
@@ -103,7 +110,7 @@ def _sizes(rows: Sequence[dict[str, Any]]) -> RenderableType:
             f"{row['device']}, {row['stack']}",
             f"{row['devices']:,}",
             f"{row['days']:.3g}",
-            format_usd(row["usd"]),
+            "-" if row.get("usd") is None else format_usd(row["usd"]),
         )
     return shown
 
@@ -114,8 +121,8 @@ def _prices(rows: Sequence[dict[str, Any]]) -> list[RenderableType]:
     for row in rows:
         usd, price = row.get("usd_per_device_hour"), row.get("price")
         if usd is not None and price:
-            words = f"{format_usd(usd)} per device-hour: {price}"
-            found.setdefault(words, {})[row.get("cluster") or row["device"]] = None
+            named = found.setdefault(hourly_words(usd, price), {})
+            named[row.get("cluster") or row["device"]] = None
     return [labelled("Price:  ", f"on {', '.join(on)}: {words}") for words, on in found.items()]
 
 

@@ -6,11 +6,13 @@
     *.columns.csv      what the columns of a table mean
 
 They depend on the questions, the code and the data alone: not on the number of workers, on where
-they ran, on how often the sweep was killed, or on the day.
+they ran, on how often the sweep was killed, or on the day. What an earlier study left under these
+names is removed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from planner.many.result_store import ResultStore
 from planner.many.stored_answers import solve_into
 from planner.many.sweep import Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
+from profiles.errors import DocumentError
 from shardwright.reports.brief.columns import dictionary_csv, table_csv
 from shardwright.sweeps.asked_study import (
     PLANS,
@@ -37,6 +40,7 @@ from shardwright.sweeps.parquet_file import parquet_bytes
 STORE = "results.sqlite"
 _CSV = {PLANS: "summary", SIZES: "sizes"}
 PLAN_FOLDER = "plans"
+_PLAN_FILE = re.compile(r"question-\d+\.json")
 ANSWERED = ("optimal", "feasible")
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -102,6 +106,7 @@ def run_study(
         rows = asked.rows(store, faults)
         files = [*_write_tables(folder, rows, parquet=parquet), STORE]
         files += _write_plans(asked, store, folder, best_rows(rows, sort, plans), version)
+        _remove_others(folder, files)
         tables = [table_of(name, found) for name, found in rows.items()]
         store.finish([*tables, dictionary_of(list(rows))])
     return StudyRun(rows=rows, jobs=len(jobs), known=len(jobs) - len(missing), files=tuple(files))
@@ -118,6 +123,21 @@ def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
             write_bytes(folder / f"{name}.parquet", parquet_bytes(table_of(name, found)))
             files.append(f"{name}.parquet")
     return files
+
+
+def _remove_others(folder: Path, files: Sequence[str]) -> None:
+    """Removes what an earlier study left under names of a sweep, and nothing else."""
+    names = [f"{name}.parquet" for name in _CSV]
+    names += [f"{stem}{end}" for stem in _CSV.values() for end in (".csv", ".columns.csv")]
+    for path in (folder / PLAN_FOLDER).glob("question-*.json"):
+        if _PLAN_FILE.fullmatch(path.name):
+            names.append(f"{PLAN_FOLDER}/{path.name}")
+    for name in set(names) - set(files):
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            why = error.strerror or error
+            raise DocumentError(f"{folder / name}: cannot be removed: {why}") from error
 
 
 def _write_plans(

@@ -17,8 +17,6 @@ from shardwright.asking.solve_task import need_version, solve_text
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 WORKER = "shardwright.sweeps.worker:answer_text"
-# As many as `shardwright size` simulates of each run that it shows.
-_RUNS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +60,11 @@ def answer_text(text: str) -> str:
 
     Of a SizingTask it is a SizeVerdict, else a Verdict (planner/many/sweep.py).
     """
-    data = json.loads(text)
-    if "sizing" not in data:
-        return solve_text(text)
     try:
-        verdict = SizeVerdict(size=_sized(decode(SizingTask, data, where="the task")))
+        data = json.loads(text)
+        if "sizing" not in data:
+            return solve_text(text)
+        return _text(SizeVerdict(size=_sized(decode(SizingTask, data, where="the task"))))
     except ShardwrightError as error:
         verdict = SizeVerdict(reason=str(error))
     except Exception as error:  # a worker must outlive any question
@@ -74,6 +72,10 @@ def answer_text(text: str) -> str:
             reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
             "please report it with the question"
         )
+    return _text(verdict)
+
+
+def _text(verdict: SizeVerdict) -> str:
     return json.dumps(encode(verdict), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -86,7 +88,6 @@ def _sized(task: SizingTask) -> SizeAnswer:
         coefficients=coefficients,
         clock=_still,
         seed=task.seed,
-        runs=_RUNS,
         explain=False,
     )
     return replace(

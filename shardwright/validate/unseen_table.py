@@ -93,7 +93,7 @@ def _lost(study: AccuracyStudy) -> str:
 def _classes(study: AccuracyStudy, rows: Sequence[ComparedRun]) -> str:
     """Errors of rows of left-out sources by class, beside those of the judged column."""
     judged = {row.run.id: row for row in study.rows}
-    members: dict[str, list[ComparedRun]] = {name: [] for name, _ in CLASSES} | {PLAIN: []}
+    members: dict[str, list[ComparedRun]] = {name: [] for name in (*dict(CLASSES), PLAIN)}
     for row in rows:
         if row.step_time_error is not None:
             for name in classes_of(row.run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import subprocess
@@ -115,6 +116,28 @@ def test_a_file_that_is_no_store_or_a_damaged_one_is_said_and_left(tmp_path: Pat
         store(tmp_path)
 
 
+def test_a_new_file_is_a_store_or_has_nothing(tmp_path: Path) -> None:
+    """Whatever a cut leaves is taken up: tables and schema come in one transaction."""
+    path = tmp_path / "results.sqlite"
+    connect, said = sqlite3.connect, list[str]()
+
+    def watched(*given: object, **named: object) -> sqlite3.Connection:
+        made = connect(*given, **named)
+        made.set_trace_callback(said.append)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", watched)
+        store(tmp_path).close()
+    begin, end = said.index("BEGIN;"), said.index("COMMIT;")
+    writes = [n for n, text in enumerate(said) if text.strip().startswith(("CREATE", "INSERT"))]
+    assert len(writes) == 3
+    assert all(begin < number < end for number in writes)
+    assert path.is_file()
+    with store(tmp_path) as again:
+        assert again.known() == set()
+
+
 def test_a_damaged_answer_is_told_and_not_known(tmp_path: Path) -> None:
     path = kept(tmp_path, "a", "b")
     with sqlite3.connect(path) as found:
@@ -173,3 +196,14 @@ def test_two_sweeps_in_one_folder_and_who_holds_it(tmp_path: Path) -> None:
     with folder_held(folder, "the next"):
         assert (folder / LOCK_FILE).read_text().startswith("process ")
     assert (folder / LOCK_FILE).read_bytes() == b""
+
+
+def test_a_full_disk_under_the_lock_is_said(tmp_path: Path) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.many.folder_lock.os.pwrite", full)
+        held = folder_held(tmp_path, "test")
+        with pytest.raises(DocumentError, match="cannot be written: No space left"):
+            held.__enter__()

@@ -9,7 +9,8 @@ import pytest
 
 import shardwright as public
 from planner.layout.layout_answer import LayoutFile
-from profiles.errors import DocumentError
+from planner.search.space import Space
+from profiles.errors import DocumentError, InputError
 from shardwright.asking.opened_plan import open_plan, write_layout
 from shardwright.findings.layout_explanation import explain_layout
 from simulator.values.workload import Workload
@@ -30,6 +31,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[stack] = folder / f"{stack}.json"
         write_layout(made[stack], answer(stack), provenance={"command": "shardwright plan"})
     return made
+
+
+def test_a_space_of_our_own_executor_is_refused_beside_a_framework() -> None:
+    with pytest.raises(InputError, match="space is of our own executor"):
+        public.plan("gpt2", "8xh100-sxm", WORK, stack="megatron-core", space=Space(tp=(2,)))
 
 
 def test_a_layout_is_predicted_anew_with_the_same_step(files: dict[str, Path]) -> None:

@@ -8,12 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from profiles.hardware.prices.owning import read_owning
 from shardwright.asking.sizing.owned import owned_beside
 from shardwright.asking.sizing.owning_beside import owning_beside
 from shardwright.asking.sizing.size_flags import size_flags
 from shardwright.asking.sizing.sized import Sized, SizeSolver
+from shardwright.cli import app
 from shardwright.findings.size_json import size_json
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
@@ -115,7 +119,7 @@ def test_a_wrong_storage_price(tmp_path: Path) -> None:
 def test_buying_beside_renting(plain: Sized, tmp_path: Path) -> None:
     path = tmp_path / "owning.toml"
     path.write_text(OWNING)
-    found = owning_beside(path, plain)
+    found = owning_beside(read_owning(path), plain)
     best = plain.answer.best
     assert found is not None
     assert best is not None
@@ -146,6 +150,34 @@ def test_a_brief_says_where_owning_never_pays(rent_usd: float | None, told: bool
     }
     (section,) = (one for one in size_brief(data).sections if one.title.startswith("Bought"))
     assert ("in 4 years no use is cheaper than that rent" in section.note) is told
+
+
+def test_a_rent_whose_cheapest_provider_is_below_the_power(plain: Sized, tmp_path: Path) -> None:
+    """At that end no use pays: JSON has no infinity."""
+    path = tmp_path / "owning.toml"
+    path.write_text(OWNING)
+    best = plain.answer.best
+    assert best is not None
+    rent = replace(best.run.choice.usd_per_hour, low=0.01)
+    run = replace(best.run, choice=replace(best.run.choice, usd_per_hour=rent))
+    cheap = replace(plain, answer=replace(plain.answer, best=replace(best, run=run)))
+    found = owning_beside(read_owning(path), cheap)
+    assert found.use.high is None
+    assert found.use.low <= found.use.value
+    assert to_json(encode(found))
+
+
+def test_files_of_owning_are_read_before_the_search(tmp_path: Path) -> None:
+    asked = ("size", "llama-3.1-8b", "--on", "h100-sxm", "--tokens", "2B", "--quiet")
+    cases = (
+        (("--owning", str(tmp_path / "missing.toml")), "missing.toml"),
+        (("--owned", "a100-sxm"), "write how many of what"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SizeSolver, "solve", lambda *_, **__: pytest.fail("searched"))
+        for flags, said in cases:
+            with pytest.raises((DocumentError, InputError), match=said):
+                CliRunner().invoke(app, [*asked, *flags], catch_exceptions=False)
 
 
 def test_owned_devices_in_the_same_job_or_beside_it(plain: Sized) -> None:

@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import random
+import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -21,10 +23,15 @@ from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Workers
 from profiles.errors import DocumentError
+from profiles.hardware.prices.price_table import device_price
+from shardwright.asking.places import local_profile
 from shardwright.cli import app, main
 from shardwright.commands.sweep import sweep as sweep_command
+from shardwright.reports.terminal import console
 from shardwright.sweeps.asked_study import asked_study
+from shardwright.sweeps.plan_columns import plan_command
 from shardwright.sweeps.study_file import read_study
+from shardwright.sweeps.study_report import study_report
 from shardwright.sweeps.study_run import StudyRun, run_study
 from shardwright.sweeps.worker import WORKER, answer_text
 from tests.forked import forked, run_main
@@ -162,6 +169,59 @@ def test_a_row_is_the_answer_of_its_own_command(
     assert single["chosen"] == many["chosen"]
     assert single["chosen"]["prediction"]["step_time_s"]["value"] == best["step_time_s"]
     assert len(list((folder / "plans").iterdir())) == 2
+
+
+def test_what_an_earlier_study_left_is_removed(
+    study: Path, alone: tuple[StudyRun, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(alone[1], folder)
+    plan = alone[0].files[-1]
+    (folder / "plans" / "question-9999.json").write_text("{}")
+    (folder / "results.parquet").write_text("old")
+    (folder / "plans" / "question-mine.json").write_text("{}")
+    (folder / "plans.txt").write_text("a note")
+    run = swept(study, folder, solve_here(answer_text), plans=1)
+    skip_where_code_changed()
+    assert run.known == run.jobs
+    (kept,) = [name for name in run.files if name.startswith("plans/")]
+    assert kept != plan or len(run.files) < len(alone[0].files)
+    assert {path.name for path in (folder / "plans").iterdir()} == {
+        kept.removeprefix("plans/"),
+        "question-mine.json",
+    }
+    assert not (folder / "results.parquet").exists()
+    assert (folder / "plans.txt").exists()
+
+
+def test_the_command_of_a_row_has_the_files_of_the_sweep(study: Path, tmp_path: Path) -> None:
+    asked = asked_study(
+        read_study(study), local=tmp_path / "here.json", prices=tmp_path / "own prices.toml"
+    )
+    assert asked.flags == (
+        *("--prices", str(tmp_path / "own prices.toml")),
+        *("--local", str(tmp_path / "here.json")),
+    )
+    words = shlex.split(plan_command(asked.plans[0].question, asked.flags))
+    assert words[words.index("--prices") + 1] == str(tmp_path / "own prices.toml")
+    assert words[-2:] == ["-o", "plan.json"]
+    assert asked_study(read_study(study), local=local_profile()).flags == ()
+
+
+def test_runs_without_a_price_come_last() -> None:
+    run = {"model": "gpt2", "on": "h100-sxm", "tokens": 1e9, "device": "h100-sxm", "reason": ""}
+    run |= {"stack": "torchtitan", "devices": 8, "days": 1.0, "status": "optimal"}
+    rows = [run | {"question": number, "usd": usd} for number, usd in enumerate((None, 9.0, 5.0))]
+    made = console()
+    with made.capture() as captured:
+        made.print(study_report(StudyRun(rows={"sizes": rows}, jobs=3, known=0, files=()), "step"))
+    lines = [line.split() for line in captured.get().splitlines()]
+    assert [words[0] for words in lines if "gpt2" in words] == ["2", "1", "0"]
+
+
+def test_a_worker_outlives_a_text_that_is_no_question() -> None:
+    said = json.loads(answer_text("{no json"))
+    assert "a fault of Shardwright's" in said["reason"]
 
 
 def test_workers_give_the_bytes_of_this_process(
@@ -335,6 +395,10 @@ def test_the_report_is_short_and_json_has_the_counts(study: Path, tmp_path: Path
     assert "32 questions, 24 have a plan, 8 infeasible." in done.stdout
     assert "0 of 18 answers were known before" in " ".join(done.stderr.split())
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
+    price = device_price("h100-sxm")
+    assert price is not None
+    # Whose price it is, of which kind and of which date.
+    assert f"per device-hour: {price.words}" in " ".join(done.stdout.split())
     again = run_main(main, *arguments, "--json", cwd=tmp_path, environment=environment)
     found = json.loads(again.stdout)
     skip_where_code_changed()

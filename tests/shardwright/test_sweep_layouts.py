@@ -11,7 +11,7 @@ from planner.many.answer_folder import AnswerFolder
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Workers, sweep
-from profiles.errors import InfeasibleError, InputError, UnknownNameError
+from profiles.errors import InfeasibleError, InputError, UnitError, UnknownNameError
 from shardwright.asking.questions import Grid, pose, questions_of
 from shardwright.asking.solve_task import solve_text
 from shardwright.cli import app
@@ -177,6 +177,16 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
             models=("gpt2",), clusters=("8xh100",), global_batches=(8,), stack="nanotron",
             options={"activation_ofload": "1"},
         )  # fmt: skip
+    one = ("plan", "gpt2", "--on", "8xh100-sxm", "--global-batch", "8", "--stack", "nanotron")
+    with pytest.raises(UnitError, match=r"write 10%, or 0\.1"):
+        typed(*one, "--fit-risk", "ten")
+    with pytest.raises(InputError, match="a sweep has no adapters"):
+        Grid(
+            models=("gpt2",), clusters=("8xh100",), global_batches=(8,), stack="nanotron",
+            options={"base_precision": "nf4"},
+        )  # fmt: skip
+    with pytest.raises(InputError, match="a sweep has no adapters"):
+        typed(*asked, "--stack", "nanotron", "--base-precision", "nf4")
     with pytest.raises(InfeasibleError, match="none of the 2 questions has a plan"):
         typed(
             "plan", "llama-3.1-405b,llama-3.1-70b", "--on", "1xh100-sxm", "--global-batch", "8",

@@ -86,21 +86,8 @@ class OwnStorage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageDefaults:
-    """profiles/data/prices/storage.toml."""
-
-    usd_per_gib_month: SourcedRange
-    egress_usd_per_gib: SourcedRange
-    words: str
-
-
 @functools.cache
 def usual_storage() -> StoragePrice:
-    """List prices of object storage."""
-    found = read_document(DEFAULT_FILE, StorageDefaults, schema=DEFAULT_SCHEMA)
-    return StoragePrice(
-        usd_per_gib_month=found.usd_per_gib_month,
-        egress_usd_per_gib=found.egress_usd_per_gib,
-        words=found.words,
-    )
+    """List prices of object storage (profiles/data/prices/storage.toml)."""
+    found: StoragePrice = read_document(DEFAULT_FILE, StoragePrice, schema=DEFAULT_SCHEMA)
+    return found

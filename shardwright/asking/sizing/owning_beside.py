@@ -5,16 +5,28 @@ Purchase, network and staff come from a file of owning (docs/prices.md).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from planner.sizing.run_outlook import mfu_of_run
 from profiles.errors import InputError
-from profiles.hardware.prices.owning import read_owning
+from profiles.hardware.prices.owning import Owning
 from shardwright.asking.sizing.sized import Sized
 from simulator.log_interval import product
 from simulator.ownership import break_even, owned_cost
 from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseThatPays:
+    """Part of the calendar from which on owning is the cheaper; above 1: never.
+
+    high  None where the cheapest rent is below the power alone, so that no use pays
+    """
+
+    value: float
+    low: float
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +36,8 @@ class OwningBeside:
     purchase_usd    of all, with their network;  years  over which that is written off
     usd_per_hour    of a device that is used all the time, power with it
     run_usd         of the run at that;  rent_usd  of renting it; None without a price
-    use             part of the calendar from which on owning is the cheaper; above 1: never
+    use             from which on owning is the cheaper; None without a price, and where the rent
+                    is below the power alone
     runs            such runs one after the other that pay for the purchase; None where none do
     words           what of the inputs is usual, with its source
     """
@@ -36,18 +49,14 @@ class OwningBeside:
     usd_per_hour: Interval
     run_usd: Interval
     rent_usd: float | None
-    use: Interval | None
+    use: UseThatPays | None
     runs: float | None
     words: tuple[str, ...]
 
 
-def owning_beside(path: Path, sized: Sized) -> OwningBeside | None:
-    """What a file of owning (docs/prices.md) says of the best run; None without an answer.
-
-    Raises DocumentError for the file.
-    """
+def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
+    """What a file of owning (docs/prices.md) says of the best run; None without an answer."""
     best = sized.answer.best
-    owning = read_owning(path)
     if best is None:
         return None
     run, question = best.run, sized.question
@@ -58,7 +67,7 @@ def owning_beside(path: Path, sized: Sized) -> OwningBeside | None:
     if rent is not None:
         try:
             found = break_even(cost, rent, years)
-            use = found.use
+            use = _use_that_pays(found.use)
             if found.ever:
                 runs = found.device_hours.value * run.devices / best.device_hours.value
         except InputError:
@@ -82,4 +91,10 @@ def owning_beside(path: Path, sized: Sized) -> OwningBeside | None:
             for name in owning.__slots__
             if (value := getattr(owning, name)).method == "published"
         ),
+    )
+
+
+def _use_that_pays(use: Interval) -> UseThatPays:
+    return UseThatPays(
+        value=use.value, low=use.low, high=use.high if math.isfinite(use.high) else None
     )

@@ -24,7 +24,7 @@ from profiles.sourced import SourcedRange
 from profiles.units import format_count
 from shardwright.asking.executor_layouts import EXECUTOR, executor_space
 from shardwright.asking.named_model import described_of
-from shardwright.asking.plan_options import first_precision
+from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import default_precision
 from shardwright.asking.sizing.kept_bytes import run_storage
 from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
@@ -43,7 +43,6 @@ from simulator.values.prediction import Interval
 # Training 4.1, llama2_70b_lora).
 _FEW_TOKENS, _MANY_TOKENS, _LARGE = 2**22, 2**24, 65e9
 _ADAPTER_BATCH = 8
-ANY_STACK = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
