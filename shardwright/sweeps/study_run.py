@@ -126,12 +126,16 @@ def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
 
 
 def _remove_others(folder: Path, files: Sequence[str]) -> None:
-    """Removes what an earlier study left under names of a sweep, and nothing else."""
+    """Removes what an earlier study left under names of a sweep, and what a write that was killed
+    left of one (profiles/document.py names them so), and nothing else."""
     names = [f"{name}.parquet" for name in _CSV]
     names += [f"{stem}{end}" for stem in _CSV.values() for end in (".csv", ".columns.csv")]
     for path in (folder / PLAN_FOLDER).glob("question-*.json"):
         if _PLAN_FILE.fullmatch(path.name):
             names.append(f"{PLAN_FOLDER}/{path.name}")
+    halves = [half for name in names for half in folder.glob(f".{name}.????????")]
+    halves += (folder / PLAN_FOLDER).glob(".question-*.json.????????")
+    names += [str(half.relative_to(folder)) for half in halves]
     for name in set(names) - set(files):
         try:
             (folder / name).unlink(missing_ok=True)

@@ -168,8 +168,7 @@ def test_a_llama_from_its_config(tmp_path: Path) -> None:
     assert set(measured) == {block.kind for graph_ in graphs for block in graph_.kinds}
     one, two = (measured[graph_.blocks[-2].kind] for graph_ in graphs)
     assert one.label == two.label == "LlamaDecoderLayer"
-    # CPU time grows with the micro-batch, and a backward is about two forwards
-    assert two.forward_s + two.backward_s > 1.2 * (one.forward_s + one.backward_s)
-    assert two.backward_s > two.forward_s
+    # How long each takes is for tests/measuring: beside other work a larger one may look faster.
+    assert all(x > 0 for point in (one, two) for x in (point.forward_s, point.backward_s))
     # two processes x 8 samples for each of at most 4 equal layers
     assert 3 <= two.sample_count <= 64

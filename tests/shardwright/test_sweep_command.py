@@ -181,6 +181,9 @@ def test_what_an_earlier_study_left_is_removed(
     (folder / "results.parquet").write_text("old")
     (folder / "plans" / "question-mine.json").write_text("{}")
     (folder / "plans.txt").write_text("a note")
+    # What a killed write left of each kind of file.
+    (folder / ".summary.columns.csv.wtn_8hbw").write_text("half")
+    (folder / "plans" / ".question-7.json.k2_x81ab").write_text("half")
     run = swept(study, folder, solve_here(answer_text), plans=1)
     skip_where_code_changed()
     assert run.known == run.jobs
@@ -191,6 +194,7 @@ def test_what_an_earlier_study_left_is_removed(
         "question-mine.json",
     }
     assert not (folder / "results.parquet").exists()
+    assert not (folder / ".summary.columns.csv.wtn_8hbw").exists()
     assert (folder / "plans.txt").exists()
 
 
