@@ -70,10 +70,11 @@ def price_tail(
 ) -> Tail:
     """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
 
-    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone. 2 and 3
-    under a pipeline: reduce-scatter of gradients, and (2) one gather of the parameters for the next
-    step; without one, gradients are summed in each backward (stage_cost.gather_seconds). With the
-    optimizer goes what each step takes whatever its size (in_step.step_overhead_s).
+    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone as they
+    are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
+    parameters for the next step; without one, gradients are summed in each backward
+    (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
+    (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
     copied back.
@@ -90,13 +91,19 @@ def price_tail(
 
         gradient = n * sizes.gradient_bytes
         weights = n * sizes.compute_bytes
+        # What ZeRO 1 hands out is the stored weights, each replica's share from that replica.
+        share = n * sizes.parameter_bytes / dp
         if zero_stage < 2 and device.type == "cpu":
-            for size, count in gradient_buckets(gradient):
-                exchanges += [price("all_reduce", size), *_bucket_copies(size, device)] * count
+            for size, count in exchange_buckets(gradient):
+                copies = _moved(size, device, "copy", "elementwise", "copy")
+                exchanges += [price("all_reduce", size), *copies] * count
+            for size, count in exchange_buckets(share) if zero_stage == 1 else ():
+                copies = _moved(size, device, "copy", "copy")
+                exchanges += [price("broadcast", size), *copies] * (count * dp)
         elif zero_stage < 2:
             exchanges.append(price("all_reduce", gradient))
-        if zero_stage == 1:
-            exchanges.append(price("broadcast", weights))
+            if zero_stage == 1:
+                exchanges.append(price("broadcast", share * dp))
         if zero_stage >= 2 and pipelined:
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
@@ -116,16 +123,17 @@ def price_tail(
     )
 
 
-def gradient_buckets(total_bytes: float) -> list[tuple[float, int]]:
-    """Sizes of the pieces in which so many bytes of gradients are summed, and how many of each."""
+def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
+    """Sizes of the pieces in which so many bytes are exchanged, and how many of each."""
     full, rest = divmod(total_bytes, GRADIENT_BUCKET_BYTES)
     found = [(float(GRADIENT_BUCKET_BYTES), int(full)), (rest, 1)]
     return [(size, count) for size, count in found if size and count]
 
 
-def _bucket_copies(size: float, device: Device) -> list[OpCost]:
-    """Gradients into one tensor, its division by the number of replicas, and back."""
-    return [moved_cost(name, 2 * size, device) for name in ("cat", "div", "copy_")]
+def _moved(size: float, device: Device, *families: str) -> list[OpCost]:
+    """Passes over a bucket: tensors into one, its division by the number of replicas, and back.
+    By family: those are measured far beyond the caches, single ops (`cat`, `copy_`) within them."""
+    return [moved_cost(family, 2 * size, device) for family in families]
 
 
 def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:

@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
-from simulator.traced.step_tail import gradient_buckets
+from simulator.traced.step_tail import exchange_buckets
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -182,6 +182,6 @@ def test_a_block_on_a_cpu_calls_modules_and_adds_gradients():
 
 def test_gradients_are_summed_in_buckets():
     mib = 2**20
-    assert gradient_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
-    assert gradient_buckets(25 * mib) == [(25 * mib, 1)]
-    assert gradient_buckets(0) == []
+    assert exchange_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
+    assert exchange_buckets(25 * mib) == [(25 * mib, 1)]
+    assert exchange_buckets(0) == []

@@ -39,7 +39,7 @@ def data_messages(
     3 shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3
     for the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage
     3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
-    Its ZeRO 1 sums whole gradients and hands out what each rank updated.
+    Its ZeRO 1 sums whole gradients and hands out what each rank updated, in fp32 as it is stored.
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -70,7 +70,8 @@ def data_messages(
             operation = "reduce_scatter" if sharded else "all_reduce"
             reduce += moved(operation, count * gradient, ranks, links)
         if run.zero_stage >= 1 and not gathers:
-            reduce += moved("all_gather", weights, ranks, links)
+            stored = count * 4.0 if stack.own_executor and run.zero_stage == 1 else weights
+            reduce += moved("all_gather", stored, ranks, links)
     return once, reduce
 
 

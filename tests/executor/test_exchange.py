@@ -1,0 +1,60 @@
+"""Buckets of gradients and of updated parameters hold every tensor, whatever its type and size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from executor.parallelize import average_gradients, broadcast_updates, shares
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
+from tests.executor.processes import run_ranks
+
+
+def _parameters(rank: int) -> list[nn.Parameter]:
+    """Two types in turn, one tensor larger than a bucket, one transposed, one number."""
+    seed = torch.Generator().manual_seed(rank)
+    large = GRADIENT_BUCKET_BYTES // 4 + 1
+
+    def made(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randint(-64, 64, size, generator=seed).to(dtype)
+
+    values = [
+        made(3, 4),
+        made(5, dtype=torch.bfloat16),
+        made(large),
+        made(4, 3).t(),
+        made(7, 2, dtype=torch.bfloat16),
+        made(),
+    ]
+    return [nn.Parameter(x) for x in values]
+
+
+def _exchange(source: Path, results: Path) -> None:
+    rank, both = dist.get_rank(), [_parameters(0), _parameters(1)]
+    mine = both[rank]
+    for p in mine:
+        p.grad = p.detach().clone()
+    average_gradients(mine, dist.group.WORLD, 2)
+    faults = []
+    for i, (p, first, second) in enumerate(zip(mine, *both, strict=True)):
+        if not torch.equal(p.grad, (first + second) / 2):
+            faults.append(f"rank {rank}: gradient {i} is not the mean")
+    owner = shares(mine, 2)
+    broadcast_updates(mine, owner, dist.group.WORLD, [0, 1])
+    for i, (p, of) in enumerate(zip(mine, owner, strict=True)):
+        if not torch.equal(p, both[of][i]):
+            faults.append(f"rank {rank}: parameter {i} is not its owner's")
+    told: list[list[str]] = [[], []]
+    dist.all_gather_object(told, faults)
+    if rank == 0:
+        results.write_text(json.dumps(told[0] + told[1]))
+
+
+def test_every_tensor_is_averaged_and_handed_out(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    run_ranks(_exchange, tmp_path, results, processes=2)
+    assert json.loads(results.read_text()) == []
