@@ -33,10 +33,11 @@ class CellTimes:
         return self._chains[key]
 
     def gathers(self, cell: Cell, rank: int) -> Array:
-        """[K, S] exposed seconds of gathering sharded parameters."""
+        """[K, S] exposed seconds of gathering sharded parameters and of copies (gather_seconds)."""
         chain = self.chain(cell, rank)
         group = dp_group(cell, rank)
-        if cell.zero_stage < 2 or len(group) < 2:
+        fp32 = self._model.workload.precision == "fp32"
+        if fp32 and (cell.zero_stage < 2 or len(group) < 2):
             return np.zeros_like(chain.backward_s)
         key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
         if key not in self._gathered:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ActionOverhead, Measurements
+from profiles.hardware.catalogue.device import ActionOverhead, Device, Measurements
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import exposed_seconds
+from simulator.traced.op_cost import moved_cost
 from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import PrecisionBytes
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
@@ -21,7 +23,8 @@ MESSAGE_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}
 class StageCost:
     """Times of one virtual stage per micro-batch; intervals in seconds.
 
-    gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
+    gather_s  exposed gathering of sharded parameters (ZeRO-3) and a CPU's copies of parameters in
+              the computing type, part of forward and backward
     runtime_s  of the pipeline runtime, part of forward and backward
     weight_s  part of backward that is W, where the schedule splits it
     """
@@ -83,8 +86,8 @@ def gather_seconds(
     pipelined: bool = True,
     sharing: int = 1,
 ) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
-    the sums of its sharded gradients.
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters, for the
+    sums of its sharded gradients, and on a CPU for its copies under mixed precision.
 
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
@@ -96,10 +99,14 @@ def gather_seconds(
     A stack that prefetches hides a part of what fits under the block's own work
     (in_step.exposed_seconds).
     """
+    sizes = stack.bytes_of(precision)
+    device = cluster.device_at(group[0])
+    copies = 0.0
+    if device.type == "cpu" and sizes.working_copy_bytes and not pipelined:
+        copies = _copy_seconds(block, sizes, device)
     count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
     if count == 0 or len(group) < 2:
-        return 0.0
-    sizes = stack.bytes_of(precision)
+        return copies
 
     def price(operation: str, bytes_each: float) -> float:
         size = float(block.parameter_count * bytes_each)
@@ -109,11 +116,30 @@ def gather_seconds(
     messages = [gather, gather if count == 2 else 0.0]
     if not pipelined:
         messages[1] += price("reduce_scatter", sizes.gradient_bytes)
-    device = cluster.device_at(group[0])
     if not stack.behaviour.gather_overlaps_compute:
-        return sum(messages)
+        return copies + sum(messages)
     work = (block.forward.value, block.backward.value)
-    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
+    exposed = (exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
+    return copies + sum(exposed)
+
+
+def _copy_seconds(block: BlockCost, sizes: PrecisionBytes, device: Device) -> float:
+    """FSDP2's passes over a block's parameters under mixed precision, on a CPU that hides none.
+
+    Before the forward the weights are cast, gathered and taken apart, after the backward the
+    gradients are cast into one tensor, summed and divided: also on a mesh of one process (torch
+    2.13, torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
+    what a unit of 2 to 8 million parameters takes there within a third (one core, 2026-11-22).
+    """
+    weight, working, gradient = (
+        sizes.parameter_bytes,
+        sizes.working_copy_bytes,
+        sizes.gradient_bytes,
+    )
+    forward = (weight + working) + 2 * working + 2 * working
+    backward = (working + gradient) + 2 * gradient + 2 * gradient
+    moved = block.parameter_count * (forward + backward)
+    return moved_cost("copy", moved, device).time_s
 
 
 def missing_overhead(

@@ -16,6 +16,8 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
+from simulator.traced.stack import load_stack
+from simulator.traced.stage_cost import gather_seconds
 from simulator.traced.step_tail import exchange_buckets
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
@@ -185,3 +187,25 @@ def test_gradients_are_summed_in_buckets():
     assert exchange_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
     assert exchange_buckets(25 * mib) == [(25 * mib, 1)]
     assert exchange_buckets(0) == []
+
+
+def test_mixed_precision_copies_parameters_once_per_micro_batch():
+    block = layer()
+    cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
+    cost = price_block(block, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
+    stack = load_stack()
+
+    def seconds(precision: str, pipelined: bool = False) -> float:
+        return gather_seconds(
+            cost,
+            zero_stage=0,
+            group=(0,),
+            precision=precision,
+            cluster=cpus,
+            stack=stack,
+            pipelined=pipelined,
+        )
+
+    # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
+    assert seconds("bf16") == pytest.approx(36e-9 * cost.parameter_count)
+    assert seconds("bf16", pipelined=True) == seconds("fp32") == 0.0
