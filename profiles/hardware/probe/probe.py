@@ -30,6 +30,7 @@ from profiles.hardware.probe.probe_cases import Case, probe_cases
 from profiles.hardware.probe.probe_kept import in_parts
 from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
 from profiles.hardware.probe.probe_reference import combined_references
+from profiles.hardware.probe.probe_speed import at_one_speed
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.hardware.probe.profile_file import with_blocks
@@ -115,7 +116,9 @@ def measure_cases(
         )
 
     question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, seed, date])
-    answers = in_parts(cases, measured, question=question, kept=kept)
+    parts = in_parts(cases, measured, question=question, kept=kept)
+    families = [case.family for case in cases]
+    answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]
     probed = [
         Probed(case=case, samples=_samples_of(answers, index)) for index, case in enumerate(cases)
     ]

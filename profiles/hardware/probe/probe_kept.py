@@ -21,8 +21,8 @@ def in_parts(
     *,
     question: str,
     kept: Path | None,
-) -> Answers:
-    """The answers of every rank to all cases.
+) -> list[Answers]:
+    """The answers of every rank, part by part.
 
     measure   measures some cases, of which so many went before
     question  identifies cases, effort and machine: what was kept of another is dropped
@@ -39,15 +39,7 @@ def in_parts(
             write_text(kept, to_json({"question": question, "parts": parts}))
     if kept is not None:
         kept.unlink(missing_ok=True)
-    return tuple(
-        {
-            **first,
-            "samples": [x for part in parts for x in part[rank]["samples"]],
-            "references": parts[-1][rank]["references"],
-            "host": parts[-1][rank]["host"],
-        }
-        for rank, first in enumerate(parts[0])
-    )
+    return parts
 
 
 def _read(kept: Path | None, question: str) -> list[Answers]:
