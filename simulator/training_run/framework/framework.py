@@ -188,8 +188,9 @@ class Framework:
                with the gradients (`backward_passes` times as many)
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
-    expert_kernels   launched per local expert by a forward matmul of experts; the backward has two
-               such matmuls for each. 0 where one kernel runs all experts
+    expert_kernels   launched per local expert by a forward matmul of experts, in ops of PyTorch
+               that take the host as long; the backward has two such matmuls for each. 0 where
+               one kernel runs all experts
     block_scale_kernels   beside, per operand with a scale per block of elements (mxfp8, nvfp4):
                its cast and the reordering of its scales
     sent_weight_bytes, summed_gradient_bytes   per parameter, as it is gathered and computed with,
