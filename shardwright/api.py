@@ -106,6 +106,7 @@ def plan(
     space            the axes as one value, in the place of those
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
+    region           of the grid that a layout draws on, for its carbon: DEU, aws:us-east-1, ...
     solver, seed, progress   of a search block by block
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
@@ -182,14 +183,15 @@ def predict(
              of `plan`, an imported run (`import_config`), or the path of the file of either
     on       of an imported run, where its files name no devices: `8x8xh100-sxm-80gb`
 
-    Raises InputError for anything else, for `on` of an answer, which has its devices, and for an
-    imported run that cannot be predicted.
+    Raises InputError for anything else, for `on` of an answer or a plan file, which have their
+    devices, and for an imported run that cannot be predicted.
     """
     if model is None and not isinstance(chosen, Plan):
-        if on and isinstance(chosen, (PlanFile, LayoutFile)):
-            raise InputError("on: an answer of plan() is predicted on the devices that it is for")
         if isinstance(on, Cluster):
-            raise InputError("on: devices of an imported run are named by text (8x8xh100-sxm-80gb)")
+            raise InputError(
+                "on: devices of an imported run are named by text (8x8xh100-sxm-80gb); an answer "
+                "of plan() and a plan file are predicted on the devices that they are for"
+            )
         return shown_as(StepResult, step_of(chosen, on))
     if not isinstance(chosen, Plan) or model is None:
         raise InputError(
@@ -320,6 +322,10 @@ def compare(
         raise InputError("name a run, or a log with log=; one of them")
     if logs:
         return shown_as(LogComparisonResult, compare_logs(step_of(plan, on), logs))
+    if on:
+        raise InputError(
+            "on: names devices of an imported run, which is compared with a log (log=)"
+        )
     if isinstance(plan, ImportedRun):
         raise InputError("an imported run is compared with a log (log=), not with a run of ours")
     planned = opened_plan(plan).planned

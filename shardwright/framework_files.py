@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from shardwright.asking.frameworks.exported_folder import export_to
 from shardwright.asking.frameworks.planned_run import planned_run
 from shardwright.asking.imported_row import path_of_import
 from shardwright.asking.opened_plan import PlanLike, opened_plan
-from shardwright.asking.planned_step import PlannedStep, step_of
-from shardwright.findings.log_comparison import FEWEST_STEPS, compare_log
+from shardwright.asking.planned_step import step_of
+from shardwright.findings.followed_run import followed_run
 from shardwright.findings.ranked_changes import changes_of
 from shardwright.results.compared import LogComparisonResult
 from shardwright.results.exported import CheckResult, ExportResult
@@ -106,19 +105,5 @@ def watch(
     """
     if not interval_s > 0:
         raise InputError(f"interval_s must be above 0, got {interval_s}")
-    return _watched(FollowedLog(log), step_of(plan, on), interval_s)
-
-
-def _watched(
-    followed: FollowedLog, planned: PlannedStep, interval_s: float
-) -> Iterator[LogComparisonResult]:
-    seen = 0
-    while True:
-        followed.look()
-        found = followed.told()
-        if (found.steps or 0) > seen and found.steady_lines >= FEWEST_STEPS:
-            seen = found.steps or 0
-            yield shown_as(LogComparisonResult, compare_log(planned, found, recent=True))
-        if found.ended != "open":
-            return
-        time.sleep(interval_s)
+    steps = followed_run(FollowedLog(log), step_of(plan, on), interval_s)
+    return (shown_as(LogComparisonResult, each) for each in steps)

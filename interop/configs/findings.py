@@ -70,6 +70,9 @@ class Findings:
         assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
         if value is None:
             return
+        if key in self.untold and not over:
+            return
+        self.untold.discard(key)
         old = self.said.get(key)
         new = Said(value, place, option)
         if old is not None and old.value != value:
@@ -142,6 +145,17 @@ class Findings:
         found = Unresolved(option=option, why=why, place=str(place))
         if found not in self.unresolved:
             self.unresolved.append(found)
+
+    def leave_open(
+        self, key: str, option: str = "", why: str = "", place: Place | None = None
+    ) -> None:
+        """The same of a key of the run: what a file said of it before is replaced by it, and no
+        default answers; without an option where the reason was said already."""
+        if place is not None:
+            self.cannot_tell(option, why, place)
+        self.said.pop(key, None)
+        self.derived.pop(key, None)
+        self.untold.add(key)
 
     def lack(self, option: str, why: str, place: Place) -> None:
         """The same of a file that would hold the run's degrees: no default answers for it."""

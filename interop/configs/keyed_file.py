@@ -12,15 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from interop.configs.interpolation import Key, Open, plain_value, resolved
 from interop.shell.text_places import Place
 from profiles.errors import DocumentError
 
 _MOST_VALUES = 20_000
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)?")
-_INTERPOLATED = re.compile(r"\$\{([\w.]+)\}")
-# An environment variable with what stands for it where nobody sets it: Primus's and OmegaConf's.
-_OF_ENVIRONMENT = re.compile(r"\$\{(?:oc\.env:)?[A-Z][A-Z0-9_]*[:,]([^${}]*)\}")
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +38,15 @@ class KeyedFile:
         return Place(self.name, self.lines.get(key, 1))
 
     def get(self, *key: str) -> Any:
-        """The value of a key, with references to others (`${model.hidden_size}`) followed."""
-        return self._followed(self.values.get(key), 0)
+        """The value of a key, with references to others (`${model.hidden_size}`) followed; None
+        where they do not tell it."""
+        found = resolved(key, self.values)
+        return None if isinstance(found, Open) else found
+
+    def open(self, *key: str) -> Open | None:
+        """Why a key that is there does not tell its value."""
+        found = resolved(key, self.values)
+        return found if isinstance(found, Open) else None
 
     def has(self, *key: str) -> bool:
         """Whether a key, or a table of that name, is there."""
@@ -51,26 +54,14 @@ class KeyedFile:
 
     def under(self, *key: str) -> Iterator[tuple[Key, Any]]:
         """The values below a key, by the rest of their path."""
-        for path, value in self.values.items():
+        for path in self.values:
             if path[: len(key)] == key and len(path) > len(key):
-                yield path[len(key) :], self._followed(value, 0)
+                yield path[len(key) :], self.get(*path)
 
     def sections(self, *key: str) -> set[str]:
         """The keys directly below one."""
         size = len(key)
         return {path[size] for path in self.lines if path[:size] == key and len(path) > size}
-
-    def _followed(self, value: Any, depth: int) -> Any:
-        if not isinstance(value, str) or depth > 8:
-            return value
-        if _OF_ENVIRONMENT.search(value):
-            plain = _OF_ENVIRONMENT.sub(lambda found: found[1], value).strip()
-            return None if plain == "null" else _plain(plain)
-        found = _INTERPOLATED.fullmatch(value.strip())
-        if found is None:
-            return value
-        inner = self.values.get(tuple(found[1].split(".")))
-        return None if inner is None else self._followed(inner, depth + 1)
 
 
 def read_keyed(name: str, text: str) -> KeyedFile:
@@ -91,7 +82,7 @@ def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
 
     def scalar(node: Any) -> Any:
         if node.tag.endswith((":int", ":float")) or node.tag.endswith(":str"):
-            return _plain(node.value) if node.style is None else node.value
+            return plain_value(node.value) if node.style is None else node.value
         if node.tag.endswith(":bool"):
             return node.value.lower() in ("true", "yes", "on")
         return None if node.tag.endswith(":null") else node.value
@@ -136,15 +127,6 @@ def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
     for document in documents:
         walk(document, (), 0)
     return KeyedFile(name=name, values=values, lines=lines, twice=tuple(twice))
-
-
-def _plain(text: str) -> Any:
-    """A number where the text is one in YAML 1.2 (`1e-4`, which YAML 1.1 takes for a text)."""
-    found = _NUMBER.fullmatch(text)
-    if found is None or len(text) > 40:
-        return text
-    number = text.replace("_", "")
-    return float(number) if found[2] or found[3] else int(number)
 
 
 def _toml(name: str, text: str) -> KeyedFile:

@@ -7,7 +7,8 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
-from interop.configs.keyed_file import Key, KeyedFile
+from interop.configs.interpolation import Key
+from interop.configs.keyed_file import KeyedFile
 from interop.configs.known_options import is_known
 from interop.configs.option_words import truth, whole
 from interop.shell.text_places import Place
@@ -62,12 +63,16 @@ def say_keys(
         path = (*under, *dotted.split("."))
         if path not in file.values:
             continue
+        if (hole := file.open(*path)) is not None:
+            findings.leave_open(key, dotted, hole.why, file.place(path))
+            continue
         raw = file.get(*path)
         value = reader(raw)
         if value is not None:
             found.append((file.place(path), key, value, dotted))
         elif isinstance(raw, str) and ("$" in raw or "{{" in raw) and raw.strip():
-            findings.cannot_tell(dotted, f"{raw!r} is filled in elsewhere", file.place(path))
+            why = f"{raw!r} is filled in elsewhere"
+            findings.leave_open(key, dotted, why, file.place(path))
     for place, key, value, dotted in sorted(found, key=lambda each: each[0]):
         findings.say(key, value, place, dotted)
     for path, first, second in file.twice:

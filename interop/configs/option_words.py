@@ -62,6 +62,15 @@ class Options:
         text = option.values[0].plain
         return None if hole_numbers(text) else text
 
+    def file(self, *keys: str) -> str | None:
+        """The path that the one that wins names, from behind the last part of it that is not told
+        (`$FOLDER/train.toml`); None where its end is not told."""
+        option = self.last(*keys)
+        if option is None or not option.values:
+            return None
+        told = re.split("\ue000\\d+\ue001", option.values[0].plain)[-1]
+        return told.lstrip("/") or None
+
     def number(self, *keys: str) -> int | None:
         """The same as a whole number."""
         return whole(self.text(*keys))

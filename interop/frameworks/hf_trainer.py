@@ -59,6 +59,7 @@ _MARKS = frozenset(
      "micro_batch_size", "sequence_len", "logging_steps", "max_steps", "bf16", "deepspeed",
      "gradient_checkpointing"}
 )  # fmt: skip
+_SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
 """Key, value, place and the option as written, in their order."""
 
@@ -81,7 +82,8 @@ def given_by_options(options: Options, findings: Findings) -> Given:
             continue
         told = options.told(option, findings)
         if told is None:
-            findings.untold |= {_ABOUTS[option.key]} if option.key in _ABOUTS else set()
+            if option.key in _ABOUTS:
+                findings.leave_open(_ABOUTS[option.key])
         else:
             many = " ".join(word.plain for word in option.values)
             value = many if option.key == "fsdp" else told
@@ -123,6 +125,11 @@ def say_trainer(given: Given, findings: Findings) -> str | None:
             _say_fsdp(value, place, option, findings)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if isinstance(value, str) else None
+            if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
+                # ms-swift's own files by name.
+                findings.say("zero_stage", int(stage[1]), place, option)
+                findings.say("optimizer_offload", bool(stage[2]) or None, place, option)
+                deepspeed = None
         elif key in ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention"):
             _say_attention(value, place, option, findings)
         elif key in _NAMES and isinstance(value, str) and value:

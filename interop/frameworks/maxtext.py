@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interop.configs.findings import Findings
+from interop.configs.interpolation import Open
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
@@ -42,7 +43,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "num_slices": ("nodes", degree_of),
 }
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
-_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|{'|'.join(_AXES)})_parallelism")
+_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
 _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
@@ -64,10 +65,10 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
         if numbers:
             hole = holes[numbers[0]]
             findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
-            findings.untold |= _abouts(key)
-            found.pop(key, None)
+            found[key] = (Open(hole.words), word.place)
             continue
-        if key in found and found[key][0] != value and key in _MARKS | set(_KEYS):
+        told = key in found and not isinstance(found[key][0], Open)
+        if told and found[key][0] != value and key in _MARKS | set(_KEYS):
             findings.contradict(
                 _KEYS.get(key, ("", word_of))[0],
                 f"{key} is {found[key][0]} ({found[key][1]}) and {value} ({word.place}); the later "
@@ -84,7 +85,9 @@ def _abouts(key: str) -> set[str]:
     if key in _KEYS:
         return {_KEYS[key][0]}
     if axis := _AXIS.fullmatch(key):
-        return {_AXES[axis[1]]} if axis[1] in _AXES else {"zero_stage"}
+        return {_AXES[axis[1]]} if axis[1] in _AXES else {"zero_stage", "dp"}
+    if key == "per_device_batch_size":
+        return {"micro_batch", "global_batch"}
     return {_WORDS[key]} if key in _WORDS else set()
 
 
@@ -100,6 +103,10 @@ def is_maxtext(keys: set[str]) -> bool:
 
 def say_maxtext(given: Given, findings: Findings, *, check: bool = True) -> None:
     """What flags say; those of the command line already stand over those of a file."""
+    for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
+        for about in _abouts(key):
+            findings.leave_open(about)
+        given = {name: each for name, each in given.items() if name != key}
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
@@ -139,6 +146,8 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
 def _axes(given: Given, findings: Findings) -> None:
     for name, key in _AXES.items():
         degree, place = _degree(given, name)
+        if key in findings.untold:
+            continue
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
             findings.say(key, degree, place, f"ici_{name}_parallelism")
     data, _ = _degree(given, "data")
@@ -152,13 +161,14 @@ def _axes(given: Given, findings: Findings) -> None:
     filled = left or any(
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
-    if not filled and fully is not None and place is not None:
+    if not filled and fully is not None and place is not None and "dp" not in findings.untold:
         dp = (data or 1) * fully
         findings.say("dp", dp, place, "ici_fsdp_parallelism")
         ranks = 1
         for axis in ("tp", "pp", "cp"):
             ranks *= findings.count(axis) or 1
-        findings.derive("devices", dp * ranks, "the product of the parallelisms")
+        if not {"tp", "pp", "cp"} & findings.untold:
+            findings.derive("devices", dp * ranks, "the product of the parallelisms")
 
 
 def _words(given: Given, findings: Findings) -> None:
@@ -187,6 +197,9 @@ def _batch(batch: tuple[Any, Place], findings: Findings) -> None:
     if devices and number * devices == int(number * devices):
         how = f"per_device_batch_size {number:g} x {devices} devices"
         findings.derive("global_batch", int(number * devices) * steps, how)
+    if {"tp", "pp", "cp"} & findings.untold:
+        findings.untold.add("micro_batch")
+        return
     ranks = 1
     for axis in ("tp", "pp", "cp"):
         ranks *= findings.count(axis) or 1

@@ -43,6 +43,8 @@ _COUNTS = {
     "padded_vocab_size": "model.vocab_size",
     "max_position_embeddings": "model.max_positions",
     "num_experts": "model.num_experts",
+    "moe_num_experts": "model.num_experts",  # of MegaBlocks, with `moe_top_k`
+    "moe_top_k": "model.top_k",
     "moe_router_topk": "model.top_k",
     "moe_topk": "model.top_k",
     "topk": "model.top_k",

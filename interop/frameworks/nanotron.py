@@ -51,6 +51,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optimizer.zero_stage": ("zero_stage", count_of),
     "optimizer.optimizer_factory.name": ("optimizer", word_of),
     "model.dtype": ("precision", lambda value: _DTYPES.get(str(value).lower())),
+    "model.model_config.num_kv_heads": ("model.num_kv_heads", degree_of),  # of its Starcoder2
+    "model.model_config.moe_num_experts": ("model.num_experts", degree_of),
     "model.model_config.d_model": ("model.hidden_size", degree_of),  # of its Mamba
     "model.model_config.moe_config.num_experts": ("model.num_experts", degree_of),
     "model.model_config.moe_config.top_k": ("model.top_k", degree_of),
@@ -78,7 +80,10 @@ def say_nanotron(file: KeyedFile, findings: Findings) -> None:
         ranks = findings.count("cp") or 1
         for factor in factors:
             ranks *= factor or 1
-        findings.derive("devices", ranks, "dp x tp x pp x cp, which nanotron asserts")
+        if file.has("model", "model_config", "moe_num_experts"):
+            # Experts had ranks of their own (v0.4, src/nanotron/parallel/context.py).
+            ranks *= findings.count("ep") or 1
+        findings.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
     findings.default(
         _DEFAULTS, cp=1, ep=1, sequence_parallel=False, schedule="gpipe", recompute="none",
         zero_stage=0,

@@ -14,6 +14,7 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
+from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
 from interop.configs.option_words import Options
@@ -60,6 +61,11 @@ def _optimizer(value: Any) -> str | None:
     return word_of(value)
 
 
+def _untied(value: Any) -> bool | None:
+    untied = truth_of(value)
+    return None if untied is None else not untied
+
+
 KEYS: dict[str, tuple[str, Reader]] = {
     "tensor_model_parallel_size": ("tp", degree_of),
     "tensor_parallelism": ("tp", degree_of),
@@ -102,6 +108,12 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "gated_linear_unit": ("model.gated_mlp", truth_of),
     "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
+    # Of FlagScale, which writes Megatron-LM's own options as YAML.
+    "nnodes": ("nodes", degree_of),
+    "nproc_per_node": ("devices_per_node", degree_of),
+    "num_experts": ("model.num_experts", degree_of),
+    "swiglu": ("model.gated_mlp", truth_of),
+    "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
 }
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
@@ -110,9 +122,17 @@ _MARKS = frozenset(
 Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
 
-def values_of_file(file: KeyedFile) -> Values:
-    """The values of a YAML file, by path."""
-    return {path: (file.get(*path), file.place(path)) for path in file.values}
+def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Values:
+    """The values of YAML files as written, by path, a later one over those before it.
+
+    parts  with the key that each stands below
+    """
+    found: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for below, file in parts:
+        for path, value in file.values.items():
+            if path[:1] != ("defaults",):
+                found[(*below, *path)] = (value, file.place(path))
+    return found
 
 
 def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Values:
@@ -125,11 +145,9 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
             continue
         numbers = hole_numbers(value)
         if numbers:
-            if path[-1] in KEYS or path[-1] == "devices":
-                hole = holes[numbers[0]]
-                findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
-                if path[-1] in KEYS:
-                    findings.untold.add(KEYS[path[-1]][0])
+            # It stands over a file's value all the same.
+            hole = holes[numbers[0]]
+            found[path] = (Open(f"{hole.words} ({hole.place})"), word.place)
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:
@@ -157,8 +175,15 @@ def say_nemo(given: Sequence[Values], findings: Findings) -> None:
             if path in merged and merged[path][0] != value and path[-1] in KEYS:
                 findings.override(KEYS[path[-1]][0], ".".join(path), merged[path], (value, place))
             merged[path] = (value, place)
-    for path, (value, place) in merged.items():
-        if path and not _elsewhere(path):
+    written = {path: value for path, (value, _) in merged.items()}
+    for path, (_, place) in merged.items():
+        value = resolved(path, written)
+        if not path or _elsewhere(path):
+            continue
+        if isinstance(value, Open):
+            for about in _abouts(path):
+                findings.leave_open(about, ".".join(path), value.why, place)
+        else:
             _say_one(path, value, place, findings)
     distributed = findings.said.get("distributed_optimizer")
     if distributed is not None and distributed.value:
@@ -173,6 +198,17 @@ def _elsewhere(path: tuple[str, ...]) -> bool:
     return any(
         part in ("reward_model", "validation_ds", "test_ds", "critic", "vision") for part in path
     )
+
+
+def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
+    """What of a run a key is about, so that no default answers for it where its value is open."""
+    if path[-1] in KEYS:
+        return (KEYS[path[-1]][0],)
+    if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):
+        return ("devices_per_node",)
+    if path[-2:] in (("optim", "name"), ("optimizer", "optimizer")):
+        return ("optimizer",)
+    return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
 
 
 def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
@@ -192,6 +228,8 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
         and isinstance(value, str)
     ):
         findings.say("precision", precision_of(value), place, name)
+    elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
+        findings.say("precision", key, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
         findings.say_first("zero_stage", 3, place, name)
     elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):

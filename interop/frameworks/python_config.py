@@ -3,17 +3,21 @@ InternEvo's files; read with `ast` only."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_values import count_of, degree_of, truth_of
 from interop.configs.python_values import PythonFile, PythonValues
+from interop.frameworks.flavors import say_figures_of
 from interop.frameworks.nemo import KEYS as NEMO_KEYS
 from interop.frameworks.nemo import is_nemo, say_nemo
 from interop.frameworks.torchtitan import Values, say_torchtitan
 from interop.shell.text_places import Place
 
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
+_NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")
+_RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
@@ -30,7 +34,9 @@ def python_framework(file: PythonFile) -> str | None:
         path[:2] in (("data", "micro_bsz"), ("data", "micro_num")) for path in file.top.values
     ):
         return "internevo"
-    if is_nemo([path for path in keys if path]):
+    imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
+    named = imported and any(path and path[-1] in NEMO_KEYS for path in keys)
+    if named or is_nemo([path for path in keys if path]):
         bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
         return "megatron-bridge" if bridge else "nemo"
     return None
@@ -86,6 +92,11 @@ def say_python_nemo(found: PythonValues, findings: Findings) -> None:
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
+        if (recipe := _RECIPE.fullmatch(name)) is not None:
+            # What it is changed from is the framework's own file.
+            findings.lack(name, "the recipe that it begins with is not beside it", place)
+            findings.say("model.name", recipe[1], place, name)
+            say_figures_of(recipe[1], "", findings, place, name)
     say_nemo([values], findings)
 
 

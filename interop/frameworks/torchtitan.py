@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interop.configs.findings import Findings
+from interop.configs.interpolation import Open
 from interop.configs.keyed_file import KeyedFile, read_keyed
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
@@ -72,6 +73,18 @@ _SECTIONED: dict[tuple[str, str], tuple[str, Reader]] = {
     ("optimizer", "name"): ("optimizer", word_of),
     ("activation_checkpoint", "mode"): ("recompute", word_of),
 }
+# What of a run these decide together with others.
+_ABOUTS = {
+    "local_batch_size": ("micro_batch", "global_batch"),
+    "batch_size": ("micro_batch", "global_batch"),
+    "num_tokens_per_microbatch_per_dp_rank": ("micro_batch",),
+    "num_tokens_per_train_step": ("global_batch",),
+    "data_parallel_shard_degree": ("dp", "zero_stage"),
+    "data_parallel_degree": ("dp", "zero_stage"),
+    "data_parallel_replicate_degree": ("dp",),
+    "fsdp_reshard_after_forward": ("zero_stage",),
+    "converters": ("precision",),
+}
 Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
 
@@ -99,7 +112,9 @@ def values_of_options(options: Options, findings: Findings) -> Values:
             found[path] = (not negative, option.place)
             continue
         told = options.told(option, findings)
-        if told is not None:
+        if told is None:
+            found[path] = (Open("it is not told"), option.place)
+        else:
             many = [word.plain for word in option.values]
             plain: Any = many if len(many) > 1 else told
             if path in found and found[path][0] != plain and path[-1] in _KEYS:
@@ -119,6 +134,11 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
     last: dict[str, tuple[Any, Place, str]] = {}
     for values in given:
         for path, (value, place) in values.items():
+            if isinstance(value, Open):
+                for about in _abouts(path):
+                    findings.leave_open(about)
+                last.pop(path[-1], None)
+                continue
             with findings.over_files():
                 _say_one(path, value, place, findings)
             last[path[-1]] = (value, place, ".".join(path))
@@ -133,10 +153,19 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
     )  # fmt: skip
 
 
+def _entry(path: tuple[str, ...]) -> tuple[str, Reader] | None:
+    entry = _SECTIONED.get((path[-2], path[-1])) if len(path) > 1 else None
+    return entry or _KEYS.get(path[-1])
+
+
+def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
+    entry = _entry(path)
+    return _ABOUTS.get(path[-1], ()) if entry is None else (entry[0],)
+
+
 def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
     name = ".".join(path)
-    entry = _SECTIONED.get((path[-2], path[-1])) if len(path) > 1 else None
-    entry = entry or _KEYS.get(path[-1])
+    entry = _entry(path)
     if path[-2:] == ("experimental", "pipeline_parallel_schedule"):
         entry = ("schedule", _schedule)
     if entry is None or (isinstance(value, str) and hole_numbers(value)):
@@ -178,9 +207,13 @@ def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
             (p for word, p in (("nvfp4", "nvfp4"), ("mx", "mxfp8"), ("float8", "fp8"))
              if word in joined), None)  # fmt: skip
         findings.say("precision", kind, converters[1], converters[2])
-    if "precision" not in findings.said and "mixed_precision_param" in last:
-        value, place, name = last["mixed_precision_param"]
-        findings.say("precision", _DTYPES.get(str(value)), place, name)
+    # Of the weights themselves, where nothing computes in another.
+    for key in ("mixed_precision_param", "dtype"):
+        if "precision" not in findings.said and key in last:
+            value, place, name = last[key]
+            kind = _DTYPES.get(str(value))
+            if key != "dtype" or kind != "fp32":
+                findings.say("precision", kind, place, name)
     stage = last.get("pipeline_parallel_layers_per_stage")
     layers, pp = findings.count("model.num_layers"), findings.count("pp")
     if stage is not None and layers and pp and degree_of(stage[0]):
@@ -197,6 +230,9 @@ def _say_local_batch(
     findings: Findings,
 ) -> None:
     """Without a pipeline the local batch is one pass; with one it is cut into micro-batches."""
+    if "pp" in findings.untold and number > 1:
+        findings.untold.add("micro_batch")
+        return
     pp = findings.count("pp") or 1
     micro = last.get("pipeline_parallel_microbatch_size")
     if pp == 1 or number == 1:
@@ -228,6 +264,9 @@ def _say_sharding(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
         reshard = last.get("fsdp_reshard_after_forward")
         never = reshard is not None and str(reshard[0]) == "never"
         always = reshard is not None and str(reshard[0]) == "always"
+        if "pp" in findings.untold and not never and not always:
+            findings.untold.add("zero_stage")
+            return
         if (findings.count("pp") or 1) > 1 and not never and not always:
             # Beside a pipeline the usual policy keeps what was gathered.
             findings.default(_DEFAULTS, zero_stage=2)

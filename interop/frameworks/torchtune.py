@@ -71,10 +71,10 @@ def say_torchtune(
         if not equals or key.startswith("-"):
             continue
         if numbers := hole_numbers(value):
-            if key in _KEYS:
+            about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("",))[0]
+            if about:
                 hole = holes[numbers[0]]
-                findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
-                findings.untold.add(_KEYS[key][0])
+                findings.leave_open(about, key, f"{hole.words} ({hole.place})", word.place)
                 values.pop(key, None)
             continue
         if key in _KEYS and key in values and str(values[key][0]) != value:
@@ -95,7 +95,7 @@ def _say_sharding(values: dict[str, tuple[Any, Place]], findings: Findings) -> N
     shard, place = values.get("data_parallel_shard_dim", (None, Place("", 0)))
     copies = degree_of(values.get("data_parallel_replicate_dim", (1, place))[0])
     shards = degree_of(shard)
-    if shards and copies:
+    if shards and copies and "dp" not in findings.untold:
         findings.say("dp", shards * copies, place, "data_parallel_shard_dim")
     kept, where = values.get("fsdp_reshard_after_forward", (None, place))
     if truth_of(kept) is not None:

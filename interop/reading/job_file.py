@@ -31,7 +31,7 @@ def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
                 text = " ".join(one if re.search(r"\s", one) else shlex.quote(one) for one in words)
         elif isinstance(value, str):
             text = value
-        if text and _STARTS.search(text):
+        if text and len(text.split()) > 1 and _STARTS.search(text):
             # A folded text has lost the line breaks of its continuations.
             script = re.sub(r"\\\s+(?=--)", " ", text) if "\n" not in text else text
             line = file.place(path).line

@@ -7,6 +7,7 @@ mpirun.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from interop.shell.text_places import Hole, Place, Word, hole_numbers
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
-     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun", "tune"}
+     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun", "tune", "xpk"}
 )  # fmt: skip
 _LAUNCHING_MODULES = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
@@ -38,7 +39,10 @@ _PROGRAMS = {
 }
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
-_TRAINS = re.compile(r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main", re.I)
+_TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
+_TRAINS = re.compile(
+    r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
+)
 _NOT = re.compile(
     r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
     r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
@@ -147,6 +151,7 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
     elastic = any(name.startswith("torch") for name in launch.words)
     if distributed and nodes is None and "nnodes" not in launch.launcher:
         findings.default("torchrun (PyTorch 2.x)", nodes=1)
+    _tpus(launch, findings)
     if "bcprun" in launch.words:
         # NVIDIA Base Command: -n nodes, -p ranks of each.
         launch.launcher.say_counts(findings, {"n": "nodes", "p": "devices_per_node"})
@@ -187,6 +192,25 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
             findings.say("devices", total, option.place, option.name)
             return
     _multiply(findings)
+
+
+def _tpus(launch: Launch, findings: Findings) -> None:
+    """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
+    which JAX counts by two on TPU7x (tpu7x-4x8x8); until v5p a chip's two cores are counted
+    (docs.cloud.google.com/tpu/docs/v5p, v6e, tpu7x)."""
+    given = (*launch.launcher.given, *read_options(launch.arguments, launch.launcher.holes).given)
+    for option in given:
+        if option.key not in ("device_type", "tpu_type") or not option.values:
+            continue
+        found = _TPU.fullmatch(option.values[0].plain)
+        slices = next((each for each in given if each.key == "num_slices"), None)
+        count = whole(slices.values[0].plain) if slices is not None and slices.values else 1
+        if found is None or not count:
+            continue
+        chips = math.prod(int(part) for part in found[2].split("x"))
+        each = {"v4": 0.5, "v5p": 0.5, "tpu7x": 2.0}.get(found[1], 1.0)
+        findings.say("device", found[1], option.place, option.name)
+        findings.say("devices", int(chips * each * count), option.place, option.name)
 
 
 def _srun(launch: Launch) -> bool:

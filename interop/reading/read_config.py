@@ -56,7 +56,7 @@ def read_config(path: str | Path) -> ImportedRun:
             f"{path}: no configuration of a framework that is known was recognised; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
-            "llm-foundry, OLMo, InternEvo, torchtune and ColossalAI"
+            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift and FlagScale"
         )
     return found
 

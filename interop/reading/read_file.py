@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interop.configs.findings import Findings
+from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import KeyedFile, read_keyed
 from interop.configs.keyed_values import degree_of
 from interop.configs.python_values import read_python
@@ -63,10 +64,15 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         gpus = degree_of(file.get("compute", "gpus"))
         findings.say("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
+    parts = hydra_parts(file, folder)
     framework = keyed_framework(file)
+    values = nemo.values_of_files(parts)
+    if framework is None and len(parts) > 1 and nemo.is_nemo([path for path in values if path]):
+        framework = "nemo"
     if framework is None:
         return None
-    findings.files.append(name)
+    own = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    findings.files += [part.name for _, part in own]
     if framework == "torchtitan":
         torchtitan.say_torchtitan([torchtitan.values_of_file(file)], findings)
     elif framework == "nanotron":
@@ -87,16 +93,20 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
     elif framework == "maxtext":
         maxtext.say_maxtext(maxtext.given_by_file(file), findings)
     elif framework in ("nemo", "megatron-bridge"):
-        nemo.say_nemo([nemo.values_of_file(file)], findings)
+        nemo.say_nemo([values], findings)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
         if file.get("modules", "pre_trainer", "framework") == "megatron":
             framework = "primus"
+        elif ("experiment", "runner") in {path[:2] for path in values} or (
+            {"system", "model", "data"} <= file.sections() and not file.has("trainer")
+        ):
+            framework = "flagscale"
     else:
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
         if nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
-            nemo.say_nemo([nemo.values_of_file(file)], findings)
+            nemo.say_nemo([values], findings)
         if named:
             say_deepspeed_file(named, folder, findings, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):

@@ -7,6 +7,7 @@ import ast
 import re
 
 from interop.configs.findings import Findings
+from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import read_keyed
 from interop.configs.option_words import Options, read_options
 from interop.frameworks import (
@@ -16,13 +17,14 @@ from interop.frameworks import (
     maxtext,
     megatron,
     nemo,
-    torchtitan,
+    openrlhf,
     torchtune,
 )
 from interop.reading.consistency import Variables, complete, say_devices_of_variables
 from interop.reading.launch import Launch, launch_of, say_ranks
 from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
 from interop.reading.slurm_header import SlurmHeader, slurm_header
+from interop.reading.torchtitan_launch import is_torchtitan_launch, say_torchtitan_launch
 from interop.shell.folder import ConfigFolder
 from interop.shell.script_reading import HERE, ScriptReading
 from interop.shell.text_places import Place, Word, hole_numbers, without_lines
@@ -136,15 +138,26 @@ def _say_arguments(
     program = launch.program.lower()
     keys = {option.key for option in options.given}
     pairs = maxtext.given_by_words(launch.arguments, reading.holes, Findings())
+    if program.endswith("benchmark_runner"):
+        # MaxText's own configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
+        for option in options.of("model_name"):
+            findings.say("model.name", options.told(option, findings), option.place, option.name)
+        findings.lack("--model_name", "what it names is in MaxText's own files", launch.place)
+        return "maxtext"
     if "maxtext" in program or maxtext.is_maxtext(set(pairs)):
         return _say_maxtext(launch, reading, folder, findings)
     if "tune" in launch.words:
         return _say_torchtune(launch, options, reading, folder, findings)
+    if "openrlhf" in program:
+        openrlhf.say_openrlhf(options, findings)
+        return "openrlhf"
+    if launch.program in ("swift", "megatron"):
+        return _say_swift(launch, options, folder, findings)
     if "colossalai" in launch.words:
         colossalai.say_colossalai(options, findings)
         return "colossalai"
-    if _is_torchtitan(program, options):
-        return _say_torchtitan(options, folder, findings, variables, launch)
+    if is_torchtitan_launch(program, options):
+        return say_torchtitan_launch(options, folder, findings, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
@@ -179,6 +192,27 @@ def _say_arguments(
     return framework
 
 
+def _say_swift(launch: Launch, options: Options, folder: ConfigFolder, findings: Findings) -> str:
+    """ms-swift (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the Trainer,
+    `megatron sft` with Megatron's names; NPROC_PER_NODE and NNODES (1) stand for torchrun's."""
+    findings.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
+    if launch.program == "megatron":
+        megatron.say_megatron(options, findings)
+        findings.unknown.clear()  # its own options stand beside Megatron's
+        options.say_counts(findings, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
+        for option in options.of("model"):
+            findings.say("model.name", options.told(option, findings), option.place, option.name)
+        return "ms-swift"
+    named = hf_trainer.say_trainer(hf_trainer.given_by_options(options, findings), findings)
+    for option in options.of("torch_dtype"):
+        told = options.told(option, findings) or ""
+        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(told)
+        findings.say("precision", kind, option.place, option.name)
+    if named:
+        say_deepspeed_file(named, folder, findings, launch.place, launch.command.script)
+    return "ms-swift"
+
+
 def _say_torchtune(
     launch: Launch,
     options: Options,
@@ -202,58 +236,6 @@ def _say_torchtune(
         findings.say("devices", 1, launch.place, launch.program)
         findings.say("zero_stage", 0, launch.place, launch.program, over=False)
     return "torchtune"
-
-
-def _is_torchtitan(program: str, options: Options) -> bool:
-    if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
-        return True
-    return any(
-        option.name.startswith(("--parallelism.", "--job.", "--training.", "--model.flavor"))
-        for option in options.given
-    )
-
-
-def _say_torchtitan(
-    options: Options,
-    folder: ConfigFolder,
-    findings: Findings,
-    variables: Variables,
-    launch: Launch,
-) -> str:
-    overrides = torchtitan.values_of_options(options, findings)
-    config = options.text("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
-    given = []
-    if config is not None:
-        found = folder.find(config, beside=launch.command.script)
-        if found is None:
-            findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
-        elif found.endswith(".toml"):
-            findings.files.append(found)
-            file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
-            given.append(torchtitan.values_of_file(file))
-    asked = options.text("config") or _text(variables, "CONFIG")
-    module = options.text("module") or _text(variables, "MODULE")
-    ranks = _text(variables, "NGPU")
-    if ranks is not None and ranks.isdigit() and findings.get("devices") is None:
-        findings.say("devices", int(ranks), variables["NGPU"].place, "NGPU")
-    registry = folder.find(f"{module}/config_registry.py") or folder.find("config_registry.py")
-    if asked and registry is not None and not given:
-        say_python(registry, folder, findings, asked=asked, overrides=[overrides])
-        return "torchtitan"
-    if asked and module and not given:
-        findings.say("model.name", asked, launch.place, "--config")
-        flavor = asked.removeprefix(f"{module}_")
-        overrides = {("model", "flavor"): (flavor, launch.place), **overrides}
-        overrides = {("model", "name"): (module, launch.place), **overrides}
-    torchtitan.say_torchtitan([*given, overrides], findings)
-    return "torchtitan"
-
-
-def _text(variables: Variables, name: str) -> str | None:
-    found = variables.get(name)
-    if found is None or found.words is not None or hole_numbers(found.text):
-        return None
-    return without_lines(found.text).strip() or None
 
 
 def _say_megatron(
@@ -302,7 +284,9 @@ def _say_nemo(
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):
-            given.append(nemo.values_of_file(read_keyed(name, folder.text(name) or "")))
+            parts = hydra_parts(read_keyed(name, folder.text(name) or ""), folder)
+            findings.files += [part.name for _, part in parts if part.name != name]
+            given.append(nemo.values_of_files(parts))
     nemo.say_nemo([*given, hydra], findings)
     recipe = "recipe" in launch.program or any(path[0] == "train" for path in hydra)
     return "megatron-bridge" if recipe else "nemo"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from interop.shell.expansion import Substitute, compute, expand, expand_text
+from interop.shell.here_document import document
 from interop.shell.lexer import Token
 from interop.shell.syntax import Redirection
 from interop.shell.text_places import Place, Word, hole_numbers, without_holes
@@ -211,7 +212,13 @@ def _read(
 ) -> None:
     names = [word.plain for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word.plain)]
     given = None
+    whole = any(word.plain == "-d" for word in words)
     for redirection in redirections:
+        if redirection.operator == "<<" and redirection.target is not None and names and whole:
+            # `read -r -d '' NAME <<EOF`: all of the document.
+            text, _ = document(redirection.target, scope, run)
+            scope.assign(names[-1], text.replace("\\\n", " "), place)
+            return
         if redirection.operator == "<<<" and redirection.target is not None:
             given = expand_text(redirection.target.text, place, scope, run)
     pieces = given.split(None, max(0, len(names) - 1)) if given is not None else []

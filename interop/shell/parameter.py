@@ -43,6 +43,12 @@ def operated(
         return found
     if operator in (":+", "+"):
         return expand(rest) if full else ""
+    if operator in (":?", "?") and not full:
+        # Who starts the script has to set it: what it is nobody knows, but it is something.
+        required = scope.hole("required", name, place)
+        if not name.isdigit():
+            scope.assign(name, required, place)
+        return required
     if operator in (":?", "?") or holes:
         return text
     text = without_lines(text)

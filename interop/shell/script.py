@@ -49,6 +49,9 @@ from interop.shell.variables import Scope, Variable
 _MOST_STEPS = 60_000
 _MOST_DEEP = 40
 _SHELLS = ("bash", "sh", "zsh", "ksh", "dash")
+# Options of what submits a job that hold its commands.
+_TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
+_SUBMITS = ("xpk", "sbatch", "srun", "gcloud", "runai", "mcli", "ngc")
 
 
 def read_script(
@@ -291,7 +294,10 @@ class _Runner:
         quoted = _quoted_command(texts)
         if quoted:
             cut, begin = quoted
-            return self._text(words[begin].text, scope, words[begin].place, words[:cut])
+            text = words[begin].text
+            if begin == cut:
+                text = text.partition("=")[2]
+            return self._text(text, scope, words[begin].place, words[:cut])
         environment = {**scope.inherited(), **set_here}
         self._reading.commands.append(
             Command(tuple(words), place, scope.script, environment, self.decided)
@@ -359,8 +365,15 @@ def _without_arrays(raw: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def _quoted_command(texts: Sequence[str]) -> tuple[int, int] | None:
-    """In `srun bash -x -c TEXT` where the launcher's words end, and where the text stands."""
+    """In `srun bash -x -c TEXT` and `xpk --command TEXT` where the launcher's words end, and where
+    the text stands; one number twice for `--command=TEXT`."""
     for number, text in enumerate(texts):
+        option, equals, value = text.partition("=")
+        if number and option in _TEXT_OPTIONS and texts[0].rsplit("/", 1)[-1] in _SUBMITS:
+            if equals and " " in value.strip():
+                return number, number
+            if not equals and number + 1 < len(texts) and " " in texts[number + 1].strip():
+                return number, number + 1
         name = text.rsplit("/", 1)[-1]
         if name not in (*_SHELLS, "bcprun"):
             continue

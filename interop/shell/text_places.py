@@ -48,6 +48,7 @@ class Hole:
     """A value that the files do not tell.
 
     kind  `argument`: one that the script is started with; `unset`: a variable that nothing sets;
+          `required`: one that the script ends without (`${NAME:?}`);
           `runtime`: one that a scheduler or launcher sets; `output`: what a command would print;
           `branch`: set one way or the other by a condition that the files do not decide;
           `arithmetic`: an expression that cannot be computed
@@ -64,6 +65,7 @@ class Hole:
         said = {
             "argument": f"{self.name} is an argument of the script, which no file gives",
             "unset": f"the variable {self.name} is not set in the files",
+            "required": f"the variable {self.name} has to be set by who starts the script",
             "runtime": f"{self.name} is set by the scheduler or launcher, not in the files",
             "output": f"the output of `{self.name}`, which is not run",
             "branch": f"{self.name} depends on a condition that the files do not decide",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from interop.shell.text_places import Hole, Place, Word, hole_mark, without_lines
+from interop.shell.text_places import Hole, Place, Word, hole_mark, hole_numbers, without_lines
 
 # Set by Slurm, torchrun, mpirun or a cluster's job controller when a job runs.
 _OF_THE_RUN = ("SLURM_", "OMPI_", "PMI_", "PBS_", "LSB_", "JOB_COMPLETION", "VC_", "PET_")
@@ -52,6 +52,8 @@ class Scope:
         """What a variable without a value is: empty in a shell, but not known to us."""
         if name.startswith("$"):
             return self.hole("argument", name, place)
+        if name == "PWD":
+            return "."
         runtime = name in _OF_EVERY_RANK or name.startswith(_OF_THE_RUN)
         return self.hole("runtime" if runtime else "unset", name, place)
 
@@ -124,11 +126,23 @@ def merged(first: Scope, second: Scope, place: Place) -> Scope:
             found[name] = one
         elif other.text and one.text.startswith(other.text):
             found[name] = other
+        elif one.words is None and other.words is None and _is_argument(other, first):
+            found[name] = one
+        elif one.words is None and other.words is None and _is_argument(one, first):
+            found[name] = other
         else:
             found[name] = Variable(first.hole("branch", name, place), place)
     scope = first.copy()
     scope.variables = found
     return scope
+
+
+def _is_argument(variable: Variable, scope: Scope) -> bool:
+    """Whether an argument of the script alone is its value: what stands beside it is the default,
+    as in `${1:-default}`."""
+    numbers = hole_numbers(variable.text)
+    alone = len(numbers) == 1 and without_lines(variable.text) == hole_mark(numbers[0])
+    return alone and scope.holes[numbers[0]].kind == "argument"
 
 
 def _common(one: tuple[Word, ...], other: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -128,10 +128,23 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
 
 
 def planned_or_imported(path: Path, on: str) -> PlannedStep:
-    """The prediction of a plan file, or of an imported run on the devices that `on` names."""
+    """The prediction of a plan file, or of an imported run on the devices that `on` names.
+
+    Raises InputError for `on` of a plan, which has its devices.
+    """
     if is_imported(path):
         return imported_step(read_imported(path), path, on)
+    refuse_devices_of_plan(on, str(path))
     return planned_step(path)
+
+
+def refuse_devices_of_plan(on: str, where: str) -> None:
+    """Raises InputError where devices are named for a plan, which is predicted on its own."""
+    if on:
+        raise InputError(
+            f"{where} is a plan and is predicted on the devices that it is for, not on {on} (--on, "
+            "in Python on=); plan again for those, or leave it out"
+        )
 
 
 def step_of(what: PlanLike | ImportedRun, on: str) -> PlannedStep:
@@ -142,6 +155,7 @@ def step_of(what: PlanLike | ImportedRun, on: str) -> PlannedStep:
     if isinstance(what, ImportedRun):
         return imported_step(what, path_of_import(what), on)
     if isinstance(what, (PlanFile, LayoutFile)):
+        refuse_devices_of_plan(on, "the answer")
         return step_of_answer(what, "the answer")
     if isinstance(what, (str, Path)):
         return planned_or_imported(Path(what), on)

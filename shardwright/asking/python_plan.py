@@ -12,6 +12,7 @@ from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
@@ -68,6 +69,7 @@ class PlanOptions(Pins, total=False):
     time_limit_s: float | None
     price: Sourced | str | None
     progress: Progress | None
+    region: str
 
 
 def target_of(cluster: Cluster) -> str:
@@ -178,6 +180,7 @@ def plan(
     time_limit_s: float | None = None,
     price: Sourced | str | None = "on-demand",
     progress: Progress | None = None,
+    region: str = WORLD,
     **pins: Unpack[Pins],
 ) -> PlanFile | LayoutFile:
     """The best plan.
@@ -189,6 +192,7 @@ def plan(
     space            the axes of our own executor as one value, in the place of the pins
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
+    region           of the grid that a layout draws on, for its carbon: DEU, aws:us-east-1, ...
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
     infeasible is a value with its reasons.
@@ -196,13 +200,16 @@ def plan(
     axes = axes_from(**pins)
     if not isinstance(work, Workload):
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
+    region = grid_of(region).region
     where = on if isinstance(on, Cluster) else cluster(on)
     if stack is not None:
         if space is not None:
             raise InputError(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
-        return _plan_for_stack(model, where, work, axes, stack, time_limit_s, price, progress)
+        return _plan_for_stack(
+            model, where, work, axes, stack, time_limit_s, price, progress, region
+        )
     if space is not None and axes.pins():
         raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
     if not isinstance(model, (str, TracedModel)):
@@ -214,8 +221,15 @@ def plan(
     if space is None and not why_block_by_block(where, optimizer=work.optimizer, solver=solver):
         figures = _figures(model, work)
     if figures is not None:
-        answer = _plan_for_stack(model, where, work, axes, EXECUTOR, time_limit_s, price, progress)
+        answer = _plan_for_stack(
+            model, where, work, axes, EXECUTOR, time_limit_s, price, progress, region
+        )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
+    if region != WORLD:
+        raise InputError(
+            "region is of layouts, and this is planned block by block; name a framework (stack=) "
+            "or leave it out"
+        )
     if space is None:
         space = axes.space()
     if isinstance(model, str):
@@ -285,6 +299,7 @@ def _plan_for_stack(
     time_limit_s: float | None,
     price: Sourced | str | None,
     progress: Progress | None,
+    region: str,
 ) -> LayoutFile:
     import time
 
@@ -315,4 +330,4 @@ def _plan_for_stack(
         layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
     )
     kind = price if isinstance(price, str) else ""
-    return with_layout_price(found, _price(price, on), inputs_at(kind))
+    return with_layout_price(found, _price(price, on), inputs_at(kind), region)

@@ -62,6 +62,10 @@ def compare(
         allowed = None if fail_over is None else tolerance(fail_over)
         compare_with_logs(first, log, json_output=json_output, fail_over=allowed, on=on)
         return
+    if on:
+        raise InputError(
+            "--on names devices of an imported run, which is compared with a log (--log)"
+        )
     opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))

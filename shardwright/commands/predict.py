@@ -15,6 +15,7 @@ from profiles.errors import DocumentError, InputError
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
+from shardwright.asking.planned_step import refuse_devices_of_plan
 from shardwright.console.flags import Json, Local
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
@@ -72,6 +73,8 @@ def predict(
         return
     if runs is None and (calibration or explain_run):
         raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+    if on and runs is not None:
+        raise typer.BadParameter("--on goes with an imported run; a row of --runs names its device")
     if traced and (runs is None or calibration or explain_run):
         raise typer.BadParameter(
             "--traced goes with a table, --runs RUNS.csv, without --calibration and --explain-run"
@@ -89,6 +92,7 @@ def predict(
 
         predict_imported(plan_file, on=on, json_output=json_output)
         return
+    refuse_devices_of_plan(on, str(plan_file))
     opened = open_plan(plan_file)
     answer = opened.answer
     if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:

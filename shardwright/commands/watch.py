@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +9,12 @@ import typer
 from rich.text import Text
 
 from interop.logs.followed_log import FollowedLog
-from interop.logs.training_log import TrainingLog
 from profiles.errors import DocumentError, ToleranceError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.planned_step import PlannedStep, planned_or_imported
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
+from shardwright.findings.followed_run import followed_run
 from shardwright.findings.log_comparison import (
     FEWEST_STEPS,
     LogComparison,
@@ -50,14 +49,10 @@ def watch(
         return
     note(f"predicted {format_time(planned.step_time_s.value)}; watching {log}, end with Ctrl-C")
     alarmed: bool | None = None
-    seen = 0
-    while True:
-        if followed.look():
-            found = followed.told()
-            if (found.steps or 0) > seen:
-                seen = found.steps or 0
-                alarmed = _say(found, planned, alarmed)
-        time.sleep(wait_s)
+    for compared in followed_run(followed, planned, wait_s):
+        _say(compared, alarmed)
+        alarmed = not compared.inside
+    note(f"{log}: the run has ended ({followed.told().ended})")
 
 
 def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool) -> None:
@@ -79,25 +74,21 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
         raise ToleranceError(_alarm(compared))
 
 
-def _say(found: TrainingLog, planned: PlannedStep, alarmed: bool | None) -> bool | None:
+def _say(compared: LogComparison, alarmed: bool | None) -> None:
     """One line for what is new, and an alarm where the run has left its interval or come back."""
-    if found.steady_lines < FEWEST_STEPS:
-        return alarmed
-    compared = compare_log(planned, found, recent=True)
+    predicted = compared.step_time_s
     place = "inside" if compared.inside else "outside"
     show(
         Text(
-            f"step {found.attempts[-1].last_step}: {format_time(compared.measured_s)} per step "
-            f"({place} {format_time(planned.step_time_s.low)} to "
-            f"{format_time(planned.step_time_s.high)}), predicted over measured "
-            f"{compared.error:+.1%}"
+            f"step {compared.log.attempts[-1].last_step}: {format_time(compared.measured_s)} per "
+            f"step ({place} {format_time(predicted.low)} to {format_time(predicted.high)}), "
+            f"predicted over measured {compared.error:+.1%}"
         )
     )
     if not compared.inside and alarmed is not True:
         show(Text(f"ALARM: {_alarm(compared)}", "bold red"))
     elif compared.inside and alarmed:
         show(Text("back inside the interval", "bold"))
-    return not compared.inside
 
 
 def _alarm(compared: LogComparison) -> str:

@@ -1,0 +1,192 @@
+"""Values that a configuration names by others: OmegaConf's `${model.hidden_size}`, `${.sibling}`,
+`${multiply:4, ${.hidden_size}}`, `${oc.env:NAME,default}`, and `???` for what a command line must
+fill in (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of arithmetic).
+
+An environment variable has the default that stands beside it, as nothing sets it; what cannot be
+told is `Open`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[str, ...]
+_MOST_DEEP = 12
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)?")
+_ENVIRONMENT = re.compile(r"[A-Z][A-Z0-9_]*")
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A value that is named but not told; why, in words."""
+
+    why: str
+
+
+class _OpenError(Exception):
+    """Part of a value is not told."""
+
+
+def plain_value(text: str) -> Any:
+    """A number where the text is one in YAML 1.2 (`1e-4`, which YAML 1.1 takes for a text)."""
+    found = _NUMBER.fullmatch(text)
+    if found is None or len(text) > 40:
+        return text
+    number = text.replace("_", "")
+    return float(number) if found[2] or found[3] else int(number)
+
+
+def resolved(path: Key, values: Mapping[Key, Any]) -> Any:
+    """The value at a path with everything in it that names others followed; `Open` where one of
+    them is not told."""
+    raw = values.get(path)
+    if not isinstance(raw, str) or ("${" not in raw and raw.strip() != "???"):
+        return raw
+    try:
+        return _text(raw, path, values, 0)
+    except _OpenError as error:
+        return Open(str(error))
+
+
+def _text(raw: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+    """A text with interpolations in it: the value of one alone, or all of them joined."""
+    if raw.strip() == "???":
+        raise _OpenError("??? has to be filled in by the command line")
+    if depth > _MOST_DEEP:
+        raise _OpenError(f"{raw!r} leads back to itself")
+    pieces: list[Any] = []
+    at = 0
+    while (begin := raw.find("${", at)) >= 0:
+        end = _closing(raw, begin + 2)
+        if end < 0:
+            raise _OpenError(f"{raw!r} has no closing brace")
+        if begin > at:
+            pieces.append(raw[at:begin])
+        pieces.append(_one(raw[begin + 2 : end], path, values, depth + 1))
+        at = end + 1
+    if raw[at:].strip() or not pieces:
+        pieces.append(raw[at:])
+    return pieces[0] if len(pieces) == 1 else "".join(str(piece) for piece in pieces)
+
+
+def _closing(text: str, at: int) -> int:
+    deep = 0
+    for place in range(at, len(text)):
+        if text[place] == "{":
+            deep += 1
+        elif text[place] == "}":
+            if not deep:
+                return place
+            deep -= 1
+    return -1
+
+
+def _one(inner: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+    """What stands between the braces: a resolver with arguments, a variable, or a key."""
+    name, colon, rest = inner.partition(":")
+    name = name.strip()
+    if not colon and _ENVIRONMENT.fullmatch(name.partition(",")[0]) and "," in name:
+        name, colon, rest = "oc.env", ":", inner
+    if colon and _ENVIRONMENT.fullmatch(name):
+        name, rest = "oc.env", f"{name},{rest}"
+    if not colon:
+        return _key(_joined(inner, path, values, depth), path, values, depth)
+    arguments = _arguments(rest)
+    if name == "oc.env":
+        if len(arguments) < 2:
+            raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
+        return _argument(",".join(arguments[1:]), path, values, depth)
+    if name == "oc.decode":
+        return _argument(rest, path, values, depth)
+    if name == "oc.select":
+        try:
+            return _key(arguments[0].strip(), path, values, depth)
+        except _OpenError:
+            if len(arguments) < 2:
+                raise
+            return _argument(arguments[1], path, values, depth)
+    if name == "if" and len(arguments) == 3:
+        taken = arguments[1 if _argument(arguments[0], path, values, depth) else 2]
+        return _argument(taken, path, values, depth)
+    made = _RESOLVERS.get(name)
+    if made is None:
+        raise _OpenError(f"${{{inner}}}: the resolver {name!r} is the program's own")
+    given = [_argument(one, path, values, depth) for one in arguments]
+    try:
+        return made(*given)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise _OpenError(f"${{{inner}}} cannot be computed") from None
+
+
+def _joined(text: str, path: Key, values: Mapping[Key, Any], depth: int) -> str:
+    return str(_text(text, path, values, depth)) if "${" in text else text.strip()
+
+
+def _argument(text: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+    found = _text(text.strip(), path, values, depth) if text.strip() else ""
+    if not isinstance(found, str):
+        return found
+    found = found.strip().strip("'\"")
+    return _WORDS[found.lower()] if found.lower() in _WORDS else plain_value(found)
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a resolver, cut at its own commas."""
+    found, begin, deep = [], 0, 0
+    for place, char in enumerate(text):
+        deep += (char in "{[") - (char in "}]")
+        if char == "," and not deep:
+            found.append(text[begin:place])
+            begin = place + 1
+    return [*found, text[begin:]]
+
+
+def _key(name: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+    """The value of a key: absolute, or from so many tables up as it begins with dots; one that a
+    larger configuration holds under a name of its own (`${training.model.x}`) without that."""
+    up = len(name) - len(name.lstrip("."))
+    asked = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
+    if up:
+        base = path[: max(0, len(path) - up)]
+        tried = [(*base, *asked)]
+    else:
+        tried = [asked, asked[1:]]
+    for one in tried:
+        if one and one in values:
+            raw = values[one]
+            return _text(raw, one, values, depth) if isinstance(raw, str) else raw
+    raise _OpenError(f"${{{name}}} is filled in elsewhere")
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_RESOLVERS: dict[str, Callable[..., Any]] = {
+    "multiply": lambda a, b: _whole(a * b),
+    "mul": lambda a, b: _whole(a * b),
+    "add": lambda *numbers: _whole(sum(numbers)),
+    "subtract": lambda a, b: _whole(a - b),
+    "sub": lambda a, b: _whole(a - b),
+    "divide": lambda a, b: _whole(a / b),
+    "div": lambda a, b: _whole(a / b),
+    "floor_div": lambda a, b: a // b,
+    "divide_floor": lambda a, b: a // b,
+    "int_div": lambda a, b: a // b,
+    "divide_ceil": lambda a, b: math.ceil(a / b),
+    "ceil_div": lambda a, b: math.ceil(a / b),
+    "eq": lambda a, b: a == b,
+    "neq": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "gt": lambda a, b: a > b,
+    "or": lambda *truths: any(truths),
+    "and": lambda *truths: all(truths),
+    "not": lambda truth: not truth,
+    "max": lambda *numbers: max(numbers),
+    "min": lambda *numbers: min(numbers),
+}

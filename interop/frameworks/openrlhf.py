@@ -1,0 +1,58 @@
+"""OpenRLHF's arguments as a run (github.com/OpenRLHF/OpenRLHF, openrlhf/cli, v0.5 and 2026):
+DeepSpeed below, `--micro_train_batch_size` or `--train.micro_batch_size`."""
+
+from __future__ import annotations
+
+from interop.configs.findings import Findings
+from interop.configs.imported_run import Value
+from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, word_of
+from interop.configs.option_words import Options
+from interop.frameworks.flavors import say_figures_of
+
+_DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "micro_train_batch_size": ("micro_batch", degree_of),
+    "train.micro_batch_size": ("micro_batch", degree_of),
+    "train_batch_size": ("global_batch", degree_of),
+    "train.batch_size": ("global_batch", degree_of),
+    "max_len": ("seq_len", degree_of),
+    "data.max_len": ("seq_len", degree_of),
+    "zero_stage": ("zero_stage", count_of),
+    "ds.zero_stage": ("zero_stage", count_of),
+    "ds_tensor_parallel_size": ("tp", degree_of),
+    "ds.tensor_parallel_size": ("tp", degree_of),
+    "ring_attn_size": ("cp", degree_of),
+    "ds.ring_attn_size": ("cp", degree_of),
+    "lora_rank": ("model.lora_rank", degree_of),
+    "model.lora_rank": ("model.lora_rank", degree_of),
+    "param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    "pretrain": ("model.name", text_of),
+    "model.model_name_or_path": ("model.name", text_of),
+}
+_FLAGS: dict[str, tuple[str, Value, Value]] = {
+    "bf16": ("precision", "bf16", None),
+    "gradient_checkpointing": ("recompute", "full", "none"),
+    "model.gradient_checkpointing_enable": ("recompute", "full", "none"),
+    "adam_offload": ("optimizer_offload", True, False),
+    "ds.adam_offload": ("optimizer_offload", True, False),
+    "flash_attn": ("flash_attention", True, False),
+}
+
+
+def say_openrlhf(options: Options, findings: Findings) -> None:
+    """What the arguments of a trainer of one model say (SFT, DPO, KTO, reward models)."""
+    options.say_flags(findings, _FLAGS)
+    for option in options.given:
+        if option.key not in _KEYS:
+            continue
+        about, reader = _KEYS[option.key]
+        told = options.told(option, findings)
+        if told is None:
+            findings.leave_open(about)
+        else:
+            findings.say(about, reader(told), option.place, option.name)
+    name = findings.said.get("model.name")
+    if name is not None:
+        say_figures_of(str(name.value), "", findings, name.place, name.option)
+    findings.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1)

@@ -1,0 +1,66 @@
+"""A command that starts torchtitan: the file or function that configures it, and its overrides."""
+
+from __future__ import annotations
+
+from interop.configs.findings import Findings
+from interop.configs.option_words import Options
+from interop.frameworks import torchtitan
+from interop.reading.consistency import Variables
+from interop.reading.launch import Launch
+from interop.reading.read_file import say_python
+from interop.shell.folder import ConfigFolder
+from interop.shell.text_places import hole_numbers, without_lines
+
+
+def is_torchtitan_launch(program: str, options: Options) -> bool:
+    """Whether a program with its options is torchtitan's."""
+    if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
+        return True
+    return any(
+        option.name.startswith(("--parallelism.", "--job.", "--training.", "--model.flavor"))
+        for option in options.given
+    )
+
+
+def say_torchtitan_launch(
+    options: Options,
+    folder: ConfigFolder,
+    findings: Findings,
+    variables: Variables,
+    launch: Launch,
+) -> str:
+    """What the command says: its TOML, or a function of a registry in Python, and the overrides."""
+    overrides = torchtitan.values_of_options(options, findings)
+    config = options.file("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
+    given = []
+    if config is not None:
+        found = folder.find(config, beside=launch.command.script)
+        if found is None:
+            findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
+        elif found.endswith(".toml"):
+            findings.files.append(found)
+            file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
+            given.append(torchtitan.values_of_file(file))
+    asked = options.text("config") or _text(variables, "CONFIG")
+    module = options.text("module") or _text(variables, "MODULE")
+    ranks = _text(variables, "NGPU")
+    if ranks is not None and ranks.isdigit() and findings.get("devices") is None:
+        findings.say("devices", int(ranks), variables["NGPU"].place, "NGPU")
+    registry = folder.find(f"{module}/config_registry.py") or folder.find("config_registry.py")
+    if asked and registry is not None and not given:
+        say_python(registry, folder, findings, asked=asked, overrides=[overrides])
+        return "torchtitan"
+    if asked and module and not given:
+        findings.say("model.name", asked, launch.place, "--config")
+        flavor = asked.removeprefix(f"{module}_")
+        overrides = {("model", "flavor"): (flavor, launch.place), **overrides}
+        overrides = {("model", "name"): (module, launch.place), **overrides}
+    torchtitan.say_torchtitan([*given, overrides], findings)
+    return "torchtitan"
+
+
+def _text(variables: Variables, name: str) -> str | None:
+    found = variables.get(name)
+    if found is None or found.words is not None or hole_numbers(found.text):
+        return None
+    return without_lines(found.text).strip() or None
