@@ -230,6 +230,8 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
         findings.say("precision", precision_of(value), place, name)
     elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
         findings.say("precision", key, place, name)
+    elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
+        findings.say_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
         findings.say_first("zero_stage", 3, place, name)
     elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):

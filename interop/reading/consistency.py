@@ -46,6 +46,9 @@ def say_devices_of_variables(variables: Variables, findings: Findings) -> None:
     if world is None:
         return
     devices = findings.count("devices")
+    named = {each.option.lstrip("-").replace("-", "_") for each in findings.unresolved}
+    if devices is None and world[0] == findings.get("nodes") and "nproc_per_node" in named:
+        return  # it counts nodes, and how many devices each has is not told
     if devices is None:
         findings.say("devices", world[0], world[2], world[1])
     elif world[0] not in (devices, 1, findings.get("nodes"), findings.get("devices_per_node")):

@@ -31,12 +31,19 @@ _OPERATIONS = {
 _NAME = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast)_perf(?:_mpi)?\b"
 )
-_RANK = re.compile(r"^\s*#\s+Rank\s+(\d+)\b")
+_RANK = re.compile(r"^\s*#?\s+Rank\s+(\d+)\b.*\bPid\b")
 _PLACE = re.compile(r"\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
 _SETTINGS = re.compile(r"^\s*#?\s*nThread \d+ nGpus \d+")
 _DECIMALS = re.compile(r"^[\d.]+$")
-# (redop, root) print as text or -1; from the end: time algbw busbw wrong, twice.
-_COLUMNS = 13
+# The head of the table: where a launcher's own lines hide the settings it stands alone.
+_HEAD = re.compile(r"\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw\b")
+# Ranks that mpirun prints within a line where two ranks wrote at once.
+_WITHIN = re.compile(r"\[\d+(?:,\d+)?\](?:<std\w+>:?)?")
+# size, count, type, then redop and root where the version prints them (until 2.10 there was no
+# root, and alltoall had neither); from the end: time algbw busbw wrong, twice.
+_COLUMNS = 11
+# Until 2.12 the fourth was the largest error of an element.
+_ERROR = re.compile(r"\de-\d\d|0e\+00")
 _SIZES = 64
 _HEAD_LINES = 200
 
@@ -80,7 +87,8 @@ class NcclOutput:
 def looks_like_nccl_tests(path: str | Path) -> bool:
     """Whether the first lines are a header of nccl-tests."""
     for number, line in enumerate(LogLines(path)):
-        if "nccl-tests version" in line or _SETTINGS.match(origin_of(line).text) is not None:
+        text = origin_of(line).text
+        if "nccl-tests version" in line or _SETTINGS.match(text) or _HEAD.search(text):
             return True
         if number > _HEAD_LINES:
             break
@@ -127,9 +135,9 @@ class _Curve:
 def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
     now = _Curve(operation)
     for printed in LogLines(path):
-        line = origin_of(printed).text
+        line = _WITHIN.sub(" ", origin_of(printed).text)
         named = _NAME.search(line)
-        begins = named is not None or _SETTINGS.match(line) is not None
+        begins = bool(named or _SETTINGS.match(line) or _HEAD.search(line))
         if begins and now.points:
             yield now.told()
             now = _Curve(None)
@@ -149,7 +157,8 @@ def _point(line: str) -> NcclPoint | None:
     if len(cells) < _COLUMNS or not cells[0].isdigit() or not cells[1].isdigit():
         return None
     time_us, rate, bus, wrong = cells[-8:-4]
-    if wrong not in ("0", "N/A") or not _DECIMALS.match(time_us):
+    right = wrong in ("0", "N/A") or _ERROR.fullmatch(wrong) is not None
+    if not right or cells[2].isdigit() or not _DECIMALS.match(time_us):
         return None
     size, time_s, busbw = above_zero(cells[0]), above_zero(time_us), above_zero(bus)
     if size is None or time_s is None or busbw is None or not rate:

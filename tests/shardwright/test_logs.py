@@ -135,6 +135,51 @@ def test_watching_once_ends_with_4_where_the_run_is_off(plan: Path, tmp_path: Pa
         watch(tmp_path / "none.log", plan, once=True, interval="5s")
 
 
+def test_devices_are_named_for_imported_runs_alone(plan: Path, tmp_path: Path) -> None:
+    """A plan file has its devices: others are not left out in silence."""
+    log = log_of(tmp_path / "train.log", planned_step(plan), 1.0)
+    for asked in (
+        lambda: public.predict(plan, on="8xh200"),
+        lambda: public.watch(log, plan, on="8xh200"),
+        lambda: public.compare(plan, log=log, on="8xh200"),
+        lambda: compare_with_logs(plan, [log], json_output=False, fail_over=None, on="8xh200"),
+    ):
+        with pytest.raises(InputError, match=r"on the devices that it is for, not on 8xh200"):
+            asked()
+    done = CliRunner().invoke(app, ["predict", str(plan), "--on", "8xh200"])
+    assert isinstance(done.exception, InputError)
+
+
+def test_watching_ends_with_the_run(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command and the function are one loop: an alarm, and the end that the log tells."""
+    planned = planned_step(plan)
+    log = log_of(tmp_path / "train.log", planned, 1.6)
+    with log.open("a", encoding="utf-8") as file:
+        file.write("[after training is done] datetime: 2031-05-06 07:08:09\n")
+    watch(log, plan, interval="1ms")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ALARM: the step of" in said
+    (compared,) = public.watch(log, plan, interval_s=0.001)
+    assert not compared.inside
+    assert compared.log.ended == "finished"
+
+
+def test_the_carbon_of_a_layout_is_of_its_region(plan: Path) -> None:
+    work = public.Workload(global_batch=256, sequence_length=4096)
+    found = [
+        public.plan(
+            "llama-3.1-8b", "2x8xh100-sxm", work, stack="megatron-core", tp=2, pp=1, region=region
+        ).chosen
+        for region in ("FRA", "POL")
+    ]
+    low, high = (each.prediction.kg_co2e_per_million_tokens_delivered for each in found)
+    assert low.value < high.value / 5
+    with pytest.raises(InputError, match="region"):
+        public.plan("llama-3.1-8b", "2x8xh100-sxm", work, stack="megatron-core", region="Atlantis")
+
+
 def test_logs_are_printed_and_given_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

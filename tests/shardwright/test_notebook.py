@@ -168,6 +168,8 @@ def test_an_answer_needs_no_file(layout: Any) -> None:
     page_of(step)
     with pytest.raises(InputError, match="on the devices that it is for"):
         public.predict(layout, on="8xh200")
+    with pytest.raises(InputError, match="names devices of an imported run"):
+        public.compare(layout, "run.json", on="8xh200")
     with pytest.raises(InputError, match="name a run, or a log"):
         public.compare(layout)
     with pytest.raises(InputError, match="answer of plan"):

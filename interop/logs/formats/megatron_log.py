@@ -73,6 +73,7 @@ def _step(line: str, step: int, total: int) -> StepLine | None:
                     fields,
                     "tokens per gpu per second (tgs)",
                     "tokens per gpu per second tgs",
+                    "tokens per gpu per second(tgs)",
                     "tokens per gpu (tokens/s/gpu)",
                     "tokens/s/gpu",
                 )

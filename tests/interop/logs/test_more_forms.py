@@ -187,3 +187,14 @@ def test_fifty_megabytes_are_streamed(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert (log.steps, log.steady_step_time_s) == (500, 2.0)
     assert peak < 8e6
+
+
+def test_tokens_of_argonnes_megatron_deepspeed(tmp_path: Path) -> None:
+    lines = [
+        f" iteration {n:8d}/ 317892 | consumed samples: {96 * n:12d} | elapsed time per iteration "
+        f"(ms): 20000.0 | global batch size:    96 | lm loss: {9 - n / 10:.6E} | actual seqlen:  "
+        "4096 | samples per second: 4.800 | tokens per gpu per second(tgs): 819.200 |"
+        for n in range(1, 9)
+    ]
+    log = reading(tmp_path, lines)
+    assert (log.tokens_per_s, log.tokens_per_s_of, log.global_batch) == (819.2, "device", 96)

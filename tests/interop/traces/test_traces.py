@@ -216,6 +216,50 @@ def test_several_benchmarks_in_one_file_are_several_curves(tmp_path: Path) -> No
     ]
 
 
+HEAD = "       size         count    type   redop     time   algbw   busbw  error     time   algbw"
+NEW = (
+    "#       size    count   type  redop  root   time   algbw   busbw #wrong   time   algbw   busbw"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        # Until 2.10: no `#`, no root, the largest error of an element; of alltoall no operation.
+        ([" Using devices", "   Rank  0 Pid 7 on a1 device  0 [0x00] NVIDIA A100-SXM4-40GB", HEAD,
+          "  1048576  262144  float  sum  50.0  20.97  36.70  2e-07  51.0  20.56  35.98  2e-07"],
+         (1, 50e-6, 36.70e9)),
+        ([HEAD, "  1048576  262144  float  50.0  20.97  18.35  0e+00  51.0  20.56  18.0  0e+00"],
+         (None, 50e-6, 18.35e9)),
+        # The table alone, as tickets quote it; in place not measured (alltoall).
+        ([NEW, "  1048576  131072  float  none  -1  50.0  20.97  18.35  0  51.0  20.56  18.0  N/A"],
+         (None, 50e-6, 18.35e9)),
+        # Names of ranks before the lines and, where two wrote at once, within them.
+        (["[1]#  Rank  1 Group  0 Pid   314 on b device  0 [0x2a] NVIDIA H100", f"[0]{NEW}",
+          "[0]  1048576 262144 float sum -1[0]  50.0  20.97  36.70  0[0]  51.0  20.56  35.9  0"],
+         (2, 50e-6, 36.70e9)),
+    ],
+)  # fmt: skip
+def test_tables_of_older_versions_and_without_settings(
+    lines: list[str], told: tuple[int | None, float, float], tmp_path: Path
+) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("\n".join(["srun: job 1 started"] * 3 + lines) + "\n", encoding="utf-8")
+    output = open_log(path)
+    assert isinstance(output, NcclOutput)
+    (curve,) = output.curves
+    (point,) = curve.points
+    assert (curve.devices, point.time_s, point.bus_bytes_per_s) == pytest.approx(told)
+
+
+def test_a_second_head_is_a_second_benchmark(tmp_path: Path) -> None:
+    row = "  1048576 262144 float sum -1  {}  20.97  36.70  0  51.0  20.56  35.98  0"
+    path = tmp_path / "out.txt"
+    text = "\n".join([NEW, row.format("50.0"), NEW, row.format("70.0")]) + "\n"
+    path.write_text(text, encoding="utf-8")
+    assert [c.points[0].time_s for c in read_nccl_tests(path).curves] == pytest.approx([5e-5, 7e-5])
+
+
 def test_a_snapshot_as_json_and_never_a_pickle(tmp_path: Path) -> None:
     data = {
         "segments": [
