@@ -115,9 +115,8 @@ def say_megatron(options: Options, findings: Findings, *, check: bool = True) ->
     _sharding(options, findings)
     _model(options, findings)
     _schedule(options, findings)
-    named = options.last("model_name")  # of forks that keep the figures themselves
-    if named is not None:
-        findings.say("model.name", options.told(named, findings), named.place, named.name)
+    for option in options.of("model_name"):  # of forks that keep the figures themselves
+        findings.say("model.name", options.told(option, findings), option.place, option.name)
     optimizer = options.last("optimizer")
     if optimizer is not None:
         told = options.told(optimizer, findings)

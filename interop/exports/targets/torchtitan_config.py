@@ -19,24 +19,69 @@ _CONVERTERS = {
     "quantize.linear.float8": "Float8LinearConverter.Config({compiled}, filter_fqns=['lm_head'])",
     "quantize.linear.mx": "MXFP8LinearConverter.Config({compiled})",
 }
-_TEXT = '''"""The plan for torchtitan 0.3 ({start}): Llama with the plan's figures. The dataset
-and the folder of the tokenizer are yours to name."""
+_TEXT = '''"""The plan for torchtitan 0.3 ({start}): Llama with the plan's figures, fed
+with random tokens. For your data give planned() torchtitan.hf_datasets.text_datasets'
+HuggingFaceTextDataLoader.Config(dataset="c4") as dataloader, HuggingFaceTokenizer.Config() as
+tokenizer, and hf_assets_path."""
 
+from dataclasses import dataclass
+
+import torch
 from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter
+from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models import llama3
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
 DIM, HEADS, VOCABULARY = {dim}, {heads}, {vocab}
+
+
+class RandomTokens(BaseDataLoader):
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        pass
+
+    def __init__(self, config, *, dp_rank, seq_len, local_batch_size, **_):
+        self.rows, self.length, self.dp_rank = local_batch_size, seq_len, dp_rank
+
+    def __iter__(self):
+        source = torch.Generator().manual_seed(self.dp_rank)
+        positions = torch.arange(self.length).repeat(self.rows, 1)
+        while True:
+            tokens = torch.randint(VOCABULARY, (self.rows, self.length + 1), generator=source)
+            yield {{"input": tokens[:, :-1], "positions": positions}}, tokens[:, 1:]
+
+    def state_dict(self):
+        return {{}}
+
+    def load_state_dict(self, state_dict):
+        pass
+
+
+class NoTokenizer(BaseTokenizer):
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseTokenizer.Config):
+        pass
+
+    def __init__(self, config, **_):
+        super().__init__()
+
+    def encode(self, *_, **__):
+        raise NotImplementedError
+
+    decode = encode
+
+    def get_vocab_size(self):
+        return VOCABULARY
 
 
 def model(converters):
@@ -84,8 +129,8 @@ def planned() -> Trainer.Config:
         loss=ChunkedLossWrapper.Config(
             loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY)
         ),
-        hf_assets_path="./assets/tokenizer",
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+        tokenizer=NoTokenizer.Config(),
+        dataloader=RandomTokens.Config(),
         optimizer=default_adamw(lr=3e-4),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
         metrics=MetricsProcessor.Config(log_freq=1),

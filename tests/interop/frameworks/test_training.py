@@ -28,8 +28,10 @@ pytestmark = pytest.mark.frameworks
 FULL = {"dp": 2, "zero_stage": 3, "recompute": "full"}
 
 
-def trained(plan: PlannedRun, target: str, environment: str, folder: Path, *more: str) -> str:
-    """What the folder's own script prints, run to its end."""
+def trained(
+    plan: PlannedRun, target: str, environment: str, folder: Path, *more: str, **named: str
+) -> str:
+    """What the folder's own script prints, run to its end; `named` are variables of it."""
     write_folder(folder, export_plan(plan, target))
     binaries = Path(python_of(environment)).parent
     with socket.socket() as free:
@@ -42,6 +44,7 @@ def trained(plan: PlannedRun, target: str, environment: str, folder: Path, *more
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
         "HOME": os.environ.get("HOME", "/tmp"),
+        **named,
     }
     done = subprocess.run(
         ["bash", str(folder / "run.sh"), *more],
@@ -98,6 +101,24 @@ def test_torchtitan_trains_on_the_planned_mesh(
     assert max(found) == pytest.approx(5.8, abs=0.7)  # ln 256 = 5.5 at random weights
     if "schedule" in axes:
         assert "PP rank 1 is building stage_idx 1 with modules ['layers.2', 'layers.3'" in said
+
+
+# Its own way to shard (spmd_types) and its pipelines ask for a newer torch than is installed.
+@pytest.mark.parametrize(
+    ("axes", "mesh"), [(FULL, "dp_shard=2"), ({"tp": 2, "zero_stage": 0}, "tp=2")]
+)
+def test_torchtitan_trains_from_the_python_configuration(
+    tmp_path: Path, axes: dict[str, object], mesh: str
+) -> None:
+    more = ("--training.steps", "2", "--parallelism.spmd_backend", "partial_dtensor")
+    config = "--module planned_config --config planned"
+    folder = tmp_path / "t"
+    said = trained(
+        small(**axes), "torchtitan", "torchtitan3", folder, *more, TORCHTITAN_CONFIG=config
+    )
+    assert mesh in re.findall(r"device mesh with parallelism: (.*)", said)[0]
+    found = [float(loss) for loss in re.findall(r"step:\s+2\s+loss:\s+(-?[\d.]+)", said)]
+    assert max(found) == pytest.approx(5.8, abs=0.7)  # ln 256 = 5.5 at random weights
 
 
 def test_our_executor_trains_from_its_folder(tmp_path: Path) -> None:

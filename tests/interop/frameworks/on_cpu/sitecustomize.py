@@ -47,6 +47,29 @@ def patch_torchtitan(tools):
     FSDPModule.set_gradient_divide_factor = with_sums
 
 
+def patch_attention(attention):
+    """Flex attention has no backward on CPUs; torch's own of the same causal mask has."""
+    import torch
+
+    flex = getattr(attention, "FlexAttention", None)
+    if not hasattr(flex, "compiled_flex_attn"):
+        return  # of 0.2, whose attention runs on CPUs
+
+    def causal(q, k, v, *, scale=None, enable_gqa=False, **_):
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa), None
+
+    flex.compiled_flex_attn = staticmethod(causal)
+
+
+def patch_timeouts(utils):
+    """0.3 shortens a group's timeout after the first step by a call that torch 2.13 lacks."""
+    import torch.distributed
+
+    if not hasattr(torch.distributed, "set_timeout"):
+        utils.set_pg_timeouts = lambda *_, **__: None
+
+
 def patch_deepspeed(comm):
     """Its shared-memory collectives are compiled at run time; gloo's do."""
     comm.build_shm_op = lambda: None
@@ -55,6 +78,8 @@ def patch_deepspeed(comm):
 _PATCHES = {
     "deepspeed.comm.torch": patch_deepspeed,
     "accelerate.state": patch_accelerate,
+    "torchtitan.distributed.utils": patch_timeouts,
+    "torchtitan.models.common.attention": patch_attention,
     "torchtitan.tools.utils": patch_torchtitan,
 }
 
