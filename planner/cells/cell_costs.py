@@ -56,13 +56,12 @@ class CellSolver:
     solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
     """
 
-    def __init__(self, costs: CellCosts, *, solver: str, seed: int, workers: int) -> None:
+    def __init__(self, costs: CellCosts, *, solver: str, seed: int) -> None:
         if solver not in SOLVERS:
             raise UnknownNameError("solver", solver, SOLVERS, where="--solver")
         self.costs = costs
         self.solver = solver
         self.seed = seed
-        self.workers = workers
 
     def by_timeline(self, cell: Cell) -> SplitProblem:
         """The problem of a cell for the search by timelines, whatever its schedule."""
@@ -149,7 +148,7 @@ class CellSolver:
         self, problem: PartitionProblem, below: float, lower: float
     ) -> tuple[Partition | None, float]:
         if self.solver == "ilp":
-            answer = solve_integer(problem, seed=self.seed, workers=self.workers)
+            answer = solve_integer(problem, seed=self.seed)
             found = answer.partition
             if found is None and answer.status != "infeasible":
                 found = partition(
@@ -168,9 +167,7 @@ class CellSolver:
         found = partition(problem)
         if found is None:
             return False
-        answer = solve_integer(
-            problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
-        )
+        answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
         return answer.certifies(found.step_time_s)
 
 

@@ -7,8 +7,7 @@ assignment, so a chain without repetition needs nothing else.
 Times are rounded down to multiples of `unit_s`, bytes down to whole bytes and capacities down
 too where they are whole: so the programme is a relaxation, its bound is a bound on the true
 optimum, and the loss is at most `error_s` (every rounded time times how often it can count).
-The answer is deterministic: fixed seed, fixed workers, interleaved search, a limit in CP-SAT's
-deterministic time.
+The answer is deterministic: fixed seed, one worker, a limit in CP-SAT's deterministic time.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def solve_integer(
     *,
     hint: Partition | None = None,
     seed: int = 0,
-    workers: int = 1,
     effort: float = 10.0,
 ) -> IntegerAnswer:
     """The best partition by CP-SAT, or that there is none.
@@ -63,8 +61,7 @@ def solve_integer(
     model = _CountModel(problem, hint)
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
-    solver.parameters.num_workers = workers
-    solver.parameters.interleave_search = workers > 1
+    solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
     status = solver.solve(model.model)
     name = {

@@ -33,7 +33,6 @@ from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
 TRIED_RUNNERS_UP = 9  # cells solved at most to find them
-SOLVER_WORKERS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +71,7 @@ def search_setting(
     """
     start = options.clock()
     cells = legal_cells(space, setting.ground)
-    solver = cell_solver(
-        setting.costs, solver=options.solver, seed=options.seed, workers=SOLVER_WORKERS
-    )
+    solver = cell_solver(setting.costs, solver=options.solver, seed=options.seed)
     missing, bounds = _price(setting.costs, cells)
     outcome = _run(solver, cells, bounds, options, RUNNERS_UP, first_only=False)
     if not outcome.plans and outcome.complete:
@@ -226,7 +223,7 @@ def _solve_candidates(
             cells = legal_cells(candidate.space, setting.ground)
         except InputError:
             continue
-        solver = cell_solver(setting.costs, solver="dp", seed=options.seed, workers=SOLVER_WORKERS)
+        solver = cell_solver(setting.costs, solver="dp", seed=options.seed)
         _, bounds = _price(setting.costs, cells)
         quiet = SearchOptions(seed=options.seed, clock=options.clock)
         outcome = _run(solver, cells, bounds, quiet, 0, first_only=True)
