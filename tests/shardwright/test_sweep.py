@@ -326,7 +326,7 @@ def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
     path.write_text(example + of_layouts)
     assert len(read_questions(path)) == 72 + 1 + 2
     path.write_text(example.split("\n", 1)[0] + "\n" + of_sizes)
-    assert len(read_study(path).plans) == 2 * 3 * 2 * 2 * 2
+    assert len(read_study(path).sizes) == 2 * 3 * 2 * 2 * 2
     lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
     command = typer.main.get_command(app)
     assert len(lines) == 7
