@@ -149,7 +149,7 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
     )
 
 
-def weight_shares(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float]:
+def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float]:
     """Kind of block -> part of its backward that W is, from a pipeline that splits the backward:
     the CPU seconds of its W in those of its I and W, in means over the same steps."""
     own = _block_samples(logs, quiet_steps(logs))

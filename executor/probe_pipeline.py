@@ -165,7 +165,7 @@ def measure_in_pipeline(
             _ATTEMPTS,
         )
     graph = traced.at(micro_batch, 1)
-    shares = weight_shares(plan, graph, halves)
+    shares = weight_shares(graph, halves)
     points = [
         replace(point, weight_share=shares[point.kind])
         for point in block_points(plan, graph, whole)

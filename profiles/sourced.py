@@ -29,10 +29,7 @@ class Sourced:
     uncertainty: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
-        if not self.source.strip():
-            raise InputError(f"the number {self.value!r} has no source; say where it comes from")
+        _need_source(self)
         if not self.uncertainty >= 0.0:
             raise InputError(f"uncertainty must be 0 or more, got {self.uncertainty!r}")
 
@@ -56,10 +53,14 @@ class SourcedRange:
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
             raise InputError(f"the range [{self.low}, {self.high}] does not hold {self.value}")
-        if self.method not in METHODS:
-            raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
-        if not self.source.strip():
-            raise InputError(f"the number {self.value!r} has no source; say where it comes from")
+        _need_source(self)
+
+
+def _need_source(number: Sourced | SourcedRange) -> None:
+    if number.method not in METHODS:
+        raise InputError(f"method {number.method!r} is not one of {', '.join(METHODS)}")
+    if not number.source.strip():
+        raise InputError(f"the number {number.value!r} has no source; say where it comes from")
 
 
 def given(value: float, source: str) -> SourcedRange:

@@ -69,10 +69,8 @@ def run_energy(
     )
 
 
-def cluster_watts(
-    cluster: Cluster, mfu: float | None = None, pue: SourcedRange | None = None
-) -> Interval:
-    """Watts that the site of a cluster draws while it trains; arguments as of `run_energy`."""
+def cluster_watts(cluster: Cluster, mfu: float | None = None) -> Interval:
+    """Watts that the site of a cluster draws while it trains, at the published PUE."""
     groups = [
         (
             group.count * group.devices_per_node,
@@ -85,7 +83,7 @@ def cluster_watts(
         )
         for group in cluster.groups
     ]
-    return _watts(groups, mfu, pue, "site")
+    return _watts(groups, mfu, None, "site")
 
 
 def carbon(kwh: Interval, region: str) -> Interval:

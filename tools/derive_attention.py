@@ -33,10 +33,10 @@ from profiles.hardware.kernels.attention_table import (
 )
 from profiles.hardware.kernels.held_out import HeldOut
 from profiles.hardware.kernels.kernel_surface import surface_path
-from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
+from profiles.hardware.kernels.log_grid import Array, LogGrid
 from tools.compass_search import compass_search
 from tools.derive_gemm import DATE, SYSTEMS
-from tools.fit_log_grid import fit_log_grid
+from tools.fit_log_grid import fit_log_grid, no_correction
 from tools.held_out_errors import errors_of
 from tools.surface_text import box_text, grid_text, held_out_text, numbers_text
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.hardware.energy.grid_carbon import GRID_COLUMNS, GRID_FILE, WORLD
+from profiles.hardware.energy.grid_carbon import GRID_FILE, WORLD
 from profiles.hardware.energy.power_draw import POWER_FILE, POWER_SCHEMA
 
 Row = dict[str, str]
@@ -204,7 +204,8 @@ def _apart(
 def grid_text(rows: list[Row]) -> str:
     """grids.csv."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, GRID_COLUMNS, lineterminator="\n")
+    columns = ("region", "name", "g_per_kwh", "year", "uncertainty", "source", "notes")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(grid_rows(rows))
     return text.getvalue()

@@ -8,9 +8,6 @@ minimising the mean absolute log error capped at _CAP, then the correction grid 
 same is done without each third of the shapes, and of the 3x3 blocks of (n, k), and the errors on
 what was left out are written with the table, by part: `training` is m >= 1024 with n and k >= 512,
 `training-aligned` those with m a multiple of 64, `large` those with m >= 4096, `all` everything.
-
-Beside it stands the rate of long kernels: the median of aligned rows that took _LONG_S or more,
-with n and k of usual sizes (_LONG_NK).
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
 from profiles.hardware.kernels.held_out import HeldOut
 from profiles.hardware.kernels.kernel_surface import surface_path
-from profiles.hardware.kernels.log_grid import Array, LogGrid, no_correction
+from profiles.hardware.kernels.log_grid import Array, LogGrid
 from tools.compass_search import compass_search
-from tools.fit_log_grid import fit_log_grid
+from tools.fit_log_grid import fit_log_grid, no_correction
 from tools.held_out_errors import errors_of
 from tools.surface_text import box_text, grid_text, held_out_text, numbers_text
 
@@ -75,10 +72,6 @@ SOURCE = (
 METHOD = "python -m tools.derive_gemm: formula by compass search, correction by L1 grid"
 _FOLDS = 3
 _CAP = 0.6
-_LONG_S = 3e-3
-_LONG_NK = (2048, 16384)
-_FEWEST_LONG = 5
-_ONE_SPEED = 0.8
 _SAMPLE = 2500
 
 
@@ -172,22 +165,6 @@ def fit_table(rows: Rows, start: Start) -> GemmTable:
     return _table(dict(zip(names, best, strict=True)), rows, start, grid)
 
 
-def sustained_rate(rows: Rows) -> float:
-    """Median rate of the long kernels, flop/s; 0 where they are too few or of two speeds.
-
-    Two speeds (quartiles further apart than _ONE_SPEED) are two kernels, not a power limit.
-    """
-    long = masks(rows)["training-aligned"] & (rows.time_s >= _LONG_S)
-    low, high = _LONG_NK
-    long &= (np.minimum(rows.n, rows.k) >= low) & (np.maximum(rows.n, rows.k) <= high)
-    if long.sum() < _FEWEST_LONG:
-        return 0.0
-    part = rows.where(long)
-    rate = 2.0 * part.m * part.n * part.k / part.time_s
-    slow, median, fast = np.quantile(rate, (0.25, 0.5, 0.75))
-    return float(median) if slow > _ONE_SPEED * fast else 0.0
-
-
 def _table(
     value: Mapping[str, float], rows: Rows, start: Start, grid: LogGrid | None = None
 ) -> GemmTable:
@@ -204,7 +181,6 @@ def _table(
         overlap_power=_short(value["power"]),
         launch_s=_short(value["launch_us"] * 1e-6),
         quantise_bytes_per_s=_short(start.bandwidth_bytes_per_s / passes) if passes > 0.01 else 0.0,
-        sustained_flop_per_s=_short(sustained_rate(rows)),
         correction=grid or no_correction(),
         box=(spans[0], spans[1], spans[2]),
         rows=rows.m.size,
@@ -257,7 +233,6 @@ _NUMBERS = (
     "overlap_power",
     "launch_s",
     "quantise_bytes_per_s",
-    "sustained_flop_per_s",
 )
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from profiles.document import write_text
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
-from profiles.hardware.prices.offer_table import (
-    OFFER_COLUMNS,
-    OFFER_FILE,
-    SOURCE_COLUMNS,
-    SOURCE_FILE,
-)
+from profiles.hardware.prices.offer_table import OFFER_FILE, SOURCE_FILE
 
+OFFER_COLUMNS = (
+    *("provider", "region", "instance", "device", "kind"),
+    *("usd_per_device_hour", "date", "source", "notes"),
+)
+SOURCE_COLUMNS = ("source", "address")
 _YEAR = "2026-"
 _AVERAGE = "average of "  # how the table names an average over a provider's listed prices
 Row = dict[str, str]

@@ -287,7 +287,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
             )
     units = units_of(built.module, opening)
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        _fake_state(built.module, fake)
+        _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         with no_causal_mask(), expected_shapes() as shapes, DrawsSeen() as seen:
             flow = recorded_flow(
@@ -305,7 +305,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     return flow
 
 
-def _fake_state(module: nn.Module, fake: FakeTensorMode) -> None:
+def _fake_state(module: nn.Module) -> None:
     """Parameters and buffers as fake CPU tensors: shapes without storage, in place."""
     for child in module.modules():
         for key, p in child._parameters.items():

@@ -187,17 +187,16 @@ def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
             if number is not None:
                 _say_local_batch(number, place, name, last, findings)
             break
-    tokens = last.get("num_tokens_per_microbatch_per_dp_rank")
     length = findings.count("seq_len")
-    if tokens is not None and length:
-        number = degree_of(tokens[0])
-        if number and number % length == 0:
-            findings.say("micro_batch", number // length, tokens[1], tokens[2])
-    whole_step = last.get("num_tokens_per_train_step")
-    if whole_step is not None and length:
-        number = degree_of(whole_step[0])
-        if number and number % length == 0:
-            findings.say("global_batch", number // length, whole_step[1], whole_step[2])
+    for key, about in (
+        ("num_tokens_per_microbatch_per_dp_rank", "micro_batch"),
+        ("num_tokens_per_train_step", "global_batch"),
+    ):
+        if key in last and length:
+            value, place, name = last[key]
+            number = degree_of(value)
+            if number and number % length == 0:
+                findings.say(about, number // length, place, name)
     _say_sharding(last, findings)
     converters = last.get("converters")
     if converters is not None:

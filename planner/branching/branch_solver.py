@@ -29,12 +29,10 @@ MOST_ORDERS = 16  # above so many not every order is searched
 _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
-def cell_solver(
-    costs: CellCosts, *, solver: str, seed: int, workers: int
-) -> CellSolver | BranchSolver:
+def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | BranchSolver:
     """What solves the cells of these costs: the chain's solver unless the model's blocks have
     several orders."""
-    chain = CellSolver(costs, solver=solver, seed=seed, workers=workers)
+    chain = CellSolver(costs, solver=solver, seed=seed)
     if not isinstance(costs, SimulatorCosts):
         return chain
     graph = costs.model.graph(costs.model.micro_batches[0], 1)
@@ -97,10 +95,6 @@ class BranchSolver:
         """As CellSolver's, in the traced order."""
         return self.chain.with_more(cell)
 
-    def certified(self, cell: Cell, effort: float) -> bool:
-        """False: the integer programme knows one order only."""
-        return cell.pp == 1 and self.chain.certified(cell, effort)
-
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
         if found.plan is None:
@@ -123,7 +117,6 @@ class BranchSolver:
                 ),
                 solver=self.chain.solver,
                 seed=self.chain.seed,
-                workers=self.chain.workers,
             )
         return self._solvers[order]
 

@@ -17,6 +17,7 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.in_flight import in_flight
 from planner.costs.priced_model import PricedModel
 from profiles.model.graph import ModelGraph
+from simulator.traced.step_tail import parameter_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,7 @@ def held_in_ideals(graph: ModelGraph, lattice: BlockLattice) -> HeldInIdeals:
     sizes: dict[str, int] = {}
     for position, ref in enumerate(graph.chain):
         for parameter in graph.kinds[ref.kind].parameters:
-            own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-            name = parameter.tied_to or own
+            name = parameter_name(ref, parameter)
             sizes[name] = parameter.spec.num_elements
             if position not in holders.setdefault(name, []):
                 holders[name].append(position)

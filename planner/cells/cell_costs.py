@@ -56,13 +56,12 @@ class CellSolver:
     solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
     """
 
-    def __init__(self, costs: CellCosts, *, solver: str, seed: int, workers: int) -> None:
+    def __init__(self, costs: CellCosts, *, solver: str, seed: int) -> None:
         if solver not in SOLVERS:
             raise UnknownNameError("solver", solver, SOLVERS, where="--solver")
         self.costs = costs
         self.solver = solver
         self.seed = seed
-        self.workers = workers
 
     def by_timeline(self, cell: Cell) -> SplitProblem:
         """The problem of a cell for the search by timelines, whatever its schedule."""
@@ -149,7 +148,7 @@ class CellSolver:
         self, problem: PartitionProblem, below: float, lower: float
     ) -> tuple[Partition | None, float]:
         if self.solver == "ilp":
-            answer = solve_integer(problem, seed=self.seed, workers=self.workers)
+            answer = solve_integer(problem, seed=self.seed)
             found = answer.partition
             if found is None and answer.status != "infeasible":
                 found = partition(
@@ -158,20 +157,6 @@ class CellSolver:
             return found, max(lower, answer.bound_s)
         best = partition(problem, below=below)
         return best, best.step_time_s if best is not None else below
-
-    def certified(self, cell: Cell, effort: float) -> bool:
-        """True where the integer programme proves the dynamic programme's partition of a cell,
-        within its deterministic effort. Interleaved and split cells have no such proof."""
-        if is_timed(cell):
-            return False
-        problem = self.costs.problem(cell)
-        found = partition(problem)
-        if found is None:
-            return False
-        answer = solve_integer(
-            problem, hint=found, seed=self.seed, workers=self.workers, effort=effort
-        )
-        return answer.certifies(found.step_time_s)
 
 
 def is_timed(cell: Cell) -> bool:

@@ -79,10 +79,10 @@ class _Split:
 class TimelineSearch:
     """The search of one cell."""
 
-    def __init__(self, problem: SplitProblem, *, actions: int = _ACTIONS) -> None:
+    def __init__(self, problem: SplitProblem) -> None:
         self.problem = problem
         chain, schedule = problem.chain, problem.schedule
-        self._actions_left = actions
+        self._actions_left = _ACTIONS
         self._actions = sum(len(row) for row in schedule.ranks)
         self._micro = chain.num_microbatches
         self._fills: dict[tuple[object, ...], _Filled] = {}

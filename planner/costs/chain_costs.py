@@ -17,6 +17,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.step_tail import parameter_name
 from simulator.values.plan import Recompute
 
 
@@ -183,7 +184,7 @@ class HeldParameters:
 
 
 def held_in_ranges(graph: ModelGraph) -> HeldParameters:
-    """The parameters of every range, named as step_tail.held_parameters names them."""
+    """The parameters of every range."""
     n = len(graph.chain)
     seen: dict[str, int] = {}
     repeated: list[tuple[int, int, int]] = []
@@ -191,8 +192,7 @@ def held_in_ranges(graph: ModelGraph) -> HeldParameters:
     for position, ref in enumerate(graph.chain):
         sizes = []
         for parameter in graph.kinds[ref.kind].parameters:
-            own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-            name = parameter.tied_to or own
+            name = parameter_name(ref, parameter)
             size = parameter.spec.num_elements
             sizes.append(size)
             if name in seen:

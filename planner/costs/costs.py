@@ -39,7 +39,7 @@ from simulator.values.prediction import Prediction
 class SimulatorCosts:
     """Prices of cells by the simulator; what cells share is priced once.
 
-    price  US dollars per device-hour;  seed, workers  of the solver, as the plan names them
+    price  US dollars per device-hour;  seed  of the solver, as the plan names it
     """
 
     def __init__(
@@ -48,9 +48,8 @@ class SimulatorCosts:
         *,
         price: Sourced | None = None,
         seed: int = 0,
-        workers: int = 1,
     ) -> None:
-        self.model, self.price, self.seed, self.workers = model, price, seed, workers
+        self.model, self.price, self.seed = model, price, seed
         self.cluster_hash = content_hash(model.cluster)
         self.places = Places(model.cluster)
         self.memory = CellMemory(model)
@@ -211,7 +210,6 @@ class SimulatorCosts:
                 for i, j in zip(found.starts, found.ends(), strict=True)
             ),
             seed=self.seed,
-            solver_workers=self.workers,
         )
 
     def first_bytes(self, cell: Cell) -> Array:

@@ -30,7 +30,7 @@ def loops_of(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> tuple[Loop, ...]:
     return rule(call) if rule is not None and call.inputs else ()
 
 
-def passes_partial(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> bool:
+def passes_partial(op: GraphOp) -> bool:
     """Whether summands in give summands out: the op is linear in all its tensor inputs at once."""
     if op.strides or op.name in _LINEAR:
         return True

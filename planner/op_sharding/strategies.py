@@ -96,7 +96,7 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
                 loop=loop,
             )
         )
-    if inputs and passes_partial(op, graph.tensors):
+    if inputs and passes_partial(op):
         # A weight is held whole or cut, never as summands; its gradient may be.
         # Summands of whole numbers or flags are of no use.
         plain = any(x.parameter or not x.dtype.startswith(("float", "bfloat")) for x in inputs)

@@ -30,10 +30,8 @@ from planner.tolerances import status_of
 from profiles.errors import InputError
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 
-CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
 TRIED_RUNNERS_UP = 9  # cells solved at most to find them
-SOLVER_WORKERS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +70,7 @@ def search_setting(
     """
     start = options.clock()
     cells = legal_cells(space, setting.ground)
-    solver = cell_solver(
-        setting.costs, solver=options.solver, seed=options.seed, workers=SOLVER_WORKERS
-    )
+    solver = cell_solver(setting.costs, solver=options.solver, seed=options.seed)
     missing, bounds = _price(setting.costs, cells)
     outcome = _run(solver, cells, bounds, options, RUNNERS_UP, first_only=False)
     if not outcome.plans and outcome.complete:
@@ -95,7 +91,7 @@ def search_setting(
             f"the search was ended after {options.clock() - start:.1f} s without a plan; "
             f"{outcome.refined} of {len(cells)} cells were solved. Give it more --time-limit"
         )
-    return _answer(setting, space, cells, outcome, solver, options, start)
+    return _answer(setting, space, cells, outcome, options, start)
 
 
 def _price(costs: CellCosts, cells: tuple[Cell, ...]) -> tuple[list[float], np.ndarray]:
@@ -141,7 +137,6 @@ def _answer(
     space: Space,
     cells: tuple[Cell, ...],
     outcome: Outcome,
-    solver: CellSolver | BranchSolver,
     options: SearchOptions,
     start: float,
 ) -> PlanFile:
@@ -149,9 +144,6 @@ def _answer(
     plan, prediction = best.plan, best.prediction
     assert plan is not None  # Outcome.plans holds refinements with a plan
     assert prediction is not None
-    used = _used(options.solver)
-    if options.solver == "auto" and solver.certified(best.cell, CERTIFICATE_EFFORT):
-        used = "dp+ilp"
     step = prediction.step_time_s
     gap = max(0.0, (step.value - outcome.bound_s) / step.value)
     cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
@@ -170,7 +162,7 @@ def _answer(
         cells_considered=len(cells),
         cells_pruned=outcome.pruned,
         cells_refined=outcome.refined,
-        solver=used,
+        solver=_used(options.solver),
         plan=plan,
         prediction=prediction,
         alternatives=_alternatives(outcome),
@@ -226,7 +218,7 @@ def _solve_candidates(
             cells = legal_cells(candidate.space, setting.ground)
         except InputError:
             continue
-        solver = cell_solver(setting.costs, solver="dp", seed=options.seed, workers=SOLVER_WORKERS)
+        solver = cell_solver(setting.costs, solver="dp", seed=options.seed)
         _, bounds = _price(setting.costs, cells)
         quiet = SearchOptions(seed=options.seed, clock=options.clock)
         outcome = _run(solver, cells, bounds, quiet, 0, first_only=True)

@@ -112,7 +112,6 @@ def runnable(cell: Cell, precision: str) -> str:
     return why_not_runnable(
         pp=cell.pp,
         dp=cell.dp,
-        tp=cell.tp,
         vpp=cell.vpp,
         zero_stage=cell.zero_stage,
         schedule=cell.schedule,
@@ -246,7 +245,7 @@ def _why_none(space: Space, ground: Ground) -> str:
             f"replica ({pins})."
         )
     refused = why_not_runnable(
-        pp=1, dp=1, tp=1, vpp=1, zero_stage=0, schedule="none", precision=ground.precision
+        pp=1, dp=1, vpp=1, zero_stage=0, schedule="none", precision=ground.precision
     )
     if refused:
         return f"--precision {ground.precision} cannot be run: {refused}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.layout.layout_answer import LayoutChoice
 from planner.layout.layout_choice import choice_of, model_flop_per_token
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.sizing_search import SizedRun, layout_question_of, stack_named
+from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
 from simulator.goodput.lasting import reliability
@@ -72,8 +72,7 @@ def outlook_of(
     question: SizeQuestion, run: SizedRun, coefficients: CoefficientFile, *, seed: int, runs: int
 ) -> RunOutlook:
     """The run simulated `runs` times."""
-    stack = stack_named(question, run.stack)
-    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, run.nodes)
+    asked = question_of_run(question, run)
     plan = choice_of(run.layout, None, asked.cluster, lambda _: None, coefficients)
     step = plan.prediction.step_time_s.scaled(question.stretch)
     time = simulated_time(question, run, step, seed=seed, runs=runs)

@@ -15,7 +15,7 @@ from planner.sizing.sizing_search import (
     SizedDevice,
     SizedRun,
     goal_of,
-    layout_question_of,
+    question_of_run,
     sized_run,
     stack_named,
 )
@@ -35,8 +35,7 @@ def at_nodes(
 ) -> SizedRun | None:
     """The fastest run of the same device, framework and batch on so many nodes at most, whatever
     the limits; None where none fits or no time is left."""
-    stack = stack_named(question, run.stack)
-    asked = layout_question_of(question, run.choice, stack, run.batch, run.width, nodes)
+    asked = question_of_run(question, run, nodes=nodes)
     layout = solver.best(asked)
     if layout is None:
         return None
@@ -48,7 +47,7 @@ def at_nodes(
         minimise="time",
     )
     choice = replace(run.choice, fewest=1, most=max(nodes, run.choice.most))
-    goal = goal_of(free, choice, stack, run.batch, power)
+    goal = goal_of(free, choice, stack_named(question, run.stack), run.batch, power)
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
 
 

@@ -20,6 +20,7 @@ from planner.sizing.sizing_search import (
     SizedRun,
     goal_of,
     layout_question_of,
+    question_of_run,
     sized_run,
     stack_named,
 )
@@ -46,8 +47,7 @@ def gains_of(
 ) -> tuple[Gain, ...]:
     """The changes that could be solved in time."""
     solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
-    stack = stack_named(question, best.stack)
-    asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
+    asked = question_of_run(question, best)
     found: list[Gain] = []
 
     def step(change: str, layout: PricedLayout | None) -> None:

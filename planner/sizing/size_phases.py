@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from planner.layout.layout_solver import LayoutSolver
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.sizing_search import SizedRun, layout_question_of, stack_named
+from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.errors import InputError
 from profiles.units import parse_quantity
 from simulator.training_run.step.coefficients import CoefficientFile
@@ -79,19 +79,13 @@ def stretch_of_phases(
     """
     solver = LayoutSolver(coefficients=coefficients, clock=clock)
     longest = max(phases, key=lambda phase: phase.tokens_count)
-    stack = stack_named(question, run.stack)
     total = 0.0
     for phase in phases:
         if phase is longest:
             step_s = run.layout.step_time_s
         else:
-            asked = layout_question_of(
-                replace(question, seq_len=phase.seq),
-                run.choice,
-                stack,
-                phase.global_batch,
-                run.width,
-                run.nodes,
+            asked = question_of_run(
+                replace(question, seq_len=phase.seq), run, batch=phase.global_batch
             )
             best = solver.best(asked)
             if best is None:

@@ -20,9 +20,8 @@ from planner.sizing.size_question import DeviceChoice, SizeQuestion
 from planner.sizing.sizing_search import (
     SizedDevice,
     SizedRun,
-    layout_question_of,
+    question_of_run,
     size_device,
-    stack_named,
 )
 from planner.tolerances import status_of
 from profiles.sourced import SourcedRange
@@ -131,8 +130,7 @@ def size_run(
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     """What the best run's prediction rests on."""
     said: list[str] = []
-    stack = stack_named(question, best.stack)
-    asked = layout_question_of(question, best.choice, stack, best.batch, best.width, best.nodes)
+    asked = question_of_run(question, best)
     ground_of(asked, said)
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
     # A network is changed by a flag of its own here.

@@ -209,6 +209,16 @@ def layout_question_of(
     )
 
 
+def question_of_run(
+    question: SizeQuestion, run: SizedRun, *, batch: int = 0, nodes: int = 0
+) -> LayoutQuestion:
+    """The question that a sized run's layout answers, or with another batch or nodes."""
+    stack = stack_named(question, run.stack)
+    return layout_question_of(
+        question, run.choice, stack, batch or run.batch, run.width, nodes or run.nodes
+    )
+
+
 def _cluster(choice: DeviceChoice, width: int, nodes: int) -> Cluster:
     count = f"{nodes}x" if nodes > 1 else ""
     found = get_cluster(f"{count}{width}x{choice.device}")

@@ -224,18 +224,6 @@ def _sample(model: str, length: int | None, described: bool) -> Sample:
         return Sample(sequence_length=length or DEFAULT_SEQUENCE)
 
 
-def pose(
-    question: Question, *, local: Path | None = None, offers: tuple[Offer, ...] | None = None
-) -> Posed:
-    """The question with the content that its words name.
-
-    local  the file of this machine's profile
-    offers  in the place of those that we ship
-    Raises ShardwrightError for a model, cluster or price that is none.
-    """
-    return Poser(local=local, offers=offers).pose(question)
-
-
 class Poser:
     """Poses many questions: what they share is read once.
 

@@ -93,9 +93,7 @@ def compare_log(
     )
 
 
-def compare_logs(
-    planned: PlannedStep, paths: Sequence[str | Path], *, recent: bool = False
-) -> LogComparison:
+def compare_logs(planned: PlannedStep, paths: Sequence[str | Path]) -> LogComparison:
     """A prediction beside the files that a run left: one training log, and profiles of it.
 
     Raises InputError without exactly one training log, and what open_log and compare_log raise.
@@ -108,7 +106,7 @@ def compare_logs(
             "beside it"
         )
     traces = [each for each in found if isinstance(each, TraceTime)]
-    return compare_log(planned, training[0], traces, recent=recent)
+    return compare_log(planned, training[0], traces)
 
 
 def _parts(planned: PlannedStep, traces: Sequence[TraceTime]) -> tuple[PartRow, ...]:

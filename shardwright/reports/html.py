@@ -75,7 +75,7 @@ def report_html(
             step_words=step_words(plan.workload),
             stages=stages_line(plan),
             branch_rows=branch_rows(plan, prediction),
-            facts=_facts(answer, prediction, measured),
+            facts=_facts(prediction, measured),
             price=price_note(prediction.price_usd_per_hour) if prediction.usd_per_million else "",
             verdict=verdict(comparison) if comparison else "",
             rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
@@ -126,9 +126,7 @@ def fact(name: str, value: str, note: str) -> dict[str, str]:
     return {"name": name, "value": value, "note": note}
 
 
-def _facts(
-    answer: PlanFile, prediction: Prediction, measured: Measurement | None
-) -> list[dict[str, str]]:
+def _facts(prediction: Prediction, measured: Measurement | None) -> list[dict[str, str]]:
     step = prediction.step_time_s
     tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     between = f"{format_time(step.low)} to {format_time(step.high)}, 90 %"

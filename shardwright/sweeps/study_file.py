@@ -59,9 +59,6 @@ class Study:
     plans: tuple[Question, ...]
     sizes: tuple[SizeFlags, ...]
 
-    def __len__(self) -> int:
-        return len(self.plans) + len(self.sizes)
-
 
 def read_study(path: Path, *, local: Path | None = None) -> Study:
     """The questions of a file.

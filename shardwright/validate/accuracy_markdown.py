@@ -36,7 +36,7 @@ from shardwright.validate.study import (
 )
 from shardwright.validate.targets import Statistic
 from shardwright.validate.traced_table import traced_table
-from shardwright.validate.unseen_table import memory_left_out, unseen_lead
+from shardwright.validate.unseen_table import lost_words, memory_left_out, unseen_lead
 
 WORST = 20
 _MOST_REASONS = 12
@@ -100,10 +100,7 @@ def _sources(study: AccuracyStudy) -> str:
     lost = lost_to_baseline(study)
     said = "No source is predicted better by a constant 45 % MFU."
     if lost:
-        listed = ", ".join(
-            f"{cell(name)} ({percent(a)} against {percent(b)})" for name, a, b in lost
-        )
-        said = f"A constant 45 % MFU is more accurate on: {listed}."
+        said = f"A constant 45 % MFU is more accurate on: {lost_words(lost)}."
     note = (
         f"Bias, intervals and ranks are those of the column {cell(study.judged)}; ranks are "
         "Spearman's among layouts of one workload. The last column is a baseline that runs every "

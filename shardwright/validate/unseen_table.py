@@ -82,12 +82,16 @@ def _memory(rows: Sequence[ComparedRun]) -> str:
     )
 
 
+def lost_words(lost: Iterable[tuple[str, float, float]]) -> str:
+    """The sources that a constant predicts better, with both errors."""
+    return ", ".join(f"{cell(name)} ({percent(a)} against {percent(b)})" for name, a, b in lost)
+
+
 def _lost(study: AccuracyStudy) -> str:
     lost = lost_to_baseline(study, of=SOURCE_LEFT_OUT)
     if not lost:
         return "No source left out is predicted better by a constant 45 % of peak."
-    listed = ", ".join(f"{cell(name)} ({percent(a)} against {percent(b)})" for name, a, b in lost)
-    return f"Left out, a constant 45 % of peak is more accurate on: {listed}."
+    return f"Left out, a constant 45 % of peak is more accurate on: {lost_words(lost)}."
 
 
 def _classes(study: AccuracyStudy, rows: Sequence[ComparedRun]) -> str:

@@ -41,15 +41,6 @@ def checkpoint_of(parameters: float, devices: int, inputs: ReliabilityInputs) ->
     )
 
 
-def young_daly_s(between_s: float, pause_s: float) -> float:
-    """Young's interval sqrt(2 d M).
-
-    >>> round(young_daly_s(11135.0, 2.84))
-    251
-    """
-    return math.sqrt(2 * pause_s * between_s)
-
-
 def best_interval_s(between_s: float, pause_s: float, save_s: float = 0.0) -> float:
     """Seconds of training between saves that lose least, at least what a save itself takes (the
     next one waits for it).

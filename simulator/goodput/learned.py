@@ -84,6 +84,6 @@ class GoodputFile:
 
 
 @functools.cache
-def learned(path: Path = GOODPUT_FILE) -> GoodputFile:
+def learned() -> GoodputFile:
     """What the project ships."""
-    return read_document(path, GoodputFile, schema=GOODPUT_SCHEMA)
+    return read_document(GOODPUT_FILE, GoodputFile, schema=GOODPUT_SCHEMA)

@@ -91,11 +91,9 @@ def module_setting(row: ModuleRow) -> ModuleSetting:
     )
 
 
-def predict_module(
-    step: ModuleStep, setting: ModuleSetting, constants: ModuleConstants | None = None
-) -> ModulePrediction:
-    """The prediction of a traced step, with the constants that the project ships or others."""
-    used = constants or module_constants()
+def predict_module(step: ModuleStep, setting: ModuleSetting) -> ModulePrediction:
+    """The prediction of a traced step, with the constants that the project ships."""
+    used = module_constants()
     arrays = step_arrays(step)
     parts = parts_of_step(step, arrays, setting, used)
     time_s = float(parts.total_s[0]) + _exposed_exchange_s(step, setting, parts)

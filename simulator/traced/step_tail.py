@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
-from profiles.model.graph import BlockRef, ModelGraph
+from profiles.model.graph import BlockRef, ModelGraph, Parameter
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.in_step import step_overhead_s
 from simulator.traced.op_cost import OpCost, moved_cost
@@ -43,17 +43,17 @@ class Tail:
 
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> tuple[int, ...]:
     """Elements of every parameter that a rank with these blocks holds, shared ones once."""
-    seen: set[str] = set()
-    counts = []
+    found: dict[str, int] = {}
     for ref in refs:
-        for p in graph.kinds[ref.kind].parameters:
-            own = f"{ref.entry}.{p.name}" if ref.entry else p.name
-            names = {p.tied_to} if p.tied_to else {own, p.name if not ref.entry else own}
-            if names & seen:
-                continue
-            seen |= names
-            counts.append(p.spec.num_elements)
-    return tuple(counts)
+        for parameter in graph.kinds[ref.kind].parameters:
+            found.setdefault(parameter_name(ref, parameter), parameter.spec.num_elements)
+    return tuple(found.values())
+
+
+def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
+    """The name in the whole model, which parameters that share their storage have together."""
+    own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
+    return parameter.tied_to or own
 
 
 def price_tail(

@@ -22,7 +22,6 @@ def why_not_runnable(
     *,
     pp: int,
     dp: int,
-    tp: int,
     vpp: int,
     zero_stage: int,
     schedule: str,
@@ -56,7 +55,6 @@ def why_not_runnable_plan(plan: Plan) -> str:
     return why_not_runnable(
         pp=plan.pp,
         dp=plan.dp,
-        tp=plan.tp,
         vpp=plan.vpp,
         zero_stage=plan.zero_stage,
         schedule=plan.schedule,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.executor.module_zoo import Cubed
+from tests.executor.weight_zoo import Cubed
 
 LENGTH, WIDTH, SIDE, WORDS = 16, 8, 4, 24
 

@@ -52,7 +52,7 @@ _MENDED_MODULES = (
 
 def _path(name: str, folder: Path) -> str:
     if name in FACTORIES:
-        return f"tests.executor.module_zoo:{name}"
+        return FACTORIES[name]
     path = folder / name / "config.json"
     path.parent.mkdir()
     path.write_text(json.dumps(config_of(name)))

@@ -155,7 +155,7 @@ def test_the_part_of_w_is_that_of_its_kind_s_blocks() -> None:
         replace(log(rank), blocks=tuple((0, b, letter, s, s) for b, letter, s in halves[rank]))
         for rank in (0, 1)
     ]
-    assert weight_shares(PLAN, GRAPH, logs) == {
+    assert weight_shares(GRAPH, logs) == {
         "edge": pytest.approx(4 / 20),
         "middle": pytest.approx(5 / 25),
     }

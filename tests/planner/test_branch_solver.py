@@ -158,10 +158,10 @@ def test_a_lattice_that_is_too_large_keeps_the_traced_order_and_says_what_is_pro
 def test_a_plain_chain_is_solved_by_the_chains_solver():
     drawn = (BranchModel(np.random.default_rng(k), "skips", 3, unlike=True) for k in range(99))
     plain = next(model for model in drawn if not model.graph.branches)
-    solver = cell_solver(costs_of(plain), solver="auto", seed=0, workers=1)
+    solver = cell_solver(costs_of(plain), solver="auto", seed=0)
     assert isinstance(solver, CellSolver)
     towers = BranchModel(np.random.default_rng(1), "towers", 6, unlike=True)
-    assert isinstance(cell_solver(costs_of(towers), solver="auto", seed=0, workers=1), BranchSolver)
+    assert isinstance(cell_solver(costs_of(towers), solver="auto", seed=0), BranchSolver)
 
 
 def test_stages_run_their_blocks_in_the_traced_order():

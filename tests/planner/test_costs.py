@@ -120,7 +120,7 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
 def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
     for priced, costs in sorted(PRICED.items()):
         model, cluster = MODELS[priced[0]], CLUSTERS[priced[1]]
-        solver = CellSolver(costs, solver="auto", seed=0, workers=1)
+        solver = CellSolver(costs, solver="auto", seed=0)
         for cell in cells_of(model, cluster, 16, Space(schedule=("interleaved",)))[::5]:
             found = TimelineSearch(solver.by_timeline(cell)).best()
             assert found is not None

@@ -54,7 +54,7 @@ def random_split_plans(draw):
 @given(random_split_plans())
 def test_time_and_memory_are_those_of_the_prediction(case):
     costs, cell, found = case
-    problem = CellSolver(costs, solver="auto", seed=0, workers=1).by_timeline(cell)
+    problem = CellSolver(costs, solver="auto", seed=0).by_timeline(cell)
     prediction = costs.predict(costs.plan(cell, found))
     timeline = simulate(problem.schedule, split_durations(problem, found.starts, found.strategies))
     tails = split_tails(problem, found.starts)
@@ -88,7 +88,7 @@ def test_a_cell_is_solved_as_trying_every_plan_solves_it(schedule):
     costs = costs_of(model, cluster, 4, strategies=Space().strategies[:1])
     cells = cells_of(model, cluster, 4, Space(schedule=(schedule,), pp=(2,), micro_batch=(1,)))
     (cell,) = cells
-    solved = CellSolver(costs, solver="auto", seed=0, workers=1).refine(cell, np.inf, 0.0)
+    solved = CellSolver(costs, solver="auto", seed=0).refine(cell, np.inf, 0.0)
     steps = []
     for cuts in itertools.combinations(range(1, 6), cell.num_stages - 1):
         tried = Partition(starts=(0, *cuts), strategies=(0,) * 6, step_time_s=0.0)

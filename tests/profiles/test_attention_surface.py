@@ -24,8 +24,8 @@ from profiles.hardware.kernels.attention_table import (
     shapes_of,
 )
 from profiles.hardware.kernels.kernel_surface import surface_path
-from profiles.hardware.kernels.log_grid import no_correction
 from tools.derive_gemm import SYSTEMS
+from tools.fit_log_grid import no_correction
 
 ATTENTION_ROWS = Path(__file__).parents[3] / "shared" / "hardware" / "attention.csv.gz"
 MEASURED = tuple(name for name, _, _ in SYSTEMS.values())

@@ -39,7 +39,7 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.questions import Grid, pose, questions_of, read_questions
+from shardwright.asking.questions import Grid, Poser, questions_of, read_questions
 from shardwright.asking.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.cli import app, main
 from shardwright.commands.plan_many import SOLVE
@@ -84,7 +84,9 @@ def skip_where_code_changed() -> None:
 def swept(folder: Path, workers: Workers) -> dict[str, bytes]:
     """Every file that a sweep of GRID writes, tables included, by name."""
     shelf = AnswerFolder(folder=folder, version=__version__)
-    rows = sorted_rows(sweep(questions_of(GRID), pose=pose, workers=workers, shelf=shelf), "cost")
+    rows = sorted_rows(
+        sweep(questions_of(GRID), pose=Poser().pose, workers=workers, shelf=shelf), "cost"
+    )
     skip_where_code_changed()
     assert [row.reason for row in rows] == [""] * 6
     write_text(folder / "summary.csv", sweep_csv(rows))
@@ -140,7 +142,7 @@ def test_no_cluster_and_no_ray_are_said() -> None:
 
 
 def test_twenty_runs_give_the_same_bytes() -> None:
-    posed = pose(questions_of(GRID)[0])
+    posed = Poser().pose(questions_of(GRID)[0])
     skip_where_code_changed()
     texts = set()
     for _ in range(20):
@@ -153,7 +155,7 @@ def test_twenty_runs_give_the_same_bytes() -> None:
 def test_a_task_survives_its_text_and_the_price_put_in_later_is_the_searched_one() -> None:
     # A named solver is one of blocks; without it the question is one of layouts.
     question = replace(questions_of(GRID)[0], solver="dp")
-    posed = pose(question)
+    posed = Poser().pose(question)
     task: Task = decode(Task, json.loads(posed.job.text), where="task")
     assert job_of(task) == posed.job
     for name in ("2x8xh100-sxm", "16x4xgb200", "8xmi300x"):
@@ -181,7 +183,7 @@ def test_a_task_survives_its_text_and_the_price_put_in_later_is_the_searched_one
 
 
 def test_a_worker_with_other_code_or_data_says_so() -> None:
-    data = json.loads(pose(questions_of(GRID)[0]).job.text) | {"version": "0" * 16}
+    data = json.loads(Poser().pose(questions_of(GRID)[0]).job.text) | {"version": "0" * 16}
     verdict = json.loads(solve_text(json.dumps(data)))
     assert "install the same versions on every node" in verdict["reason"]
 
@@ -324,7 +326,7 @@ def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
     path.write_text(example + of_layouts)
     assert len(read_questions(path)) == 72 + 1 + 2
     path.write_text(example.split("\n", 1)[0] + "\n" + of_sizes)
-    assert len(read_study(path)) == 2 * 3 * 2 * 2 * 2
+    assert len(read_study(path).sizes) == 2 * 3 * 2 * 2 * 2
     lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
     command = typer.main.get_command(app)
     assert len(lines) == 7

@@ -1,4 +1,4 @@
-"""`shardwright sweep` as a user meets it: its files, its errors, killed and gone on with."""
+"""`shardwright sweep` as a user meets it: its rows, its files, killed and gone on with."""
 
 from __future__ import annotations
 
@@ -9,59 +9,29 @@ import random
 import shlex
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
 from planner.many.folder_lock import folder_held
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Workers
-from profiles.errors import DocumentError
-from profiles.hardware.prices.price_table import device_price
 from shardwright.asking.places import local_profile
-from shardwright.cli import app, main
-from shardwright.commands.sweep import sweep as sweep_command
-from shardwright.reports.terminal import console
+from shardwright.cli import main
 from shardwright.sweeps.asked_study import asked_study
 from shardwright.sweeps.plan_columns import plan_command
 from shardwright.sweeps.study_file import read_study
-from shardwright.sweeps.study_report import study_report
 from shardwright.sweeps.study_run import StudyRun, run_study
 from shardwright.sweeps.worker import WORKER, answer_text
 from tests.forked import forked, run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
-from tests.shardwright.test_cli import CACHE, ROOT
+from tests.shardwright.study_text import study_file
+from tests.shardwright.test_cli import CACHE
 from tests.shardwright.test_sweep import skip_where_code_changed
 from tests.shardwright.workers_here import solve_here
-
-STUDY = """schema = "shardwright/questions@1"
-
-[[grids]]
-models = ["llama-3.1-8b", "gpt2"]
-clusters = ["1x8xh100-sxm", "1xl40s"]
-global_batches = [32, 64]
-sequence_lengths = [1024]
-stacks = ["megatron-core", "torchtitan"]
-prices = ["on-demand", 2.5]
-pins = { cp = "1", tp = "1,2", micro_batch = "1" }
-
-[[sizes]]
-models = ["gpt2"]
-on = ["h100-sxm"]
-tokens = ["10B"]
-deadlines = ["10d"]
-nodes = ["1..4"]
-global_batches = [64]
-sequence_lengths = [1024]
-stacks = ["torchtitan"]
-prices = ["on-demand", 2.0]
-"""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,12 +39,6 @@ def own_cache() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
         yield
-
-
-def study_file(folder: Path) -> Path:
-    path = folder / "study.toml"
-    path.write_text(STUDY)
-    return path
 
 
 def swept(study: Path, folder: Path, workers: Workers, *, plans: int = 0) -> StudyRun:
@@ -212,17 +176,6 @@ def test_the_command_of_a_row_has_the_files_of_the_sweep(study: Path, tmp_path: 
     assert asked_study(read_study(study), local=local_profile()).flags == ()
 
 
-def test_runs_without_a_price_come_last() -> None:
-    run = {"model": "gpt2", "on": "h100-sxm", "tokens": 1e9, "device": "h100-sxm", "reason": ""}
-    run |= {"stack": "torchtitan", "devices": 8, "days": 1.0, "status": "optimal"}
-    rows = [run | {"question": number, "usd": usd} for number, usd in enumerate((None, 9.0, 5.0))]
-    made = console()
-    with made.capture() as captured:
-        made.print(study_report(StudyRun(rows={"sizes": rows}, jobs=3, known=0, files=()), "step"))
-    lines = [line.split() for line in captured.get().splitlines()]
-    assert [words[0] for words in lines if "gpt2" in words] == ["2", "1", "0"]
-
-
 def test_a_worker_outlives_a_text_that_is_no_question() -> None:
     said = json.loads(answer_text("{no json"))
     assert "a fault of Shardwright's" in said["reason"]
@@ -313,113 +266,3 @@ def test_pandas_and_duckdb_open_the_files(alone: tuple[StudyRun, Path], tmp_path
     ).fetchall()
     assert count == (frame["status"] == "optimal").sum()
     assert best == frame["usd_per_million"].min()
-
-
-def typed(*arguments: str, cwd: Path) -> str:
-    """What a command that ends with 2 says on stderr, its lines joined."""
-    done = run_main(main, "sweep", *arguments, cwd=cwd, environment=os.environ)
-    assert done.returncode == 2, done.stdout + done.stderr
-    return " ".join(done.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("line", "typo", "said"),
-    [
-        ('clusters = ["1x8xh100-sxm", "1xl40s"]', 'clusterz = ["1x8xh100-sxm"]', "clusters"),
-        ('"1xl40s"', '"1xl41s"', "unknown device 'l41s'"),
-        ('"torchtitan"]\nprices', '"torchtitn"]\nprices', "unknown framework 'torchtitn'"),
-        ('prices = ["on-demand", 2.5]', 'prices = ["on-demnd", 2.5]', "unknown price 'on-demnd'"),
-        ("[32, 64]", '[32, "x64"]', "a whole number is wanted, found 'x64'"),
-        ('micro_batch = "1"', 'micro_btch = "1"', "unknown pin 'micro_btch'"),
-        ('tokens = ["10B"]', 'tokens = ["10TB"]', "10TB"),
-        ('deadlines = ["10d"]', 'deadlines = ["10"]', "--deadline"),
-        ("global_batches = [32, 64]", "global_batches = [32, 64", "Unclosed array"),
-    ],
-)
-def test_a_typo_is_told_with_its_line(line: str, typo: str, said: str, tmp_path: Path) -> None:
-    text = "\n" * 30 + STUDY
-    assert line in text
-    path = tmp_path / "study.toml"
-    path.write_text(text.replace(line, typo))
-    number = 1 + text[: text.index(line)].count("\n")
-    with pytest.raises(DocumentError) as raised:
-        read_study(path)
-    assert said in str(raised.value)
-    if "Unclosed" not in said:  # tomllib says where the file ends
-        assert f"line {number}" in str(raised.value)
-
-
-def test_lists_over_several_lines_and_several_typos(tmp_path: Path) -> None:
-    path = tmp_path / "study.toml"
-    path.write_text(
-        'schema = "shardwright/questions@1"\n\n[[grids]]\nmodels = [\n  "gpt2",\n  "gpt22",\n]\n'
-        'clusters = ["8xh100-sxm", "8xh101"]\nglobal_batches = [8]\n'
-    )
-    with pytest.raises(DocumentError) as raised:
-        read_study(path)
-    first, second = str(raised.value).splitlines()
-    assert first.startswith(f"{path}, line 6: grids[0].models: unknown model 'gpt22'")
-    assert second.startswith(f"{path}, line 8: grids[0].clusters: --on '8xh101'")
-
-
-def test_errors_leave_the_folder_as_it_is(study: Path, tmp_path: Path) -> None:
-    file, out = str(study), ("-o", "out")
-    assert "name it with -o FOLDER/" in typed(file, cwd=tmp_path)
-    assert "give one file" in typed(*out, cwd=tmp_path)
-    assert "Did you mean 'cost'?" in typed(file, *out, "--sort", "cst", cwd=tmp_path)
-    both = ("--workers", "1", "--ray", "auto")
-    assert "give one" in typed(file, *out, *both, cwd=tmp_path)
-    assert "no such file" in typed("missing.toml", *out, cwd=tmp_path)
-    assert not (tmp_path / "out").exists()
-    with folder_held(tmp_path / "out", "shardwright sweep other.toml"):
-        said = typed(file, *out, "--no-parquet", cwd=tmp_path)
-    assert f"process {os.getpid()} on" in said
-    assert "shardwright sweep other.toml" in said
-    (tmp_path / "out" / "results.sqlite").write_bytes(b"damaged" * 99)
-    assert "results.sqlite is damaged" in typed(file, *out, "--no-parquet", cwd=tmp_path)
-    assert (tmp_path / "out" / "results.sqlite").read_bytes() == b"damaged" * 99
-
-
-def test_without_pyarrow_it_says_what_to_do(study: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys\nsys.modules['pyarrow'] = None\n"
-        "from shardwright.sweeps.parquet_file import need_pyarrow\nneed_pyarrow()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "pip install 'shardwright[tables]'" in done.stderr
-    assert "--no-parquet" in done.stderr
-
-
-def test_the_report_is_short_and_json_has_the_counts(study: Path, tmp_path: Path) -> None:
-    """The command as it is typed, with a worker process of its own."""
-    arguments = ("sweep", str(study), "-o", "out", "--workers", "1", "--no-parquet")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = run_main(main, *arguments, cwd=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stderr
-    assert "32 questions, 24 have a plan, 8 infeasible." in done.stdout
-    assert "0 of 18 answers were known before" in " ".join(done.stderr.split())
-    assert all(len(line) <= 100 for line in done.stdout.splitlines())
-    price = device_price("h100-sxm")
-    assert price is not None
-    # Whose price it is, of which kind and of which date.
-    assert f"per device-hour: {price.words}" in " ".join(done.stdout.split())
-    again = run_main(main, *arguments, "--json", cwd=tmp_path, environment=environment)
-    found = json.loads(again.stdout)
-    skip_where_code_changed()
-    assert found["known_before"] == found["jobs"] == 18
-    assert found["statuses"]["results"] == {"infeasible": 8, "optimal": 24}
-    assert set(found["files"]) == {
-        *("summary.csv", "summary.columns.csv", "sizes.csv", "sizes.columns.csv"),
-        "results.sqlite",
-    }
-
-
-def test_help_of_the_command_is_imported_alone() -> None:
-    group = typer.main.get_command(app)
-    context = group.make_context("shardwright", ["sweep"])
-    name, command, _ = group.resolve_command(context, ["sweep"])  # type: ignore[attr-defined] # a group
-    assert name == "sweep"
-    assert sweep_command.__doc__
-    assert {"study", "output", "workers", "ray", "sort", "plans"} <= {
-        p.name for p in command.params
-    }

@@ -12,7 +12,7 @@ from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Workers, sweep
 from profiles.errors import InfeasibleError, InputError, UnitError, UnknownNameError
-from shardwright.asking.questions import Grid, pose, questions_of
+from shardwright.asking.questions import Grid, Poser, questions_of
 from shardwright.asking.solve_task import solve_text
 from shardwright.cli import app
 from shardwright.commands.plan_many import SOLVE
@@ -80,7 +80,12 @@ def typed(*arguments: str) -> str:
 def swept(folder: Path, workers: Workers) -> dict[str, bytes]:
     """Every plan file that a sweep of GRID writes, by name."""
     rows = list(
-        sweep(questions_of(GRID), pose=pose, workers=workers, shelf=AnswerFolder(folder=folder))
+        sweep(
+            questions_of(GRID),
+            pose=Poser().pose,
+            workers=workers,
+            shelf=AnswerFolder(folder=folder),
+        )
     )
     skip_where_code_changed()
     assert [row.reason for row in rows] == [""] * 8

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
-from simulator.goodput.checkpoint import best_interval_s, checkpoint_of, young_daly_s
+from simulator.goodput.checkpoint import best_interval_s, checkpoint_of
 from simulator.goodput.clusters import draw_clusters
 from simulator.goodput.expected_time import PARTS, expected
 from simulator.goodput.lasting import delivered, reliability
@@ -93,7 +93,7 @@ def test_the_interval_that_loses_least(between_s, share):
     for other in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
         assert slow(best) <= slow(best * other) * (1 + 1e-9)
     if share < 1e-3:
-        assert best == pytest.approx(young_daly_s(between_s, pause_s), rel=0.03)
+        assert best == pytest.approx(math.sqrt(2 * pause_s * between_s), rel=0.03)
 
 
 def test_the_interval_by_simulation():

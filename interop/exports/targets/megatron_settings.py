@@ -147,7 +147,7 @@ def _parallelism(
         "pipeline_model_parallel_size": run.pp,
     }
     if run.pp > 1 and not planned.is_even:
-        found["pipeline_model_parallel_layout"] = pipeline_layout(planned.stages, run.pp)
+        found["pipeline_model_parallel_layout"] = pipeline_layout(planned.stages)
     elif run.vpp > 1:
         found["num_virtual_stages_per_pipeline_rank"] = run.vpp
     found["context_parallel_size"] = run.cp

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from interop.exports.values.planned_run import PlannedStage
 
 
-def pipeline_layout(stages: Sequence[PlannedStage], pp: int) -> str:
+def pipeline_layout(stages: Sequence[PlannedStage]) -> str:
     """What `--pipeline-model-parallel-layout` takes (megatron/core/transformer/
     pipeline_parallel_layer_layout.py): virtual stages in the order of the model, divided by `|`;
     E the embedding, t a layer, m a layer that predicts a further token, L head and loss. Equal
     letters and equal stages in a row are counted: `Et*3|(t*4|)*6,t*3L`.
 
     >>> one, two = (PlannedStage(rank=r, recompute=("none",) * (4 + r)) for r in (0, 1))
-    >>> pipeline_layout((one, two), 2)
+    >>> pipeline_layout((one, two))
     't*4|t*5'
     """
     texts = [_stage(stage) for stage in stages]

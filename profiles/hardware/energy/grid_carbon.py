@@ -15,7 +15,6 @@ from profiles.errors import UnknownNameError
 from profiles.sourced import Sourced
 
 GRID_FILE = Path(__file__).parents[2] / "data" / "energy" / "grids.csv"
-GRID_COLUMNS = ("region", "name", "g_per_kwh", "year", "uncertainty", "source", "notes")
 WORLD = "world"
 """The region of a site that nobody names."""
 

@@ -9,8 +9,7 @@ measured rows, which every number here inherits:
   choose between versions; the spread of repeated runs is unknown;
 - short bursts: on H100, H200 and Blackwell, bf16 kernels of 3 ms and more run at 7 to 18 % lower
   rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step
-  draws its power for seconds: `sustained=True` caps every kernel at the long ones' median rate. The
-  truth of a step lies between, nearer to the cap the more of it is matmuls;
+  draws its power for seconds;
 - one layout (x w^T); gradients' layouts were not measured and count the same;
 - the rows of `float8_e4m3fn` (one scale per tensor), `float8_block` (blocks of 128) and
   `float4_e2m1fn_x2` (nvfp4) include casting the activations.
@@ -19,11 +18,9 @@ measured rows, which every number here inherits:
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
@@ -71,7 +68,6 @@ class GemmSurface(KernelSurface):
         k: ArrayLike,
         *,
         casts: bool = True,
-        sustained: bool = False,
     ) -> Array:
         """Seconds of [m, k] x [k, n] for each shape; m, n, k broadcast; at least 1 each.
 
@@ -79,17 +75,11 @@ class GemmSurface(KernelSurface):
         for the weight's: the last number is the reduction. Layouts are not told apart. A call costs
         about 0.3 ms whatever its length up to a few hundred shapes: batch them.
         `casts=False` leaves out casting [m, k] to a low-precision type, which those rows include;
-        `sustained=True` caps the rate at that of long kernels (the module's docstring).
         """
         table = self.table(dtype)
         if not casts:
             table = replace(table, quantise_bytes_per_s=0.0)
-        time_s = table_time_s(table, self.sm_count, m, n, k)
-        if sustained and table.sustained_flop_per_s > 0:
-            sizes = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
-            work_flop = 2.0 * math.prod(sizes)
-            time_s = np.maximum(time_s, work_flop / table.sustained_flop_per_s)
-        return time_s
+        return table_time_s(table, self.sm_count, m, n, k)
 
 
 def load_surface(device_name: str) -> GemmSurface:

@@ -51,7 +51,6 @@ class GemmTable(KernelTable):
     start_steps            k0
     bandwidth_bytes_per_s  B; may exceed the memory's where inputs were still in the L2 cache
     quantise_bytes_per_s   B_0 / passes, 0 where the rows include no quantisation
-    sustained_flop_per_s   median rate of kernels of 3 ms and more (power limit); 0 where unknown
     box                    of m, n, k
     """
 
@@ -60,7 +59,6 @@ class GemmTable(KernelTable):
     start_steps: float
     output_bytes: float = 2.0
     quantise_bytes_per_s: float = 0.0
-    sustained_flop_per_s: float = 0.0
 
 
 def table_time_s(
@@ -134,7 +132,6 @@ def scaled_table(
         rate_flop_per_s=table.rate_flop_per_s * rate,
         bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
         quantise_bytes_per_s=table.quantise_bytes_per_s * bandwidth,
-        sustained_flop_per_s=table.sustained_flop_per_s * rate,
         element_bytes=element_bytes or table.element_bytes,
         output_bytes=output_bytes or table.output_bytes,
     )

@@ -59,11 +59,6 @@ class LogGrid:
         return found
 
 
-def no_correction() -> LogGrid:
-    """A grid of zeros."""
-    return LogGrid(axes=((1.0, 2.0),) * 3, percent=(((0, 0), (0, 0)), ((0, 0), (0, 0))))
-
-
 @functools.lru_cache(maxsize=128)
 def _arrays(grid: LogGrid) -> tuple[Array, tuple[Array, ...]]:
     table = np.asarray(grid.percent, dtype=np.float64) / 100.0

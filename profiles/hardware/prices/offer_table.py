@@ -13,11 +13,6 @@ from profiles.hardware.prices.offer import Offer
 
 OFFER_FILE = Path(__file__).parents[2] / "data" / "prices" / "offers.csv"
 SOURCE_FILE = OFFER_FILE.with_name("sources.csv")
-OFFER_COLUMNS = (
-    *("provider", "region", "instance", "device", "kind"),
-    *("usd_per_device_hour", "date", "source", "notes"),
-)
-SOURCE_COLUMNS = ("source", "address")
 
 
 @functools.cache

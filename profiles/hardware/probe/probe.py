@@ -99,7 +99,6 @@ def measure_cases(
     date: str,
     effort: Effort = QUICK,
     progress: Progress = no_progress,
-    seed: int = 0,
     kept: Path | None = None,
 ) -> Cluster:
     """As `measure_machine`, for the cases given."""
@@ -109,13 +108,13 @@ def measure_cases(
     def measured(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
         return run_workers(
             "profiles.hardware.probe.probe_job:run_cases",
-            {"cases": encode(tuple(part)), "effort": encode(effort), "seed": seed},
+            {"cases": encode(tuple(part)), "effort": encode(effort)},
             num_processes=num_devices,
             threads_per_process=threads_per_device,
             progress=lambda done, _, label: progress(begin + done, len(cases), label),
         )
 
-    question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, seed, date])
+    question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, date])
     parts = in_parts(cases, measured, question=question, kept=kept)
     families = [case.family for case in cases]
     answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]

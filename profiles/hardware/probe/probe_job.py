@@ -37,7 +37,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     effort: Effort = decode(Effort, job["effort"], where="effort")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device()) if _cuda() else torch.device("cpu")
-    torch.manual_seed(int(job["seed"]) + rank)
+    torch.manual_seed(rank)
     machine = _device_facts(device)
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
     emulated = _is_emulated("bfloat16", device)

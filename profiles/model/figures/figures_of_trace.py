@@ -248,9 +248,7 @@ class _Chain:
         )
         found = self._with_small(found)
         self._check(found, layers)
-        return ModelFigures(
-            figures=found, sequence_length=self.sequence, notes=_notes(layers, self.layers)
-        )
+        return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
 
     def _alike(self, layers: Sequence[LayerFigures]) -> None:
         for layer in layers:
@@ -338,7 +336,7 @@ def _words(layer: LayerFigures) -> str:
     return f"{what}, feed-forward of {layer.ffn_size}"
 
 
-def _notes(layers: Sequence[LayerFigures], readings: Sequence[BlockReading]) -> tuple[str, ...]:
+def _notes(layers: Sequence[LayerFigures]) -> tuple[str, ...]:
     calls = [layer.call for layer in layers if layer.call is not None]
     notes = []
     if any(call.capped for call in calls):

@@ -63,7 +63,7 @@ class TracedBlocks:
         for index, cut in enumerate(self.traced.cuts):
             if cut.stub_of:
                 model = made.get(cut.stub_of)
-                if model is None or not self._alike(index, cut.stub_of, model):
+                if model is None or not self._alike(index, cut.stub_of):
                     return None
                 blocks[index] = model
         for model_path in set() if self.trusted else set(self.traced.skipped.values()):
@@ -75,7 +75,7 @@ class TracedBlocks:
                 return None
         return [block for block in blocks if block is not None]
 
-    def _alike(self, index: int, model_path: str, model: Block) -> bool:
+    def _alike(self, index: int, model_path: str) -> bool:
         """Glue around a skipped block must be that of its model."""
         glue = [
             op.name for op in self.traced.recorder.segments[index].ops if op.phase is Phase.FORWARD

@@ -88,8 +88,7 @@ def describe_op(
     Raises TraceError for a matmul-like op without a formula.
     """
     name = _name(func)
-    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+    inputs, outputs = _tensors((args, kwargs)), _tensors(out)
     dtype = _arithmetic_dtype(inputs, outputs)
     kind, flop = OpKind.MEMORY, 0
     matmul: MatmulShape | None = None
@@ -129,9 +128,11 @@ def describe_op(
 
 def moved_bytes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     """Bytes that a memory-bound call reads and writes, as `describe_op` counts them."""
-    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    outputs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
-    return sum(_moved(_name(func), inputs, outputs))
+    return sum(_moved(_name(func), _tensors((args, kwargs)), _tensors(out)))
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
 
 
 def _name(func: Any) -> str:

@@ -61,7 +61,7 @@ def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Bri
     """Of an answer, and of one where nothing fits."""
     found = [row for row in planned.rows if row.get("step_time_s") is not None]
     best = found[0] if found else None
-    sections = [_decision(planned), _front(planned, found)]
+    sections = [_decision(planned), _front(found)]
     if best is not None:
         sections += [_money(planned, best), _inside(planned), _helps(planned, best)]
     sections.append(_assumed(planned))
@@ -181,7 +181,7 @@ def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Price: {'; '.join(said)}." if said else "No price of the devices is known (--prices)."
 
 
-def _front(planned: Planned, found: Sequence[Mapping[str, Any]]) -> Section | None:
+def _front(found: Sequence[Mapping[str, Any]]) -> Section | None:
     """Step time against memory; against dollars where clusters differ."""
     several = len({row["cluster"] for row in found}) > 1
     key, per = "peak_memory_bytes", float(_GIB)

@@ -54,18 +54,17 @@ def predict_cases(
     *,
     settle: Settle | None = None,
     inputs: ReliabilityInputs = DEFAULT,
-    seed: int = 0,
 ) -> tuple[CasePrediction, ...]:
     """A prediction per case, in their order.
 
     settle  the layout of a completed run and the row that it was completed from, where the row
             prints none; None leaves the reader's own answers
     """
-    return tuple(_predicted(case, settle, inputs, seed) for case in cases)
+    return tuple(_predicted(case, settle, inputs) for case in cases)
 
 
 def _predicted(
-    case: PublishedCase, settle: Settle | None, inputs: ReliabilityInputs, seed: int
+    case: PublishedCase, settle: Settle | None, inputs: ReliabilityInputs
 ) -> CasePrediction:
     said: list[str] = []
     try:
@@ -91,9 +90,7 @@ def _predicted(
     if not case.counts_downtime:
         counted = replace(inputs.sure(), contingency_spread=inputs.contingency_spread)
         assumed.append("hours of the steady step, as the source counts them: no downtime in them")
-    whole = time_to_train(
-        step, steps, devices, run.device, run.model.parameters, counted, seed=seed
-    )
+    whole = time_to_train(step, steps, devices, run.device, run.model.parameters, counted)
     days = whole.days if case.counts_downtime else _steady_days(whole, step, steps)
     return CasePrediction(
         id=case.id,

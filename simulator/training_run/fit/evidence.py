@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from profiles.document import read_document
 from simulator.training_run.run.training_run import TrainingRun
@@ -33,9 +32,9 @@ class EvidenceFile:
 
 
 @functools.cache
-def shipped_evidence(path: Path = EVIDENCE_FILE) -> EvidenceFile:
+def shipped_evidence() -> EvidenceFile:
     """What the project's coefficients rest on."""
-    return read_document(path, EvidenceFile, schema=EVIDENCE_SCHEMA)
+    return read_document(EVIDENCE_FILE, EvidenceFile, schema=EVIDENCE_SCHEMA)
 
 
 def evidence_name(run: TrainingRun) -> str:

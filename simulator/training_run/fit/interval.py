@@ -15,7 +15,6 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import NormalDist
 
 from profiles.document import read_document
@@ -66,9 +65,9 @@ class IntervalFile:
 
 
 @functools.cache
-def shipped_intervals(path: Path = INTERVALS_FILE) -> IntervalFile:
+def shipped_intervals() -> IntervalFile:
     """The bands that the project ships."""
-    return read_document(path, IntervalFile, schema=INTERVALS_SCHEMA)
+    return read_document(INTERVALS_FILE, IntervalFile, schema=INTERVALS_SCHEMA)
 
 
 def regimes_of(run: TrainingRun) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
     seq_len = _seq_len(run, said)
     global_batch = _global_batch(run, seq_len, said)
     layout = complete_layout(
-        run, device=device, stack=stack, global_batch=global_batch, seq_len=seq_len, said=said
+        run, device=device, global_batch=global_batch, seq_len=seq_len, said=said
     )
     model = complete_model(run, seq_len=seq_len, tp=layout.tp, pp=layout.pp, stack=stack, said=said)
     lora = run.family == "lora"

@@ -31,7 +31,6 @@ def complete_layout(
     run: PublishedRun,
     *,
     device: Device,
-    stack: str,
     global_batch: int,
     seq_len: int,
     said: list[str],

@@ -47,7 +47,7 @@ def stack_of(run: PublishedRun, device: Device, said: list[str]) -> str:
         stack = "megatron-core"
     else:
         stack = _dated(run, device)
-    said.append(f"stack {stack}" + _for(run) + _why(run, device, stack))
+    said.append(f"stack {stack}" + _for(run) + _why(stack))
     return stack
 
 
@@ -132,7 +132,7 @@ def _for(run: PublishedRun) -> str:
     return f" for {run.framework!r}" if run.framework else ""
 
 
-def _why(run: PublishedRun, device: Device, stack: str) -> str:
+def _why(stack: str) -> str:
     if stack != UNKNOWN:
         return ""
     return ": FlashAttention, the mean of what frameworks of 2023 and later do"

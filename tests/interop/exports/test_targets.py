@@ -40,7 +40,7 @@ def test_the_layout_text_says_every_stage(layers: list[int]) -> None:
         PlannedStage(rank=n, recompute=("none",) * count, has_embedding=n == 0, has_head=n == last)
         for n, count in enumerate(layers)
     ]
-    text = pipeline_layout(stages, len(layers))
+    text = pipeline_layout(stages)
     # Megatron-Core's reading: groups first, then single letters.
     text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)
     text = re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), text)
