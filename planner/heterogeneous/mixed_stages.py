@@ -19,6 +19,7 @@ from planner.chain.problem import Array
 from planner.front import front
 
 Index = npt.NDArray[np.intp]
+Counted = npt.NDArray[np.int_]
 
 _SAME = 1e-9  # relative; times of stages this close are one limit
 
@@ -88,19 +89,26 @@ class Split:
         """
         return self.sum_s + (num_microbatches - 1) * self.longest_s
 
-    def least_s(self, num_microbatches: int) -> float:
-        """Never more than the timeline of the same stages; equal to it for equal stages.
 
-        The path of 1f1b in chain/problem.py through the longest of p stages, number s from 0,
-        with w <= p - s in flight there and m > w micro-batches, takes
-            sum + (m - w) longest + (sum of the stages behind s)
-        Of the stages up to s none is longer, so that those behind s take sum - (s + 1) longest or
-        more, and s cancels: 2 sum + (m - p - 1) longest. Besides, all micro-batches go through the
-        longest stage, and one through all stages.
-        """
-        m, p = num_microbatches, len(self.devices)
-        there_and_back_s = 2 * self.sum_s + (m - p - 1) * self.longest_s if m > p else 0.0
-        return max(m * self.longest_s, self.sum_s, there_and_back_s)
+def least_s(
+    longest_s: float | Array,
+    sum_s: float | Array,
+    stages: float | Array,
+    num_microbatches: int | Counted,
+) -> Array:
+    """Seconds that are never more than the timeline of the same stages, and equal to it for equal
+    stages; of several splits or micro-batches as arrays of like shapes.
+
+    The path of 1f1b in chain/problem.py through the longest of p stages, number s from 0, with
+    w <= p - s in flight there and m > w micro-batches, takes
+        sum + (m - w) longest + (sum of the stages behind s)
+    Of the stages up to s none is longer, so that those behind s take sum - (s + 1) longest or more,
+    and s cancels: 2 sum + (m - p - 1) longest. Besides, all micro-batches go through the longest
+    stage, and one through all stages.
+    """
+    m, p = num_microbatches, stages
+    there_and_back_s = np.where(m > p, 2 * sum_s + (m - p - 1) * longest_s, 0.0)
+    return np.asarray(np.maximum(np.maximum(m * longest_s, sum_s), there_and_back_s))
 
 
 Counts = tuple[int, ...]
