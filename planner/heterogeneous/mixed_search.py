@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from planner.divisors import divisors
 from planner.heterogeneous.mixed_devices import MixedSolution, least_step_s, share_out
 from planner.heterogeneous.mixed_prices import DeviceType, MixedKey, MixedPrices, Reach
-from planner.heterogeneous.mixed_stages import Counts, Split, StageTables, best_splits
+from planner.heterogeneous.mixed_stages import (
+    Counts,
+    Split,
+    StageTables,
+    best_splits,
+    least_splits,
+)
 from planner.search.space import Space
 from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction, predict_mixed
@@ -150,28 +156,34 @@ class _Splits:
 
     def __init__(self, prices: MixedPrices) -> None:
         self._prices = prices
-        self._known: dict[tuple[MixedKey, Reach], _Known] = {}
+        self._tables: dict[tuple[MixedKey, Reach], StageTables] = {}
+        self._known: dict[tuple[MixedKey, Reach, bool], dict[Counts, tuple[Split, ...]]] = {}
 
     def roomiest(self, key: MixedKey) -> MixedKey:
         """The key that stands for all numbers of replicas in bounds: each needs least memory."""
         groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
         return replace(key, replicas=groups)
 
-    def of(self, key: MixedKey, reach: Reach) -> _Known:
+    def of(self, key: MixedKey, reach: Reach, *, least: bool = False) -> _Known:
+        """The stages of a key and their splits, all or what none beats (`least_splits`)."""
         if reach is Reach.NONE and not key.zero_stage:
             key = replace(key, replicas=1)  # nothing is sharded: all numbers are bounded alike
-        if (key, reach) not in self._known:
-            tables = self._prices.tables(key, reach)
-            self._known[key, reach] = (tables, best_splits(tables))
-        return self._known[key, reach]
+        if (key, reach) not in self._tables:
+            self._tables[key, reach] = self._prices.tables(key, reach)
+        tables = self._tables[key, reach]
+        if (key, reach, least) not in self._known:
+            found = least_splits(tables) if least else best_splits(tables)
+            self._known[key, reach, least] = found
+        return tables, self._known[key, reach, least]
 
 
 def _lower_s(key: MixedKey, splits: _Splits, below_s: float) -> float:
     """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more."""
     lower = float("inf")
     # With more replicas each needs less memory, so that one bound holds for all numbers.
-    for of in (splits.roomiest(key), key) if key.zero_stage else (key,):
-        tables, found = splits.of(of, Reach.NONE)
+    keys = (splits.roomiest(key), key) if key.zero_stage else (key,)
+    for of, least in [(of, True) for of in keys] + [(of, False) for of in keys]:
+        tables, found = splits.of(of, Reach.NONE, least=least)
         lower = least_step_s(found, tables, replicas=key.replicas, below_s=below_s)
         if lower >= below_s:
             break
