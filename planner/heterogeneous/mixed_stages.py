@@ -105,9 +105,9 @@ def least_s(
         down to s, all its work, and up         sum + (m - 1) T - behind
         m = w: all forwards of s before the last micro-batch comes back, or all its backwards behind
         the first one's; the longer             sum + (m - 1) T / 2 or more
-    Of the stages up to s none is longer, so that `behind` is sum - (s + 1) T or more: the first path
-    takes 2 sum + (m - p - 1) T. The mean of the first two takes sum + (m - (w + 1) / 2) T, as the
-    third does.
+    Of the stages up to s none is longer, so that `behind` is sum - (s + 1) T or more and the first
+    path takes 2 sum + (m - p - 1) T. The mean of the first two takes sum + (m - (w + 1) / 2) T, as
+    the third does.
     """
     m, p = num_microbatches, stages
     there_and_back_s = np.where(m > p, 2 * sum_s + (m - p - 1) * longest_s, 0.0)
