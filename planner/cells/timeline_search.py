@@ -21,16 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.chain.problem import Array, Partition
+from planner.costs.rank_bytes import RankBytes
 from planner.costs.split_moments import split_moments
 from planner.costs.split_problem import (
     Ranges,
     SplitProblem,
     most_per_stage,
     ranges_of,
-    rank_peaks,
     split_durations,
     split_tails,
-    stage_figures,
     starts_of,
 )
 from simulator.schedules.timeline import simulate
@@ -122,8 +121,8 @@ class TimelineSearch:
         A timeline takes the longer the longer its actions take, so that no strategies, and no
         limit of memory, make a split faster than its blocks' fastest do.
         """
-        chain = self.problem.chain
-        count = comb(chain.num_blocks - 1, chain.num_stages - 1)
+        n, stages = self.problem.chain.num_blocks, self.problem.chain.num_stages
+        count = comb(stages, n % stages) if self._is_near_even else comb(n - 1, stages - 1)
         if count * self._actions > _PROOF_ACTIONS:
             return 0.0, None
         every = list(self._every_sizes())
@@ -178,11 +177,13 @@ class TimelineSearch:
 
     def _every_sizes(self) -> Iterator[Sizes]:
         n, stages = self.problem.chain.num_blocks, self.problem.chain.num_stages
-        least = n // stages
+        if self._is_near_even:
+            least, more = divmod(n, stages)
+            for larger in combinations(range(stages), more):
+                yield tuple(least + (stage in larger) for stage in range(stages))
+            return
         for cuts in combinations(range(1, n), stages - 1):
-            sizes = _sizes((0, *cuts), n)
-            if not self._is_near_even or all(size - least in (0, 1) for size in sizes):
-                yield sizes
+            yield _sizes((0, *cuts), n)
 
     def _moved(self, sizes: Sizes) -> tuple[Index, Array]:
         """[moves, stages + 1] cuts with a block of one stage given to another, and the work of the
@@ -301,8 +302,11 @@ class TimelineSearch:
                 result[place] = to
             return result
 
+        held = RankBytes(self.problem, rank, ranges)
+        capacity = chain.slots[stages[0]].capacity_bytes
+
         def over(taken: list[int]) -> float:
-            return self._over(rank, ranges, _by_stage(where, strategies(taken), len(ranges)))
+            return held.peak(tuple(strategies(taken))) - capacity
 
         taken: list[int] = []
         missing = over(taken)
@@ -362,16 +366,6 @@ class TimelineSearch:
                 at = to
         found.sort(key=lambda change: (change[0], change[1]))
         return [(place, seconds, to) for _, place, seconds, to in found]
-
-    def _over(self, rank: int, ranges: Ranges, strategies: Strategies) -> float:
-        """Bytes of the rank above its capacity."""
-        stages = self.problem.schedule.stages_of(rank)
-        figures = tuple(
-            stage_figures(self.problem, stage, i, own)
-            for stage, (i, _), own in zip(stages, ranges, strategies, strict=True)
-        )
-        peak = float(rank_peaks(self.problem, rank, ranges, figures)[0])
-        return peak - self.problem.chain.slots[stages[0]].capacity_bytes
 
 
 def timeline_step_s(problem: SplitProblem, found: Partition) -> float:

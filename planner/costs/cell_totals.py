@@ -8,13 +8,19 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array
-from planner.costs.bound import ChainTotals, least_busiest_s
+from planner.costs.bound import (
+    ChainTotals,
+    least_busiest_s,
+    near_even_busiest_s,
+    unlike_busiest_s,
+)
 from planner.costs.cell_memory import CellMemory
 from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
 from planner.costs.chain_costs import crossings_of
 from planner.costs.placement import Places
 from planner.costs.priced_model import PricedModel
+from profiles.model.graph import ModelGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +47,19 @@ class CellTotals:
     ) -> None:
         self._model, self._places = model, places
         self._times, self._memory, self._tails = times, memory, tails
+        self._mixed = not model.cluster.homogeneous
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
 
     def of(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
+        """What the bound of a cell needs; the fastest of the cluster's places for everything but
+        the busiest rank of devices of several types."""
         graph = self._model.graph(cell.micro_batch, cell.tp)
-        kinds = tuple(ref.kind for ref in graph.chain)
         least = self._least(cell)
-        times = least.seconds.min(axis=1)[list(kinds)]
+        times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
         return ChainTotals(
             total_s=float(times.sum()),
-            busiest_s=self._busiest_s(cell, times, kinds),
+            busiest_s=self._busiest_s(cell, times, graph),
             last_s=float(times[-1]),
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
@@ -81,9 +88,22 @@ class CellTotals:
             )
         return self._leasts[key]
 
-    def _busiest_s(self, cell: Cell, times: Array, kinds: tuple[int, ...]) -> float:
+    def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
+        """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
+        kinds = [ref.kind for ref in graph.chain]
         sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
-        key = (cell.tp, cell.micro_batch, cell.pp, *sharded)
+        # Interleaved stages are near even, so that every rank holds so many blocks at least.
+        even = self._mixed and cell.schedule == "interleaved"
+        fewest = cell.vpp * (len(kinds) // cell.num_stages) if even else 0
+        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, fewest)
         if key not in self._busiest:
-            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
+            found = least_busiest_s(times, kinds, cell.pp)
+            if self._mixed:
+                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(cell.pp)]
+                each = np.asarray(places)[:, kinds]
+                found = max(found, unlike_busiest_s(each))
+                if fewest:
+                    branched = bool(graph.branches)
+                    found = max(found, near_even_busiest_s(each, fewest, any_order=branched))
+            self._busiest[key] = found
         return self._busiest[key]

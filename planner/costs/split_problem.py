@@ -26,7 +26,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from planner.chain.problem import Array, PartitionProblem, stage_times, with_capacity
-from planner.costs.split_moments import split_moments
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import Placement, Schedule
@@ -128,86 +127,6 @@ def starts_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
 def ranges_of(starts: tuple[int, ...], num_blocks: int) -> Ranges:
     """(first block, end) of each stage."""
     return tuple(pairwise((*starts, num_blocks)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageFigures:
-    """Ways to run one stage, K of them.
-
-    kept_bytes, half_bytes   [K] per micro-batch: from F to I, from I to W
-    forward_rise_bytes, backward_rise_bytes   [K] above what is kept while it runs
-    first_bytes   [K] while the backward of its first block runs, beyond other micro-batches
-    """
-
-    kept_bytes: Array
-    half_bytes: Array
-    forward_rise_bytes: Array
-    backward_rise_bytes: Array
-    first_bytes: Array
-
-
-def rank_peaks(
-    problem: SplitProblem,
-    rank: int,
-    ranges: Ranges,
-    stages: tuple[StageFigures, ...],
-) -> Array:
-    """[K] highest bytes of a rank with these ranges of blocks; each stage has K ways or one."""
-    schedule = problem.schedule
-    micro = schedule.num_microbatches
-    known = split_moments(schedule.name, problem.num_ranks, micro, problem.per_rank, rank)
-    fixed, gradients = problem.states(ranges)
-    share = gradients / len(ranges)
-    arriving, leaving = problem.room_for_messages
-    crossing = np.zeros(len(ranges))
-    for turn, (stage, (i, j)) in enumerate(zip(schedule.stages_of(rank), ranges, strict=True)):
-        received, sent = problem.crossing(stage, i, j)
-        fixed += arriving * received + leaving * sent
-        crossing[turn] = (received + sent) * problem.holds_sent
-    count = max(way.kept_bytes.size for way in stages)
-    need = np.zeros((count, len(known.turn))) + share * known.begun + known.done @ crossing
-    other = np.zeros_like(need)
-    for turn, way in enumerate(stages):
-        kept = way.kept_bytes[:, None]
-        need = need + kept * known.whole[:, turn] + way.half_bytes[:, None] * known.half[:, turn]
-        mine = known.turn == turn
-        rise = np.where(
-            known.backward, way.backward_rise_bytes[:, None], way.forward_rise_bytes[:, None]
-        )
-        rise = np.where(known.weights, 0.0, rise)
-        first = share + way.first_bytes[:, None] - kept
-        rise = np.maximum(np.maximum(rise, 0.0), np.where(known.first, first, 0.0))
-        other = other + mine * rise
-    at_end = gradients + micro * float(crossing.sum()) + problem.update(ranges)
-    return np.asarray(fixed + np.maximum((need + other).max(axis=1), at_end))
-
-
-def stage_figures(
-    problem: SplitProblem, stage: int, start: int, strategies: tuple[int, ...]
-) -> StageFigures:
-    """The one way to run a stage of blocks from `start` with these strategies."""
-    chain = problem.chain
-    index = chain.slots[stage].costs
-    end = start + len(strategies)
-    at = (np.arange(start, end), np.asarray(strategies))
-    saved = chain.costs[index].saved_bytes[at]
-    weights = problem.weight_bytes[index][at]
-    behind, aside = (
-        np.concatenate([np.cumsum(figures[::-1])[::-1][1:], [0.0]]) for figures in (saved, weights)
-    )
-    edge = float(chain.edge_bytes[start, end])
-    sent = problem.handed_on_late(stage, start, end)
-    back = problem.backward_transient_bytes[index][at]
-    # The edge is what is handed on, less an input that lies in a buffer of its own.
-    return StageFigures(
-        kept_bytes=np.asarray([saved.sum() + edge]),
-        half_bytes=np.asarray([weights.sum()]),
-        forward_rise_bytes=np.asarray(
-            [(problem.forward_transient_bytes[index][at] - behind).max() - sent]
-        ),
-        backward_rise_bytes=np.asarray([(back - behind + aside).max()]),
-        first_bytes=np.asarray([saved[0] + back[0] + aside[0] + edge - sent]),
-    )
 
 
 def split_durations(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.fleet.fleet_problem import COST, END, LATENESS, Choice, FleetProblem, Job, Pool
 from planner.fleet.phase_price import PhasePrice
+from planner.layout.run_option import AskedOptions
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
@@ -64,6 +65,7 @@ class FleetPhase:
 class FleetRun:
     """A training run.
 
+    options       what frozen weights and optimizer states are kept in
     late          one of NEVER, AVOID and FINE;  usd_per_day  of lateness
     fewest, most  nodes;  clusters  that it may use, by number;  after  runs before it, by number
     """
@@ -75,6 +77,7 @@ class FleetRun:
     stacks: tuple[str, ...]
     precision: str
     lora_rank: int = 0
+    options: AskedOptions = field(default_factory=AskedOptions)
     deadline_h: float | None = None
     late: str = AVOID
     usd_per_day: float = 0.0

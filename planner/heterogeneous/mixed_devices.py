@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.heterogeneous.mixed_stages import Counts, Split, StageTables
+from planner.heterogeneous.mixed_stages import Counts, Split, StageTables, least_s
 
 _NEVER = -(1 << 40)
 
@@ -91,7 +91,7 @@ def least_step_s(
     below_s: float = float("inf"),
 ) -> float:
     """Seconds that no step of so many replicas of these splits undercuts on the timeline
-    (`Split.least_s`), gradients not reduced; infinite where it is `below_s` or more."""
+    (`mixed_stages.least_s`), gradients not reduced; infinite where it is `below_s` or more."""
     limits, num_microbatches = tables.counts, tables.num_microbatches
     times = {counts: _times(kept, num_microbatches, least=True) for counts, kept in splits.items()}
     if not times:
@@ -111,9 +111,15 @@ Times = npt.NDArray[np.float64]
 
 def _times(splits: tuple[Split, ...], num_microbatches: int, *, least: bool = False) -> Times:
     """[M] seconds of the best of the splits for 1 to M micro-batches; rising."""
-    many = range(1, num_microbatches + 1)
-    rows = [[split.least_s(m) if least else split.pipeline_s(m) for m in many] for split in splits]
-    return np.asarray(np.min(rows, axis=0), dtype=np.float64)
+    many = np.arange(1, num_microbatches + 1)
+    longest, sums, stages = (
+        np.asarray(column, dtype=np.float64)[:, None]
+        for column in zip(
+            *((split.longest_s, split.sum_s, len(split.devices)) for split in splits), strict=True
+        )
+    )
+    timed = least_s(longest, sums, stages, many) if least else sums + (many - 1) * longest
+    return np.asarray(timed.min(axis=0))
 
 
 def _first_in_time(

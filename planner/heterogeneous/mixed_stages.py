@@ -19,6 +19,7 @@ from planner.chain.problem import Array
 from planner.front import front
 
 Index = npt.NDArray[np.intp]
+Counted = npt.NDArray[np.int_]
 
 _SAME = 1e-9  # relative; times of stages this close are one limit
 
@@ -88,19 +89,30 @@ class Split:
         """
         return self.sum_s + (num_microbatches - 1) * self.longest_s
 
-    def least_s(self, num_microbatches: int) -> float:
-        """Never more than the timeline of the same stages; equal to it for equal stages.
 
-        The path of 1f1b in chain/problem.py through the longest of p stages, number s from 0,
-        with w <= p - s in flight there and m > w micro-batches, takes
-            sum + (m - w) longest + (sum of the stages behind s)
-        Of the stages up to s none is longer, so that those behind s take sum - (s + 1) longest or
-        more, and s cancels: 2 sum + (m - p - 1) longest. Besides, all micro-batches go through the
-        longest stage, and one through all stages.
-        """
-        m, p = num_microbatches, len(self.devices)
-        there_and_back_s = 2 * self.sum_s + (m - p - 1) * self.longest_s if m > p else 0.0
-        return max(m * self.longest_s, self.sum_s, there_and_back_s)
+def least_s(
+    longest_s: float | Array,
+    sum_s: float | Array,
+    stages: float | Array,
+    num_microbatches: int | Counted,
+) -> Array:
+    """Seconds that are never more than the timeline of the same stages, and equal to it for equal
+    stages; of several splits or micro-batches as arrays of like shapes.
+
+    Let T be the longest of p stages, number s from 0, `behind` the sum of the stages behind it, and
+    w = min(m, p - s) of m micro-batches in flight there. Paths of 1f1b (chain/problem.py):
+        through s in steady state, m > w        sum + (m - w) T + behind
+        down to s, all its work, and up         sum + (m - 1) T - behind
+        m = w: all forwards of s before the last micro-batch comes back, or all its backwards behind
+        the first one's; the longer             sum + (m - 1) T / 2 or more
+    Of the stages up to s none is longer, so that `behind` is sum - (s + 1) T or more and the first
+    path takes 2 sum + (m - p - 1) T. The mean of the first two takes sum + (m - (w + 1) / 2) T, as
+    the third does.
+    """
+    m, p = num_microbatches, stages
+    there_and_back_s = np.where(m > p, 2 * sum_s + (m - p - 1) * longest_s, 0.0)
+    mean_s = sum_s + (m - (np.minimum(m, p) + 1) / 2) * longest_s
+    return np.asarray(np.maximum(np.maximum(m * longest_s, mean_s), there_and_back_s))
 
 
 Counts = tuple[int, ...]
@@ -126,6 +138,32 @@ def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
         )
         if kept:
             found[counts] = tuple(kept)
+    return found
+
+
+def least_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
+    """Per set of devices one split that no real one beats: the longest stage of one and the sum of
+    another, each at its least; it has no cuts. Complexity: sets x types x n^2."""
+    n = tables.num_blocks
+    nothing = np.full(n + 1, np.inf)
+    nothing[n] = 0.0
+    behind = {(0,) * len(tables.counts): (nothing, nothing)}
+    found: dict[Counts, tuple[Split, ...]] = {}
+    for counts in _sets(tables):
+        longest, sums = np.full(n + 1, np.inf), np.full(n + 1, np.inf)
+        for kind, rest in _removed(counts):
+            times = tables.of_stage(kind, sum(counts))
+            longest[:n] = np.minimum(longest[:n], np.maximum(times, behind[rest][0]).min(axis=1))
+            sums[:n] = np.minimum(sums[:n], (times + behind[rest][1]).min(axis=1))
+        behind[counts] = (longest, sums)
+        if sum(counts) in tables.stages and np.isfinite(longest[0]):
+            least = Split(
+                longest_s=float(longest[0]),
+                sum_s=float(sums[0]),
+                devices=(0,) * sum(counts),
+                first_blocks=(),
+            )
+            found[counts] = (least,)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from interop.exports.values.options import unexpressed_options
 from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_space import LayoutSpace
@@ -18,6 +19,7 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import trace_cache
+from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import PRECISIONS, Workload
 
@@ -80,6 +82,12 @@ def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:
     return replace(space, tp=allowed)
 
 
+def why_not_run(run: TrainingRun) -> str:
+    """What a layout does that our executor does not, which would train all weights in their own
+    precision, in words; "" where it runs it."""
+    return "; ".join(gap.why for gap in unexpressed_options(run, "our executor", can=()))
+
+
 def runnable_answer(
     answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None
 ) -> PlanFile:
@@ -88,13 +96,19 @@ def runnable_answer(
     traced  the model, where it is traced already
 
     Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
-    are not the layers of the figures, or where its layers cannot be split as the layout says.
+    are not the layers of the figures, where its layers cannot be split as the layout says, or where
+    the layout does what our executor does not (`why_not_run`).
     """
     chosen = answer.chosen
     if chosen is None:
         work = Workload(global_batch=1, sequence_length=1)
         return plan_of_layouts(answer, None, cluster, work)
     run = chosen.run
+    if why := why_not_run(run):
+        raise InputError(
+            f"{answer.model} as planned cannot be run: {why}, and would train without. Plan "
+            "without it to run the plan, or name a framework that has it (--stack any shows which)"
+        )
     work = Workload(
         global_batch=run.global_batch,
         sequence_length=run.seq_len,

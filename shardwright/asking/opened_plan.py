@@ -14,7 +14,7 @@ from planner.many.answer_file import read_layout
 from profiles.document import read_mapping, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer
+from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
@@ -49,6 +49,15 @@ class OpenedPlan:
     path: Path
     answer: PlanFile | LayoutFile
     provenance: Mapping[str, Any]
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether our own executor runs what is planned: not another framework's layout, nor one
+        that does what the executor does not."""
+        if not isinstance(self.answer, LayoutFile):
+            return True
+        chosen = self.answer.chosen
+        return self.answer.stack == EXECUTOR and not (chosen and why_not_run(chosen.run))
 
     @property
     def planned(self) -> PlanFile:

@@ -10,7 +10,7 @@ from planner.many.answer_cache import AnswerCache
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError
 from shardwright.asking.answered import how_it_came_about
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer
+from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
 from shardwright.asking.layout_answers import LayoutAsker, OneAnswer, none_fits, stacks_of
 from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.places import answer_cache
@@ -58,10 +58,11 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 
 def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
-    """Writes and prints the answer: of our own executor as a plan that runs, of another framework
-    as its layout."""
+    """Writes and prints the answer: of our own executor as a plan that runs, of another framework,
+    and of what our executor does not run, as its layout."""
     answer = one.answer
-    runs = answer.stack == EXECUTOR and (output.json or output.file is not None)
+    why_not = why_not_run(answer.chosen.run) if answer.chosen else ""
+    runs = answer.stack == EXECUTOR and not why_not and (output.json or output.file is not None)
     plan = runnable_answer(answer, request.cluster) if runs else None
     if output.file is not None and plan is not None:
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))

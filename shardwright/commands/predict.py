@@ -12,7 +12,6 @@ from interop.configs.imported_file import is_imported
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.asking.planned_step import refuse_devices_of_plan
@@ -95,7 +94,7 @@ def predict(
     refuse_devices_of_plan(on, str(plan_file))
     opened = open_plan(plan_file)
     answer = opened.answer
-    if isinstance(answer, LayoutFile) and answer.stack != EXECUTOR:
+    if isinstance(answer, LayoutFile) and not opened.runs_here:
         if trace is not None or figure is not None:
             flag = "--trace" if trace is not None else "--figure"
             raise InputError(

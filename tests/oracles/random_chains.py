@@ -8,7 +8,8 @@ import itertools
 import numpy as np
 
 from planner.chain.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.split_problem import SplitProblem, ranges_of, rank_peaks, stage_figures
+from planner.costs.rank_bytes import RankBytes
+from planner.costs.split_problem import SplitProblem, ranges_of
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
@@ -233,11 +234,8 @@ def split_fits(problem: SplitProblem, found: Partition) -> bool:
     ranges = ranges_of(found.starts, problem.chain.num_blocks)
     for rank in range(problem.num_ranks):
         stages = problem.schedule.stages_of(rank)
-        figures = tuple(
-            stage_figures(problem, s, ranges[s][0], found.strategies[slice(*ranges[s])])
-            for s in stages
-        )
-        peak = rank_peaks(problem, rank, tuple(ranges[s] for s in stages), figures)[0]
+        chosen = tuple(k for s in stages for k in found.strategies[slice(*ranges[s])])
+        peak = RankBytes(problem, rank, tuple(ranges[s] for s in stages)).peak(chosen)
         if peak > problem.chain.slots[stages[0]].capacity_bytes:
             return False
     return True

@@ -13,12 +13,11 @@ from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bounds
+from planner.costs.rank_bytes import RankBytes
 from planner.costs.split_problem import (
     ranges_of,
-    rank_peaks,
     split_durations,
     split_tails,
-    stage_figures,
 )
 from planner.search.search import search
 from planner.search.space import Ground, Space, legal_cells
@@ -67,11 +66,8 @@ def test_time_and_memory_are_those_of_the_prediction(case):
     ranges = ranges_of(found.starts, problem.chain.num_blocks)
     for rank in range(cell.pp):
         stages = problem.schedule.stages_of(rank)
-        ways = tuple(
-            stage_figures(problem, s, ranges[s][0], found.strategies[slice(*ranges[s])])
-            for s in stages
-        )
-        peak = rank_peaks(problem, rank, tuple(ranges[s] for s in stages), ways)[0]
+        chosen = tuple(k for s in stages for k in found.strategies[slice(*ranges[s])])
+        peak = RankBytes(problem, rank, tuple(ranges[s] for s in stages)).peak(chosen)
         # Bytes are rounded up per block and stage.
         rounding = 4 * (len(found.strategies) + cell.num_stages) * cell.num_microbatches
         assert peak == pytest.approx(prediction.ranks[rank].peak_bytes, abs=rounding)

@@ -117,6 +117,18 @@ def test_a_step_is_what_plan_says(tmp_path):
         assert found == pytest.approx(answer.chosen.prediction.step_time_s.value)
 
 
+def test_frozen_weights_and_states_of_few_bits_are_asked_of_every_layout(tmp_path):
+    few = 'lora = 16\nbase_precision = "nf4"\noptimizer = "adamw8bit"\n'
+    question, _ = read_fleet(written(tmp_path, HEAD + FIRST + few + SECOND))
+    (asked,), (usual,) = (step_task(question, run, 0, 0, 2).questions for run in (0, 1))
+    assert (asked.lora_rank, *asked.options.words) == (
+        16,
+        "--base-precision nf4",
+        "--optimizer adamw8bit",
+    )
+    assert (usual.lora_rank, usual.options.words) == (0, ())
+
+
 def test_hard_deadlines_that_cannot_be_kept_end_with_3_and_what_would_help(tmp_path, capsys):
     late = 'deadline = "20h"\nlate = "never"\n'
     path = written(tmp_path, HEAD + FIRST + late + SECOND + late)
@@ -141,6 +153,10 @@ def test_hard_deadlines_that_cannot_be_kept_end_with_3_and_what_would_help(tmp_p
         (HEAD + FIRST + 'deadline = "2026-12-05"\nnot_before = "2026-12-09"\n',
          r"line 15: job\[0\]\.deadline: 2026-12-05 is not after 2026-12-09"),
         (HEAD + FIRST + 'deadline = "45"\n', r"line 15: job\[0\]\.deadline: '45' has no unit"),
+        (HEAD + FIRST + 'base_precision = "nf4"\n',
+         r"line 15: job\[0\]\.base_precision: 'nf4'; only frozen weights .* give lora = RANK"),
+        (HEAD + FIRST + 'lora = 16\nbase_precision = "nf5"\n', r"unknown type of .*line 16"),
+        (HEAD + FIRST + 'optimizer = "adamw9bit"\n', r"unknown optimizer 'adamw9bit'.*line 15"),
         (HEAD + FIRST + 'late = "never"\n', r"job\[0\]\.late: 'never' without a deadline"),
         (HEAD + FIRST + 'prority = 3\n', r"unknown key 'prority'.*line 15.*mean 'priority'"),
         (HEAD + FIRST + FIRST, r"line 16|job\[1\]\.name: 'first' is there already"),

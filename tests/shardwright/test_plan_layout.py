@@ -255,3 +255,16 @@ def test_frozen_weights_and_states_of_few_bits() -> None:
         done = CliRunner().invoke(app, list(wrong))
         assert done.exit_code != 0
         assert why in str(done.exception) + done.output
+
+
+def test_adapters_are_not_run_as_a_training_of_all_weights(tmp_path: Path) -> None:
+    path = tmp_path / "adapters.json"
+    asked = ("plan", "tiny-llama-demo", *ON, "--global-batch", "32", "--seq", "1024")
+    more = ("--stack", "torch", "--lora", "16", "--base-precision", "nf4", "-o", str(path))
+    typed(*asked, *more)
+    answer = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
+    assert (answer.chosen.run.lora_rank, answer.chosen.run.frozen_type) == (16, "nf4")
+    assert "frozen weights in nf4" in typed("predict", str(path))
+    why = r"cannot be run: our executor has no option for low-rank adapters; .* frozen weights in"
+    with pytest.raises(InputError, match=why):
+        typed("run", str(path), "-q")

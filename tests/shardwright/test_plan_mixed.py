@@ -28,7 +28,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) -> None:
     done = shardwright(
-        "plan", "llama-3.1-8b", "--on", "mixed.toml", *ASKED, "--json", "-o", "p.json", cwd=folder
+        "plan",
+        "llama-3.1-8b",
+        "--on",
+        "mixed.toml",
+        *ASKED,
+        "--json",
+        "-o",
+        "p.json",
+        "--time-limit",
+        "1h",
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == MIXED_SCHEMA
@@ -44,7 +54,7 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
         assert answer.step_time_s < 0.8 * steps[other]
     assert answer.bound <= answer.step_time_s
     # The bound is that of interleaved stages of blocks, which nothing sharpens.
-    assert answer.gap < 0.35
+    assert answer.gap < 0.08  # the exchange of gradients is in no bound
 
     console = Console(width=WIDTH, record=True)
     console.print(mixed_report(answer))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.fleet.fleet_question import AVOID
 from planner.sizing.size_phases import Phase
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class JobEntry:
     stack: str = ""
     precision: str = ""
     lora: int = 0
+    base_precision: str = ""
+    optimizer: str = USUAL_OPTIMIZER
     deadline: str = ""
     late: str = AVOID
     priority: int = 1

@@ -126,6 +126,7 @@ def step_task(question: FleetQuestion, run: int, phase: int, cluster: int, nodes
                     executor_space(LayoutSpace(), job.model) if stack == EXECUTOR else LayoutSpace()
                 ),
                 lora_rank=job.lora_rank,
+                options=job.options,
             )
             for stack in job.stacks
         ),
@@ -141,9 +142,11 @@ def _fits_nowhere(question: FleetQuestion, run: FleetRun, phase: int) -> str:
     ]
     part = run.phases[phase]
     named = f", {part.name}" if part.name else ""
+    adapters = f"--lora {run.lora_rank} " if run.lora_rank else ""
+    more = adapters + "".join(f"{words} " for words in run.options.words)
     return (
         f"job {run.name}{named}: {run.model_name} at {part.seq_len} tokens per sequence has no "
         f"layout that fits with {', '.join(run.stacks)} on {', '.join(tried)}; `shardwright plan "
         f"{run.model_name} --on {question.clusters[run.clusters[0]].on} --stack "
-        f"{run.stacks[0]} --global-batch {part.global_batch}` says what would fit"
+        f"{run.stacks[0]} {more}--global-batch {part.global_batch}` says what would fit"
     )

@@ -18,6 +18,7 @@ from planner.fleet.fleet_question import (
     FleetRun,
     node_counts,
 )
+from planner.layout.run_option import AskedOptions
 from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
@@ -31,6 +32,7 @@ from shardwright.asking.plan_options import first_precision
 from shardwright.asking.plan_request import default_precision
 from shardwright.asking.sizing.size_flags import Faults, range_of
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
+from simulator.training_run.run.low_bits import FROZEN_TYPES, OPTIMIZERS
 
 USUAL_STACK = "megatron-core"
 _TERMS = ("owned", "rented")
@@ -175,6 +177,7 @@ class FleetReader:
             stacks=_said(f"{where}.stack", lambda: _stacks(entry.stack or USUAL_STACK)),
             precision=precision,
             lora_rank=entry.lora,
+            options=_options(where, entry),
             deadline_h=deadline,
             late=late,
             usd_per_day=fine,
@@ -252,6 +255,24 @@ def _moment(text: str, where: str) -> datetime.datetime:
         raise InputError(
             f"{where}: {text!r} is no date; write 2026-12-01, 2026-12-01T08:00, or days: 45d"
         ) from None
+
+
+def _options(where: str, entry: JobEntry) -> AskedOptions:
+    """What frozen weights and optimizer states are kept in."""
+    frozen, optimizer = entry.base_precision, entry.optimizer
+    if entry.lora < 0:
+        raise InputError(f"{where}.lora: {entry.lora}; the rank of adapters is 1 or more")
+    if frozen and not entry.lora:
+        raise InputError(
+            f"{where}.base_precision: {frozen!r}; only frozen weights are kept in few bits: give "
+            "lora = RANK, or leave it out"
+        )
+    if frozen not in ("", *FROZEN_TYPES):
+        key = f"{where}.base_precision"
+        raise UnknownNameError("type of frozen weights", frozen, FROZEN_TYPES, where=key)
+    if optimizer not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", optimizer, OPTIMIZERS, where=f"{where}.optimizer")
+    return AskedOptions(frozen_type=frozen, optimizer=optimizer)
 
 
 def _lateness(text: str) -> tuple[str, float]:

@@ -52,7 +52,7 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
     run = chosen.run
     if run.pp == 1:
         run = replace(run, vpp=1)
-    own = runnable and run.stack == EXECUTOR
+    own = runnable and opened.runs_here
     return PlannedRun(
         plan=opened.path.name,
         plan_text=_text(opened.planned, opened.provenance) if own else "",
