@@ -221,7 +221,7 @@ def test_other_micro_batches_are_exact(tmp_path: Path) -> None:
         model = trace_model(
             spec_of(name, tmp_path), sequence_length=SEQUENCE, dtype="float32", target="cpu"
         )
-        for batch in (1, 4, 8):
+        for batch in (1, 5):  # traced directly, and from the line of two others
             direct = traced(name, tmp_path, micro_batch=batch)
             kinds = [kind.kind for kind in model.at(batch).kinds]
             assert kinds == [kind.kind for kind in direct.kinds], (name, batch)
