@@ -8,7 +8,7 @@ import os
 import pytest
 
 # Before torch and numpy are imported: tests run side by side, and threads that wait for a core spin
-# (half of tests/executor/test_model_zoo.py: 18 to 25 CPU seconds with two threads, 14 with one).
+# (four of tests/executor/test_model_zoo.py: 18 to 25 CPU seconds with two threads, 14 with one).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
