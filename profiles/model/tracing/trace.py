@@ -2,13 +2,17 @@
 
 Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
 and backward passes really run, op by op, under a recorder. Repeated blocks are found by structure;
-the first, the second and the last of each group are traced and must agree, and the others are
-skipped. What one block makes and a later one uses is found by storage, whether it goes through the
-call that opens the next block or beside it: blocks form a chain, or a graph with branches.
+the first, the second and the last of each group are traced, the second must agree with the last
+(or with the last but one, where the last differs), and the others are skipped. What one block makes
+and a later one uses is found by storage, whether it goes through the call that opens the next block
+or beside it: blocks form a chain, or a graph with branches.
 """
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -27,6 +31,19 @@ from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
 from profiles.model.tracing.trace_tensor_parallel import shard
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Tracing makes hundreds of thousands of objects and few cycles: collecting takes a third."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def trace_graph(
     spec: ModelSpec,
     *,
@@ -60,6 +77,7 @@ def trace_graph(
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated(built.module, candidates, trusted=trusted)
+    alone = 1  # members at the end of a group for which no other stands
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
         whole: dict[str, str] = {}  # blocks that are none, each with the reason
@@ -80,10 +98,12 @@ def trace_graph(
                 traced = TracedBlocks(run, trusted=trusted)
                 blocks = traced.blocks()
             except NotRepeated:
-                blocks = None
+                blocks, alone = None, 2
             if blocks is not None:
                 break
-            skipped = {}
+            # The last decoder layer alone is the first to make a gradient of the encoder's output.
+            skipped = repeated(built.module, candidates, alone=2) if alone == 1 else {}
+            alone = 2
             fakes = make_fake(built, skipped)
     kinds: dict[str, int] = {}
     chain = []
@@ -161,6 +181,7 @@ class ExecutorFacts:
         return uneven_heads(self.spec, tp) or self.derived.why_not(tp)
 
 
+@_no_garbage_collection()
 def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
     """Of the model that is built anew, in fp32 and with so many samples that torch takes no
     shortcuts."""

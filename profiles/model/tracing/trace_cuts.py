@@ -89,11 +89,13 @@ def structure(module: nn.Module) -> Any:
     return (type(module), own, parameters, buffers, children)
 
 
-def repeated(module: nn.Module, candidates: tuple[str, ...], *, trusted: bool) -> dict[str, str]:
+def repeated(
+    module: nn.Module, candidates: tuple[str, ...], *, trusted: bool = False, alone: int = 1
+) -> dict[str, str]:
     """For each candidate to be skipped, the one of its group whose trace stands for it.
 
-    Groups of four and more of equal structure: the first, the second and the last are traced and
-    the second stands for the rest; where they are trusted to be equal, the first for all others.
+    Groups of equal structure: the first, the second and the last `alone` are traced and the second
+    stands for the rest; where they are trusted to be equal, the first for all others.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
     modules = dict(module.named_modules())
@@ -103,8 +105,8 @@ def repeated(module: nn.Module, candidates: tuple[str, ...], *, trusted: bool) -
     for paths in groups.values():
         if trusted:
             stands_for |= dict.fromkeys(paths[1:], paths[0])
-        elif len(paths) > 3:
-            stands_for |= dict.fromkeys(paths[2:-1], paths[1])
+        elif len(paths) > 2 + alone:
+            stands_for |= dict.fromkeys(paths[2:-alone], paths[1])
     return stands_for
 
 

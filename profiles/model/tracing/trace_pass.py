@@ -213,7 +213,8 @@ class TracedPass:
             with self.recorder.pause():
                 made = recipe.make(args, kwargs)
             for x in tree_leaves(made):
-                if isinstance(x, Tensor):
+                # What is handed on as it was given depends on what it did before.
+                if isinstance(x, Tensor) and self.recorder.storage_of(x) is None:
                     self.recorder._note_output(x, self.recorder._segment, path)
             return made
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -123,19 +121,18 @@ def trace_model(
 
     def trace_at(micro_batch: int, tp: int) -> ModelGraph:
         nonlocal trusted
-        with _no_garbage_collection():
-            from profiles.model.tracing.trace import trace_graph
+        from profiles.model.tracing.trace import trace_graph
 
-            graph = trace_graph(
-                spec,
-                micro_batch=micro_batch,
-                sequence_length=sequence_length,
-                dtype=dtype,
-                tp=tp,
-                target=target,
-                trusted=trusted and micro_batch in _BATCHES,
-                rules=facts().rules if tp > 1 else (),
-            )
+        graph = trace_graph(
+            spec,
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=dtype,
+            tp=tp,
+            target=target,
+            trusted=trusted and micro_batch in _BATCHES,
+            rules=facts().rules if tp > 1 else (),
+        )
         trusted = trusted or repeats_agree(graph)
         return graph
 
@@ -218,18 +215,6 @@ def _traced(
         return (() if why else tuple(trace_at(batch, tp) for batch in _BATCHES)), why
     except ShardwrightError as error:
         return (), str(error)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Tracing makes hundreds of thousands of objects and few cycles: collecting takes a third."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _for_executor(spec: ModelSpec, sequence_length: int) -> ExecutorFacts:

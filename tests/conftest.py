@@ -1,0 +1,19 @@
+"""What holds for the processes that run tests."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+# Before torch and numpy are imported: tests run side by side, and threads that wait for a core spin
+# (four of tests/executor/test_model_zoo.py: 18 to 25 CPU seconds with two threads, 14 with one).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What imports and collection made stays to the end: the garbage collector need not look
+    through it again and again."""
+    gc.collect()
+    gc.freeze()
