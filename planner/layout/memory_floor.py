@@ -14,7 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from planner.layout.known_features import without_size
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
+from planner.layout.run_option import RunOption
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.memory.footprint import rank_footprint
@@ -23,15 +25,17 @@ from simulator.training_run.run.training_run import TrainingRun
 Array = NDArray[np.float64]
 
 _AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage", "option")
+# Of so many runs (model, device, framework, sequence, ...) floors are kept, so many of each.
+_RUNS, _MOST_FLOORS = 24, 1 << 17
 _MESH = ("tp", "cp", "ep", "pp", "dp", "node", "micro_batch")
 
 
 class MemoryFloors:
-    """Floors of one question's layouts, each made once."""
+    """Floors of one question's layouts; each is made once in a process, as neighbouring questions
+    ask for the same ones."""
 
     def __init__(self, base: TrainingRun) -> None:
         self._base = base
-        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
 
     def needed(self, layouts: Layouts) -> Array:
         """[layouts] bytes; a layout needs at least so many on some device."""
@@ -80,21 +84,34 @@ class MemoryFloors:
     def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
         """[layouts] each: bytes of the first rank that last, and at least those that pass."""
         less = _keeps_less(layouts)
-        keys = np.column_stack([layouts.key(*_AXES), recompute, less])
-        kinds, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        floors = np.zeros((len(kinds), 2))
-        for number, (kind, i) in enumerate(zip(kinds.tolist(), first.tolist(), strict=True)):
-            key = tuple(kind)
-            if key not in self._known:
+        # Of micro-batches of one sequence a floor depends on whether there are several, and on
+        # those in flight, min(m, pp) under 1F1B.
+        several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))
+        keys = np.column_stack([layouts.key(*_AXES), recompute, less, several])
+        _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
+        known = _known_floors(without_size(self._base), layouts.options)
+        if len(known) > _MOST_FLOORS:
+            known.clear()
+        floors = np.zeros((len(first), 2))
+        kinds = map(tuple, keys[first].tolist())
+        for number, (key, i) in enumerate(zip(kinds, first.tolist(), strict=True)):
+            if key not in known:
                 run = layouts.run(self._base, i)
-                self._known[key] = _floor(run, RECOMPUTE[int(recompute[i])], bool(less[i]))
-            floors[number] = self._known[key]
-        lasting, per_sequence = floors[where.ravel()].T
+                known[key] = _floor(run, RECOMPUTE[int(recompute[i])], bool(less[i]))
+            floors[number] = known[key]
+        lasting, per_sequence = floors[where].T
         # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
         count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
         most = self._base.global_batch // layouts.dp
         share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
         return lasting, np.asarray(per_sequence * layouts.micro_batch * share)
+
+
+@functools.lru_cache(maxsize=_RUNS)
+def _known_floors(
+    base: TrainingRun, options: tuple[RunOption, ...]
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    return {}
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:

@@ -11,12 +11,13 @@ a lower bound, so the times of such layouts are lower bounds too (`exact` says w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.layout.known_features import KnownFeatures, known_layers, known_meshes
 from planner.layout.layouts import SCHEDULES, Layouts, row_numbers
 from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
@@ -27,35 +28,9 @@ from simulator.training_run.step.step_time import StepParts, step_parts
 
 Array = NDArray[np.float64]
 
-# Features by what they depend on; all others depend on the axes of _LAYER_AXES alone.
+# What features of layers and of meshes depend on.
 _LAYER_AXES = ("tp", "cp", "ep", "node", "micro_batch", "recompute")
 _MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage")
-_OF_MESH = (
-    "devices",
-    "nodes",
-    "layers",
-    "last_layers",
-    "gather_inner",
-    "gather_outer",
-    "gather_steps",
-    "reduce_inner",
-    "reduce_outer",
-    "reduce_steps",
-    "reduce_ranks",
-    "optimizer_s",
-    "accumulation_s",
-    "waiting_ranks",
-    "stalls",
-    "gather_far",
-    "reduce_far",
-    "sync_inner",
-    "sync_outer",
-    "sync_far",
-    "extra_pass_s",
-    "wide_first",
-    "wide_last",
-    "host_step_s",
-)
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17
@@ -95,9 +70,10 @@ class LayoutPrices:
             return np.zeros(0)
         plain = np.zeros((len(layouts), 2), dtype=np.int64)
         plain[:, 0] = 1
-        layer = _Gathered(self.base, layouts, self._layer_keys(layouts), plain)
-        chunks = self._chunks(layouts)
-        mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts), chunks)
+        known = known_layers(self.base, layouts.options)
+        layer = _Gathered(self.base, layouts, self._layer_keys(layouts), plain, known)
+        chunks, known = self._chunks(layouts), known_meshes(self.base, layouts.options)
+        mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts), chunks, known)
         coefficients = self._coefficients_of(layouts)
         found = [
             of(self._parts(layouts, layer, mesh, coefficients, slice(i, i + _CHUNK)))
@@ -113,7 +89,7 @@ class LayoutPrices:
 
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
         """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a
-        cut leaves the node, and whether experts stay within the data-parallel ranks."""
+        cut leaves the node, and over how many ranks of a tensor group experts are spread."""
         keys = layouts.key(*_LAYER_AXES)
         if not layouts.plain or self.base.far_levels:
             # The order of axes and far levels make messages depend on the whole mesh.
@@ -121,8 +97,8 @@ class LayoutPrices:
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
         crosses = (ranks // layouts.pp >= layouts.node) | (ranks > layouts.node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
-        spread = layouts.ep <= layouts.dp * layouts.cp
-        return np.column_stack([keys, cut, spread])
+        taken = np.maximum(1, layouts.ep // (layouts.dp * layouts.cp))
+        return np.column_stack([keys, cut, taken])
 
     def _mesh_keys(self, layouts: Layouts) -> NDArray[np.int64]:
         keys = layouts.key(*_MESH_AXES, *(() if layouts.plain else ("option",)))
@@ -167,7 +143,7 @@ class LayoutPrices:
     ) -> StepParts:
         part = layouts.rows(rows)
         known = {
-            f.name: (mesh if f.name in _OF_MESH else layer).column(f.name, rows)
+            f.name: (mesh if f.name in mesh.names else layer).column(f.name, rows)
             for f in fields(Features)
             if f.name not in _OWN
         }
@@ -201,20 +177,26 @@ class _Gathered:
         layouts: Layouts,
         keys: NDArray[np.int64],
         chunks: NDArray[np.int64],
+        known: KnownFeatures,
     ) -> None:
-        _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
-        plain = []
-        for i in first.tolist():
-            vpp, in_v = chunks[i].tolist()
+        _, first, self._where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
+
+        def run(number: int) -> TrainingRun:
+            vpp, in_v = chunks[first[number]].tolist()
             schedule = "zbv" if in_v else "1f1b"
-            run = replace(layouts.run(base, i), schedule=schedule, vpp=vpp, recompute_layers=0)
-            plain.append(run)
-        self._features = features(plain, all_fit=True, timelines=False)
-        self._where = where
+            plain = layouts.run(base, int(first[number]))
+            return replace(plain, schedule=schedule, vpp=vpp, recompute_layers=0)
+
+        self._values = known.rows(keys[first], run)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the features."""
+        return self._values.keys()
 
     def column(self, name: str, rows: slice) -> Array:
         """A feature of some of the layouts."""
-        values: Array = getattr(self._features, name)
+        values = self._values[name]
         return values[:1] if np.all(values == values[0]) else values[self._where[rows]]
 
 

@@ -111,8 +111,9 @@ class Refiner:
 
 def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
     """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
-    first rank alone is too full, so that the others need no look."""
-    if run.pp > 1 and rank_footprint(run, 0).needed_bytes > limit_bytes:
+    first or the last rank alone is too full, so that the others need no look."""
+    ends = (0, run.pp - 1) if run.pp > 1 else ()
+    if any(rank_footprint(run, rank).needed_bytes > limit_bytes for rank in ends):
         return None
     memory = footprint(run)
     return None if memory.refused or memory.needed_bytes > limit_bytes else memory

@@ -15,11 +15,11 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import IO
 
+from planner.many.kin_queue import KinQueue
 from planner.many.sweep import Job, Reply, Workers
 
 TRIES = 2  # a job whose process died is given to another one once
@@ -33,14 +33,14 @@ def local_workers(function: str, count: int) -> Workers:
     """
 
     def work(jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting = deque(jobs)
+        waiting = KinQueue(jobs)
         tries: dict[str, int] = {}
         ready = selectors.DefaultSelector()
         processes = [_start(function) for _ in range(min(count, len(jobs)))]
 
-        def give(process: subprocess.Popen[str]) -> None:
+        def give(process: subprocess.Popen[str], last: str | None = None) -> None:
             if waiting:
-                job = waiting.popleft()
+                job = waiting.take(last)
                 tries[job.key] = tries.get(job.key, 0) + 1
                 with suppress(BrokenPipeError):  # it died: its end of output says so below
                     _say(process.stdin, job.text)
@@ -56,12 +56,12 @@ def local_workers(function: str, count: int) -> Workers:
                     line = _stream(process.stdout).readline()
                     if line.endswith("\n"):
                         yield Reply(key=job.key, text=json.loads(line))
-                        give(process)
+                        give(process, job.kin)
                         continue
                     status = process.wait()
                     processes.remove(process)
                     if tries[job.key] < TRIES:
-                        waiting.appendleft(job)
+                        waiting.put_back(job)
                     else:
                         yield Reply(key=job.key, fault=_died(status))
                     if waiting:

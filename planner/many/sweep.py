@@ -58,10 +58,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker gets: all that it needs as text; equal keys have equal answers."""
+    """What a worker gets: all that it needs as text; equal keys have equal answers.
+
+    kin  equal for jobs that share most of their work: a process solves them faster together
+    """
 
     key: str
     text: str
+    kin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

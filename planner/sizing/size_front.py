@@ -10,16 +10,14 @@ from planner.layout.layout_answer import layout_title
 from planner.layout.layout_solver import LayoutSolver
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_answer import FrontPoint
-from planner.sizing.size_question import DeviceChoice, SizeQuestion
+from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (
-    SizedDevice,
     SizedRun,
     goal_of,
     question_of_run,
     sized_run,
     stack_named,
 )
-from profiles.sourced import SourcedRange
 from simulator.training_run.step.coefficients import CoefficientFile
 
 # Numbers of nodes that are looked at, as multiples of the best's.
@@ -53,22 +51,20 @@ def at_nodes(
 
 def runs_beside(
     question: SizeQuestion,
-    done: Sequence[SizedDevice],
-    power: Callable[[DeviceChoice, SourcedRange], PowerCurve],
+    done: Sequence[SizedRun],
+    power: PowerCurve,
     coefficients: CoefficientFile,
     clock: Callable[[], float],
     end_s: float,
 ) -> tuple[SizedRun, ...]:
-    """The best of every type of device, and the fastest on fewer and more nodes of the best one,
-    whatever the limits."""
+    """The best of every type of device (`done`, the least value first), and the fastest on fewer
+    and more nodes of the best one, whatever the limits; `power` is of its devices."""
     solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
-    runs = [one.best for one in done if one.best is not None]
-    best = runs[0]
-    curve = power(best.choice, question.pue)
+    runs, best = list(done), done[0]
     for times in _TIMES:
         nodes = round(best.nodes * times)
         if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:
-            found = at_nodes(question, best, nodes, curve, solver)
+            found = at_nodes(question, best, nodes, power, solver)
             runs += [found] if found is not None else []
     return tuple(runs)
 

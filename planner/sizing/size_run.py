@@ -82,49 +82,94 @@ def size_run(
     """
     start = clock()
     found = search(question)
-    done = sorted((one for one in found if one.best is not None), key=_value)
+    answer = answer_of(
+        question,
+        found,
+        search=search,
+        coefficients=coefficients,
+        clock=clock,
+        end_s=end_s,
+        seed=seed,
+        runs=runs,
+    )
+    if explain:
+        answer = explained(question, found, answer, coefficients, clock=clock, end_s=end_s)
+    return replace(answer, search_time_s=clock() - start)
+
+
+def answer_of(
+    question: SizeQuestion,
+    found: tuple[SizedDevice, ...],
+    *,
+    search: Search,
+    coefficients: CoefficientFile,
+    clock: Callable[[], float],
+    end_s: float = math.inf,
+    seed: int = 0,
+    runs: int = 2000,
+) -> SizeAnswer:
+    """The answer from what was found of every type of device, without what `explained` adds; its
+    search time is left at 0. The parameters are those of `size_run`."""
+    done = _ranked(found)
     refused = _refused(question, found)
     considered = sum(one.considered for one in found)
-    if not done or done[0].best is None:
+    if not done:
         return SizeAnswer(
             status="infeasible",
             minimised=question.minimise,
-            bound=None,
-            gap=None,
-            best=None,
             relaxations=relaxations_of(question, search),
             binds=memory_short(question, coefficients, clock, end_s),
             refused=refused,
             considered=considered,
-            search_time_s=clock() - start,
         )
-    best = done[0].best
+    best = done[0]
     bound = min(one.bound for one in found if one.bound is not None)
     gap = max(0.0, (best.value - bound) / best.value)
-    outlooks = [
-        outlook_of(question, one.best, coefficients, seed=seed, runs=runs)
-        for one in done
-        if one.best is not None
-    ]
-    others = tuple(replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:])
-    power = power_of(best.choice, question.pue)
-    beside = runs_beside(question, done, power_of, coefficients, clock, end_s) if explain else ()
+    outlooks = [outlook_of(question, run, coefficients, seed=seed, runs=runs) for run in done]
     return SizeAnswer(
         status=status_of(gap),
         minimised=question.minimise,
         bound=bound,
         gap=gap,
         best=outlooks[0],
-        others=others,
-        front=front_of(beside),
-        gains=gains_of(question, best, power, coefficients, clock, end_s) if explain else (),
-        binds=binding_limit(question, best, beside),
+        others=tuple(
+            replace(other, why_not=value_words(other.run, best)) for other in outlooks[1:]
+        ),
+        binds=binding_limit(question, best, ()),
         flop=best.tokens * model_flop_per_token(question.model, question.seq_len),
         refused=refused,
         considered=considered,
-        search_time_s=clock() - start,
         assumptions=_assumed(question, best),
     )
+
+
+def explained(
+    question: SizeQuestion,
+    found: tuple[SizedDevice, ...],
+    answer: SizeAnswer,
+    coefficients: CoefficientFile,
+    *,
+    clock: Callable[[], float],
+    end_s: float = math.inf,
+) -> SizeAnswer:
+    """The answer with its front, what binds, and what the next node, dollar, GB/s, GiB and point of
+    MFU bring."""
+    done = _ranked(found)
+    if not done:
+        return answer
+    power = power_of(done[0].choice, question.pue)
+    beside = runs_beside(question, done, power, coefficients, clock, end_s)
+    return replace(
+        answer,
+        front=front_of(beside),
+        gains=gains_of(question, done[0], power, coefficients, clock, end_s),
+        binds=binding_limit(question, done[0], beside),
+    )
+
+
+def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
+    """The best run of every type of device that has one, the least value first."""
+    return sorted((one.best for one in found if one.best is not None), key=lambda run: run.value)
 
 
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
@@ -136,10 +181,6 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     # A network is changed by a flag of its own here.
     said = [each.replace("--on names a cluster file to change it", "--network") for each in said]
     return (*said, evidence_words(best.layout.run), risk)
-
-
-def _value(one: SizedDevice) -> float:
-    return math.inf if one.best is None else one.best.value
 
 
 def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tuple[str, str], ...]:

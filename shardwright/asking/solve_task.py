@@ -119,7 +119,21 @@ def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
 def job_of(task: Task | LayoutTask) -> Job:
     """The task as text for a worker."""
     text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Job(key=key_of(task), text=text)
+    return Job(key=key_of(task), text=text, kin=_kin_of(task))
+
+
+def _kin_of(task: Task | LayoutTask) -> str:
+    """Searches of one model on one type of device price the same layers (known_features.py)."""
+    cluster, name = (
+        (task.question.cluster, task.question.name)
+        if isinstance(task, LayoutTask)
+        else (task.cluster, task.spec.source)
+    )
+    devices = " ".join(dict.fromkeys(group.device.name for group in cluster.groups))
+    if not isinstance(task, LayoutTask):
+        return f"{name} {devices}"
+    asked = task.question
+    return f"{name} {devices} {asked.stack} {asked.seq_len} {asked.precision}"
 
 
 def solve_text(text: str) -> str:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from planner.layout.layout_question import ground_of
-from profiles.hardware.prices.offer import KINDS
 from profiles.hardware.prices.price_file import offers_with
-from profiles.model.loaders import model_names
 from shardwright.asking.layout_answers import LayoutAsker, stacks_of, why_no_layouts
 from shardwright.asking.places import local_profile
 from shardwright.asking.plan_flags import plan_request
-from shardwright.asking.plan_options import ANY_STACK
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.console.flags import samples, tokens
 from shardwright.page.asked_fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
-from simulator.training_run.framework.framework import offered_frameworks
+from shardwright.page.shared_fields import (
+    LORA,
+    MODEL,
+    PRECISION,
+    PRICE,
+    PRICE_FILE,
+    SEQUENCE,
+    STACKS,
+)
 
 _PINNED = "one value fixes it, a list allows only these; empty leaves it to the search"
-PRECISIONS = ("bf16", "fp8", "mxfp8", "nvfp4", "fp16", "fp32")
-STACKS = tuple(dict.fromkeys(("megatron-core", ANY_STACK, *offered_frameworks())))
-MODEL_HELP = "a shipped name, or the path of a Hugging Face config.json on this machine"
 PLAN_FIELDS = (
-    Field(
-        name="model",
-        label="Model",
-        start="llama-3.1-70b",
-        help=MODEL_HELP,
-        options=model_names(),
-        argument=True,
-    ),
+    MODEL,
     Field(
         name="on",
         label="Cluster",
@@ -54,20 +50,8 @@ PLAN_FIELDS = (
         start="1024",
         help="the global batch: 1024, or 4k for 4,000",
     ),
-    Field(
-        name="seq",
-        label="Tokens per sequence",
-        start="8192",
-        help="8192, or 8k for it; empty: the model's own, 4,096 at most",
-    ),
-    Field(
-        name="price",
-        label="Price",
-        usual="on-demand",
-        start="on-demand",
-        help="a kind of offer, or US dollars per device-hour: 2.50",
-        options=KINDS,
-    ),
+    replace(SEQUENCE, start="8192"),
+    PRICE,
     Field(
         name="pareto",
         label="Answer",
@@ -82,14 +66,11 @@ PLAN_FIELDS = (
         help="solves again with more memory, network and devices: a few seconds",
         switch=True,
     ),
-    Field(
-        name="precision",
-        label="Precision",
+    replace(
+        PRECISION,
         help="of the matrix products; a list or any leaves it to the search; empty: what the "
         "devices train in, bf16 on accelerators",
-        options=("", *PRECISIONS, "any"),
-        empty="as the devices train",
-        more=True,
+        options=(*PRECISION.options, "any"),
     ),
     Field(name="tp", label="Tensor parallel", help=_PINNED, more=True),
     Field(name="pp", label="Pipeline stages", help=_PINNED, more=True),
@@ -107,19 +88,8 @@ PLAN_FIELDS = (
         help="the probability of running out of memory that a plan may have: 10%",
         more=True,
     ),
-    Field(
-        name="lora",
-        label="LoRA rank",
-        usual="",
-        help="of adapters that alone are trained; empty trains all weights",
-        more=True,
-    ),
-    Field(
-        name="prices",
-        label="Price file",
-        help="the path of a file of your own prices (docs/prices.md)",
-        more=True,
-    ),
+    LORA,
+    PRICE_FILE,
 )
 
 

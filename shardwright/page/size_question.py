@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,26 +11,25 @@ from typing import Any
 from planner.sizing.size_question import MINIMISED
 from profiles.hardware.catalogue.catalog import link_names
 from profiles.hardware.energy.grid_carbon import grids
-from profiles.hardware.prices.offer import KINDS
 from profiles.hardware.prices.price_file import offers_with
-from profiles.model.loaders import model_names
 from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
 from shardwright.asking.sizing.size_request import size_request
 from shardwright.console.flags import tokens
 from shardwright.page.asked_fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
-from shardwright.page.plan_question import MODEL_HELP, PRECISIONS, STACKS
+from shardwright.page.shared_fields import (
+    LORA,
+    MODEL,
+    PRECISION,
+    PRICE,
+    PRICE_FILE,
+    SEQUENCE,
+    STACKS,
+)
 from simulator.goodput.reliability_inputs import read_reliability
 
 SIZE_FIELDS = (
-    Field(
-        name="model",
-        label="Model",
-        start="llama-3.1-8b",
-        help=MODEL_HELP,
-        options=model_names(),
-        argument=True,
-    ),
+    replace(MODEL, start="llama-3.1-8b"),
     Field(
         name="on",
         label="Types of devices",
@@ -57,14 +57,7 @@ SIZE_FIELDS = (
     ),
     Field(name="deadline", label="Deadline", start="30d", help="of the whole run: 60d"),
     Field(name="budget", label="Budget", help="of the whole run: 5M$"),
-    Field(
-        name="price-kind",
-        label="Price",
-        usual="on-demand",
-        start="on-demand",
-        help="a kind of offer, or US dollars per device-hour: 2.50",
-        options=KINDS,
-    ),
+    replace(PRICE, name="price-kind"),
     Field(
         name="minimise",
         label="Best is",
@@ -88,26 +81,9 @@ SIZE_FIELDS = (
         help="2048; a list; 1024..4096; empty: as published models of the size",
         more=True,
     ),
-    Field(
-        name="seq",
-        label="Tokens per sequence",
-        help="8192, or 8k for it; empty: the model's own, 4,096 at most",
-        more=True,
-    ),
-    Field(
-        name="precision",
-        label="Precision",
-        help="of the matrix products; empty: what the devices train in, bf16 on accelerators",
-        options=("", *PRECISIONS),
-        empty="as the devices train",
-        more=True,
-    ),
-    Field(
-        name="lora",
-        label="LoRA rank",
-        help="of adapters that alone are trained; empty trains all weights",
-        more=True,
-    ),
+    replace(SEQUENCE, more=True),
+    PRECISION,
+    LORA,
     Field(
         name="network",
         label="Link between nodes",
@@ -125,12 +101,7 @@ SIZE_FIELDS = (
         empty="the world's average",
         more=True,
     ),
-    Field(
-        name="prices",
-        label="Price file",
-        help="the path of a file of your own prices (docs/prices.md)",
-        more=True,
-    ),
+    PRICE_FILE,
     Field(
         name="reliability",
         label="Failures and storage",

@@ -24,7 +24,7 @@ def size_shown(flags: SizeFlags, *, today: str, explain: bool) -> Shown:
     Raises InputError, UnknownNameError, DocumentError.
     """
     solver = _solver(today)
-    sized = _sized(flags, solver.today, explain)
+    sized = (_explained if explain else _sized)(flags, today)
     data = size_json(sized.question, sized.answer)
     data |= size_details(sized.question, sized.answer, seed=solver.seed, runs=solver.runs)
     if not explain:
@@ -38,8 +38,13 @@ def size_shown(flags: SizeFlags, *, today: str, explain: bool) -> Shown:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _sized(flags: SizeFlags, today: str, explain: bool) -> Sized:
-    return _solver(today).solve(flags, explain=explain)
+def _sized(flags: SizeFlags, today: str) -> Sized:
+    return _solver(today).solve(flags, explain=False)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _explained(flags: SizeFlags, today: str) -> Sized:
+    return _solver(today).explained(_sized(flags, today))
 
 
 def _solver(today: str) -> SizeSolver:

@@ -64,7 +64,8 @@ class AskedStudy:
     flags: tuple[str, ...] = ()
 
     def jobs(self) -> tuple[Job, ...]:
-        """What must be solved, each once, in the order of the questions: neighbours share most."""
+        """What must be solved, each once; kin beside each other, else in the order of the
+        questions."""
         found: dict[str, Job] = {}
         for asked in self.plans:
             if asked.posed is not None:
@@ -72,7 +73,10 @@ class AskedStudy:
         for sized in self.sizes:
             if sized.job is not None:
                 found.setdefault(sized.job.key, sized.job)
-        return tuple(found.values())
+        kins = {
+            kin: place for place, kin in enumerate(dict.fromkeys(j.kin for j in found.values()))
+        }
+        return tuple(sorted(found.values(), key=lambda job: kins[job.kin]))
 
     def rows(
         self, store: ResultStore, faults: Mapping[str, str]

@@ -52,7 +52,11 @@ def sizing_job(asked: SizeRequest, seed: int = 0) -> Job:
         version=code_and_data_version(),
     )
     text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Job(key=content_hash(task), text=text)
+    question = asked.question
+    devices = " ".join(choice.device for choice in question.choices)
+    stacks = " ".join(stack.name for stack in question.stacks)
+    kin = f"{question.name} {devices} {stacks} {question.seq_len}"
+    return Job(key=content_hash(task), text=text, kin=kin)
 
 
 def answer_text(text: str) -> str:

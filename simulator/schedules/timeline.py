@@ -8,7 +8,7 @@ pass over arrays, about 3 million actions a second (measured on one core of an E
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations as Durations
@@ -19,15 +19,19 @@ from simulator.schedules.schedule import Action, ActionKind, Schedule, dependenc
 class Timeline:
     """Start and end seconds of every action, in the order of `actions` (rank by rank).
 
-    names  the actions as text;  lasts  index of each rank's last action
+    lasts  index of each rank's last action
     """
 
     actions: tuple[Action, ...]
     ranks: tuple[int, ...]
     start_s: tuple[float, ...]
     end_s: tuple[float, ...]
-    names: tuple[str, ...] = field(repr=False)
     lasts: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The actions as text."""
+        return tuple(map(str, self.actions))
 
     @property
     def makespan_s(self) -> float:
@@ -63,7 +67,6 @@ class _Graph:
     """
 
     actions: tuple[Action, ...]
-    names: tuple[str, ...]
     ranks: tuple[int, ...]
     lasts: tuple[int, ...]
     order: tuple[int, ...]
@@ -120,7 +123,6 @@ def _make_graph(schedule: Schedule) -> _Graph:
     stages = schedule.num_stages
     return _Graph(
         actions=tuple(actions),
-        names=tuple(str(action) for action in actions),
         ranks=tuple(ranks),
         lasts=tuple(lasts),
         order=_topological(before, source),
@@ -195,6 +197,5 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
         ranks=graph.ranks,
         start_s=tuple(start),
         end_s=tuple(end),
-        names=graph.names,
         lasts=graph.lasts,
     )

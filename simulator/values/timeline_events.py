@@ -28,7 +28,7 @@ def timeline_events(
         rank = plan.rank(timeline.ranks[i])
         start, end = timeline.start_s[i], timeline.end_s[i]
         events.append(
-            Event(rank=rank, stream="compute", name=timeline.names[i], start_s=start, end_s=end)
+            Event(rank=rank, stream="compute", name=str(action), start_s=start, end_s=end)
         )
         if action.kind is ActionKind.BACKWARD_WEIGHT:
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import Search, power_of, search_here, size_run
+from planner.sizing.size_run import Search, answer_of, explained, power_of, search_here
 from planner.sizing.size_worker import SizeTask, size_on_workers
 from planner.sizing.sizing_search import SizedDevice
 from profiles.document import read_document
@@ -27,10 +27,11 @@ _SETTLED = 2e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A question as it was answered."""
+    """A question as it was answered; `found` of every type of device."""
 
     question: SizeQuestion
     answer: SizeAnswer
+    found: tuple[SizedDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +89,49 @@ class SizeSolver:
         answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
         return replace(sized, answer=answer)
 
+    def explained(self, sized: Sized) -> Sized:
+        """An answer without it, with the front and what the next node, dollar, ... brings; nothing
+        that it holds is solved again."""
+        return self._explained(sized, self._end())
+
+    def _explained(self, sized: Sized, end: float) -> Sized:
+        start = self.clock()
+        answer = explained(
+            sized.question,
+            sized.found,
+            sized.answer,
+            shipped_coefficients(),
+            clock=self.clock,
+            end_s=end,
+        )
+        spent = sized.answer.search_time_s + self.clock() - start
+        return replace(sized, answer=replace(answer, search_time_s=spent))
+
     def _solved(self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True) -> Sized:
-        end = self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
-        answer = size_run(
+        start, end = self.clock(), self._end()
+        search = self._search(end)
+        found = search(question)
+        answer = answer_of(
             question,
-            search=self._search(end),
+            found,
+            search=search,
             coefficients=shipped_coefficients(),
             clock=self.clock,
             end_s=end,
             seed=self.seed,
             runs=self.runs,
-            explain=explain,
         )
         answer = replace(
             answer,
             refused=(*answer.refused, *asked.left_out),
             assumptions=(*asked.assumed, *answer.assumptions),
+            search_time_s=self.clock() - start,
         )
-        return Sized(question=question, answer=answer)
+        sized = Sized(question=question, answer=answer, found=found)
+        return self._explained(sized, end) if explain else sized
+
+    def _end(self) -> float:
+        return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
 
     def _search(self, end: float) -> Search:
         if self.workers == 1:

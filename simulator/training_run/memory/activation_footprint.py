@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.training_run.framework.framework import FrameworkMemory
+from simulator.training_run.framework.kept_tensor import KeptTensor
 from simulator.training_run.memory.tensor_sizes import TensorSizes
 from simulator.values.recompute_kind import recompute_kind
 
@@ -39,8 +40,27 @@ class ActivationBytes:
     expert_rerun: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a framework's layers keep; the tensors are held, so that their id is not given away."""
+
+    layers: tuple[KeptTensor, ...]
+    found: ActivationBytes
+
+
 def activation_bytes(recompute: str, stack: FrameworkMemory, sizes: TensorSizes) -> ActivationBytes:
-    """Of a micro-batch under a recompute kind (`TrainingRun.recompute`)."""
+    """Of a micro-batch under a recompute kind (`TrainingRun.recompute`); computed once of sizes."""
+    known = sizes.kept.get((recompute, id(stack.layers)))
+    if isinstance(known, _Known) and known.layers is stack.layers:
+        return known.found
+    found = _activation_bytes(recompute, stack, sizes)
+    sizes.kept[recompute, id(stack.layers)] = _Known(stack.layers, found)
+    return found
+
+
+def _activation_bytes(
+    recompute: str, stack: FrameworkMemory, sizes: TensorSizes
+) -> ActivationBytes:
     freed = recompute_kind(recompute).frees
     parts = dict.fromkeys((*_DENSE_PARTS, *_EXPERT_PARTS), 0.0)
     for tensor in stack.layers:

@@ -14,7 +14,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
 from simulator.training_run.memory.activation_footprint import ActivationBytes, activation_bytes
 from simulator.training_run.memory.static_footprint import StaticBytes, static_bytes
-from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
+from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes, tensor_sizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.frozen_weights import widened_bytes
 from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
@@ -96,7 +96,7 @@ def footprint(run: TrainingRun) -> Footprint:
     Raises InputError where the framework's file does not describe the run's ZeRO stage.
     """
     stack = memory_of(run)
-    sizes = TensorSizes(run)
+    sizes = tensor_sizes(run)
     shares = stage_split(run)
     in_flight = run.in_flight
     layer = _layer_bytes(run, stack, sizes)
@@ -152,7 +152,7 @@ def _shown(
 def rank_footprint(run: TrainingRun, rank: int) -> RankFootprint:
     """The footprint of one pipeline rank alone."""
     stack = memory_of(run)
-    sizes = TensorSizes(run)
+    sizes = tensor_sizes(run)
     shares = stage_split(run)
     layer = _layer_bytes(run, stack, sizes)
     return _rank_footprint(run, stack, sizes, layer, rank, shares, run.in_flight[rank])

@@ -17,7 +17,7 @@ from __future__ import annotations
 from profiles.hardware.catalogue.host import Host, host_of
 from simulator.training_run.framework.framework import Framework, load_framework, memory_of
 from simulator.training_run.memory.activation_footprint import activation_bytes
-from simulator.training_run.memory.tensor_sizes import TensorSizes
+from simulator.training_run.memory.tensor_sizes import tensor_sizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.rank_parameters import updated_parameters
 from simulator.training_run.work.stage_layers import stage_layers
@@ -71,7 +71,7 @@ def host_limit_bytes(host: Host) -> float:
 def _kept_bytes(run: TrainingRun) -> float:
     """What an average layer keeps of one micro-batch."""
     stack = memory_of(run)
-    sizes = TensorSizes(run)
+    sizes = tensor_sizes(run)
     share = run.model.num_expert_layers / run.model.num_layers
 
     def of(kind: str) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
@@ -61,7 +63,8 @@ def static_bytes(
     if run.frozen_type:
         # Of frozen linear layers in the place of what they are computed with.
         each = frozen_weight_bytes(run) - _weight_bytes(run, stack)
-        parameters += held(each, _linear_parameters(run, shares), sharded=stage >= 3)
+        linear = _linear_parameters(run.model, run.tp, run.expert_parallel, shares)
+        parameters += held(each, linear, sharded=stage >= 3)
     if run.lora:
         parameters += held(stack.weight_bytes, trained, sharded=stage >= 3)
     return StaticBytes(
@@ -111,8 +114,21 @@ def _rank_parameters(
     run: TrainingRun, shares: Sequence[StageShare], table_rows: float
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
-    model, tp = run.model, run.tp
-    dense, experts = _linear_parameters(run, shares)
+    return _shared_out(
+        run.model, run.tp, run.expert_parallel, run.pp > 1, tuple(shares), table_rows
+    )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _shared_out(
+    model: Transformer,
+    tp: int,
+    expert_parallel: int,
+    is_pipeline: bool,
+    shares: tuple[StageShare, ...],
+    table_rows: float,
+) -> tuple[float, float]:
+    dense, experts = _linear_parameters(model, tp, expert_parallel, shares)
     for share in shares:
         dense += share.num_layers * model.small_parameters
         dense += share.expert_layers * model.router_parameters
@@ -133,20 +149,21 @@ def _rank_parameters(
         )
         if not has_table:
             dense += model.hidden_size * table_rows
-    if model.tied_embeddings and run.pp > 1 and _holds_both_ends(shares):
+    if model.tied_embeddings and is_pipeline and _holds_both_ends(shares):
         dense -= model.hidden_size * table_rows
     return dense, experts
 
 
-def _linear_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> tuple[float, float]:
+def _linear_parameters(
+    model: Transformer, tp: int, expert_parallel: int, shares: Sequence[StageShare]
+) -> tuple[float, float]:
     """The matrices of a rank's layers but for the router: all but experts, and experts."""
-    model, tp = run.model, run.tp
     dense = experts = 0.0
     for share in shares:
         dense += share.num_layers * model.mixer_parameters / tp
         dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
         dense += share.expert_layers * model.shared_expert_parameters / tp
-        split = run.expert_parallel if run.expert_parallel > 1 else tp
+        split = expert_parallel if expert_parallel > 1 else tp
         experts += share.expert_layers * model.num_experts * model.expert_parameters / split
     return dense, experts
 

@@ -32,11 +32,23 @@ _HALF_BYTES = 2.0
 
 
 class TensorSizes:
-    """Bytes of a stack's tensors, on one device, for one micro-batch of a run."""
+    """Bytes of a stack's tensors, on one device, for one micro-batch of a run.
 
-    __slots__ = ("_conditions", "_fp32", "_per_token", "_per_weight", "_splits", "vocabulary")
+    kept  what `activation_bytes` computed of it
+    """
+
+    __slots__ = (
+        "_conditions",
+        "_fp32",
+        "_per_token",
+        "_per_weight",
+        "_splits",
+        "kept",
+        "vocabulary",
+    )
 
     def __init__(self, run: TrainingRun) -> None:
+        self.kept: dict[tuple[str, int], object] = {}
         self.vocabulary = padded_vocabulary(
             run.model, load_framework(run.stack).vocabulary_multiple, run.tp
         )
@@ -72,3 +84,29 @@ class TensorSizes:
     def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
         """Bytes of all of them."""
         return sum(self.bytes_of(tensor, here) for tensor in tensors)
+
+
+_KNOWN: dict[tuple[object, ...], TensorSizes] = {}
+_MOST_KNOWN = 1 << 13
+
+
+def tensor_sizes(run: TrainingRun) -> TensorSizes:
+    """The sizes of a run, made once for all that differ in what no size depends on: a search asks
+    for those of thousands of meshes."""
+    key = (
+        run.model,
+        run.stack,
+        run.precision,
+        run.seq_len,
+        run.tokens,
+        run.expert_imbalance,
+        run.tp,
+        run.sequence_parallel,
+        run_conditions(run),
+    )
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = TensorSizes(run)
+    return found

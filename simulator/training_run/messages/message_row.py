@@ -1,4 +1,4 @@
-"""The messages of a run as features: of a layer, between stages, and once per step."""
+"""The messages of a run as features: those of a layer and between stages, and those of a mesh."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def cuts_cross_nodes(run: TrainingRun) -> bool:
     return run.node_devices % (stage_stride(run) * run.pp) != 0
 
 
-def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
-    """The features of a run that messages make, by their names in `Features`."""
+def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
+    """The features that messages of a layer and sends between stages make, by their names in
+    `Features`."""
     h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = NOTHING
@@ -59,9 +60,7 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         share = run.tp if run.sequence_parallel or stack.splits_sends else 1
         cut = sent(boundary / share, links, crosses_nodes=crosses)
         far = far_cut(run, boundary / share, run.far_levels)
-    gather, reduce = data_messages(run, stack, links)
-    sync = worker_messages(run, stack, links)
-    tensor_steps, reduce_steps, gather_steps = steps(tensor), steps(reduce), steps(gather)
+    tensor_steps = steps(tensor)
     return {
         "socket_calls": 2.0 if run.tp > max(1, links.node_devices // 2) else 0.0,
         "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
@@ -83,6 +82,15 @@ def message_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, f
         "cut_far": far.bytes_s,
         "cut_far_latency": far.latency_s,
         "cut_crossings": float(far.crossings),
+    }
+
+
+def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
+    """The features that gathering weights and exchanging gradients make."""
+    gather, reduce = data_messages(run, stack, links)
+    sync = worker_messages(run, stack, links)
+    reduce_steps, gather_steps = steps(reduce), steps(gather)
+    return {
         "gather_inner": gather.inner_s,
         "gather_outer": gather.outer_s,
         "gather_steps": sum(gather_steps),

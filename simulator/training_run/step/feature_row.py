@@ -1,4 +1,4 @@
-"""The features of one run from the seconds of its layers."""
+"""The features of one run: what a layer makes from its seconds, and what its mesh makes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
-from simulator.training_run.messages.message_row import message_row
+from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
 from simulator.training_run.run.low_bits import saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.idle_share import idle_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.rank_parameters import (
@@ -27,23 +26,20 @@ from simulator.training_run.work.stage_layers import (
     recomputed_shares,
     stage_layers,
 )
+from simulator.training_run.work.wide_layers import wide_stages_row
 from simulator.training_run.work.work_seconds import WorkSeconds
 
 
-def feature_row(
+def layer_row(
     run: TrainingRun,
     stack: Framework,
     works: tuple[LayerWork, ...],
     seconds: tuple[WorkSeconds, ...],
-    *,
-    fits: bool,
-    timelines: bool = True,
 ) -> dict[str, float]:
-    """The features of a run by name, but those of `wide_layers.py`.
+    """The features of a run's layers, of its head and of the sends between its stages, by name; but
+    those of `wide_layers.py`.
 
     works, seconds  of a dense layer, of one with experts, of the head
-    fits            the run is known to fit its devices
-    timelines       simulate schedules that have no closed form
     """
     model = run.model
     expert_share = model.num_expert_layers / model.num_layers
@@ -56,25 +52,15 @@ def feature_row(
     dense_work, expert_work, head_load = works
     backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
     ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
-    full, last = stage_layers(run)
     again = recomputed_shares(run, stack)
     heads = 1.0 + model.predicted_ahead
     blocks = 0.5 * model.blocks_per_layer
-    links = links_of(run)
     adapters = adapter_work(run)
     # Where the whole graph is one program the host launches that, not its kernels.
     launched = float(stack.kernels_forward > 0 and not compiles_graphs(run))
     dispatched = launched * (stack.tensor_dispatch if run.tp > 1 else 1.0)
     row = {
         "launches": launched,
-        "microbatches": float(run.num_microbatches),
-        "pp": float(run.pp),
-        "vpp": float(run.vpp),
-        "dp": float(run.dp),
-        "devices": float(run.num_devices),
-        "nodes": float(run.num_nodes),
-        "layers": full,
-        "last_layers": last,
         "all_layers": float(model.num_layers + predicting_layers(run)),
         "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
         "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
@@ -122,31 +108,48 @@ def feature_row(
         * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
         / bandwidth,
     }
-    row |= message_row(run, stack, links)
+    row |= layer_messages_row(run, stack, links_of(run))
+    row["host_layer_s"] = activation_host_s(run)
+    row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
+    row["overlaps_host"] = float(stack.overlaps_host)
+    table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
+    row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
+    return row
+
+
+def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
+    """The features of a run that no kernel of a layer makes: how its layers lie on ranks, what data
+    parallelism exchanges, what the optimizer moves."""
+    bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
+    full, last = stage_layers(run)
+    row = {
+        "microbatches": float(run.num_microbatches),
+        "pp": float(run.pp),
+        "vpp": float(run.vpp),
+        "dp": float(run.dp),
+        "devices": float(run.num_devices),
+        "nodes": float(run.num_nodes),
+        "layers": full,
+        "last_layers": last,
+    }
+    row |= mesh_messages_row(run, stack, links_of(run))
     updated = updated_parameters(run, stack)
     # States in fewer bits are read and written in them.
     traffic = stack.optimizer_traffic_bytes - 2.0 * saved_moments_bytes(run.optimizer)
     row["optimizer_s"] = updated * traffic / bandwidth
+    row["host_step_s"] = 0.0
     if run.optimizer_offload and not run.lora:
         row["optimizer_s"] = 0.0
         row["host_step_s"] = optimizer_host_s(run, stack, updated)
-    else:
-        row["host_step_s"] = 0.0
-    row["host_layer_s"] = activation_host_s(run)
-    row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
-    row["overlaps_host"] = float(stack.overlaps_host)
     row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
-    table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
-    row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth
-    row["idle_share"] = idle_share(run, row) if timelines else 0.0
     row["waiting_ranks"] = waiting_ranks(run, stack)
-    row["stalls"] = float(stalls(run, stack) or (not fits and _thrashes(run, stack)))
-    return row
+    row["stalls"] = float(stalls(run, stack))
+    return row | wide_stages_row(run)
 
 
-def _thrashes(run: TrainingRun, stack: Framework) -> bool:
+def thrashes(run: TrainingRun, stack: Framework) -> bool:
     """Whether a run with blocking messages needs more memory than there is. If it runs at all, its
     allocator gives blocks back and takes new ones, which waits for the device (CUDA, `cudaFree`):
     all but one of such jobs of the Ultra-Scale sweep stall."""

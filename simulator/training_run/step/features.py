@@ -6,7 +6,7 @@ Nothing here is fitted: seconds at the surfaces' and datasheets' speeds, bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.feature_row import feature_row
+from simulator.training_run.step.feature_row import layer_row, mesh_row, thrashes
+from simulator.training_run.step.idle_share import idle_share
 from simulator.training_run.work.layer_work import (
     LayerWork,
     head_work,
@@ -172,6 +173,34 @@ def features(
     all_fit    skip the memory check: the runs are known to fit, or are refused elsewhere
     timelines  simulate schedules that have no closed form; False leaves `idle_share` at 0
     """
+    table = []
+    for run, row in zip(runs, _layer_rows(runs), strict=True):
+        stack = load_framework(run.stack)
+        row |= mesh_row(run, stack)
+        if not all_fit and not row["stalls"]:
+            row["stalls"] = float(thrashes(run, stack))
+        row["idle_share"] = idle_share(run, row) if timelines else 0.0
+        table.append(row)
+    names = [f.name for f in fields(Features)]
+    return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
+
+
+def layer_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
+    """By name [runs] the features that a layer's kernels, its messages and the sends between stages
+    make, which no other rank or layer has a part in."""
+    return _columns(_layer_rows(runs))
+
+
+def mesh_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
+    """By name [runs] those that follow from how layers, weights and gradients lie on ranks."""
+    return _columns([mesh_row(run, load_framework(run.stack)) for run in runs])
+
+
+def _columns(table: Sequence[Mapping[str, float]]) -> dict[str, Array]:
+    return {name: np.asarray([row[name] for row in table]) for name in table[0]}
+
+
+def _layer_rows(runs: Sequence[TrainingRun]) -> list[dict[str, float]]:
     stacks = [load_framework(run.stack) for run in runs]
     works: list[tuple[str, LayerWork]] = []
     places: dict[tuple[object, ...], int] = {}
@@ -193,14 +222,11 @@ def features(
     for run, stack in zip(runs, stacks, strict=True):
         at = places[_work_key(run)]
         mine = tuple(work for _, work in works[at : at + 3])
-        row = feature_row(
-            run, stack, mine, tuple(seconds[at : at + 3]), fits=all_fit, timelines=timelines
-        )
+        row = layer_row(run, stack, mine, tuple(seconds[at : at + 3]))
         wide = places[_work_key(precisions(run)[-1])]
         row |= wide_layers_row(run, seconds[at : at + 2], seconds[wide : wide + 2])
         table.append(row)
-    names = [f.name for f in fields(Features)]
-    return Features(**{name: np.asarray([row[name] for row in table]) for name in names})
+    return table
 
 
 def _work_key(run: TrainingRun) -> tuple[object, ...]:

@@ -94,7 +94,8 @@ def _fixed_chunks_share(
         num_ranks=run.pp,
         num_microbatches=count,
         stages_per_rank=chunks,
-        durations=durations,
+        # Most orders depend on no duration: one schedule serves all layouts of as many ranks.
+        durations=durations if kind.follows_durations else None,
     )
     timeline = simulate(schedule, durations)
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).

@@ -15,8 +15,6 @@ _NO_WIDE_LAYERS = {
     "wide_backward": 0.0,
     "wide_grouped_forward": 0.0,
     "wide_grouped_backward": 0.0,
-    "wide_first": 0.0,
-    "wide_last": 0.0,
 }
 
 
@@ -41,14 +39,20 @@ def wide_layers_row(
         )
         return float(dense * (1 - share) + expert * share)
 
-    full, last = stage_layers(run)
-    ends = run.wide_layers if run.pp > 1 else 2 * run.wide_layers
     backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
     return {
         "wide_forward": beyond("matmul_forward_s"),
         "wide_backward": beyond(backward),
         "wide_grouped_forward": beyond("grouped_forward_s"),
         "wide_grouped_backward": beyond("grouped_backward_s"),
-        "wide_first": min(float(ends), full),
-        "wide_last": min(float(ends), last),
     }
+
+
+def wide_stages_row(run: TrainingRun) -> dict[str, float]:
+    """Layers in bf16 of the first and of the last stage."""
+    first = last = 0.0
+    if run.wide_layers and run.precision in LOW_PRECISIONS:
+        full, tail = stage_layers(run)
+        ends = float(run.wide_layers if run.pp > 1 else 2 * run.wide_layers)
+        first, last = min(ends, full), min(ends, tail)
+    return {"wide_first": first, "wide_last": last}

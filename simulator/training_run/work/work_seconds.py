@@ -28,6 +28,9 @@ Array = NDArray[np.float64]
 # with 96 heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
 _ALIGNED_BYTES = 16
 _NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
+# Columns of sums: 0 and 1 are of the layer's matmuls, forward and backward, then the backward where
+# weights are frozen, and forward and backward of experts.
+_FROZEN, _GROUPED = 2, 3
 # First of two columns of sums, forward and backward, of the attention core.
 _SCORES = 5
 # The same of a state's recurrence, batched as scores are.
@@ -66,35 +69,32 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
     calls: dict[tuple[str, str, int, bool, int], list[tuple[float, ...]]] = defaultdict(list)
 
-    def add(device: str, matmul: Matmul, row: int, slot: int) -> None:
-        sizes = (matmul.m, matmul.n, matmul.k)
-        if min(sizes) > 0:  # a model all of experts has no dense feed-forward
-            shape = (*(max(1.0, size) for size in sizes), matmul.count, row, slot)
-            products[device, matmul.dtype].append(shape)
+    def add(device: str, x: Matmul, row: int, slots: tuple[int, ...]) -> None:
+        """A product, its gradients together and, if asked, that of its input alone, in slots."""
+        if x.m <= 0 or x.n <= 0 or x.k <= 0:  # a model all of experts has no dense feed-forward
+            return
+        m, n, k = max(1.0, x.m), max(1.0, x.n), max(1.0, x.k)
+        found = products[device, x.dtype]
+        forward, *backward = slots
+        found.append((m, n, k, x.count, row, forward))
+        for slot in backward:
+            found.append((m, k, n, x.count, row, slot))
+            if slot != _FROZEN and not (slot == _GROUPED + 1 and works[row][1].frozen_experts):
+                found.append((k, n, m, x.count, row, slot))
 
     for row, (device, work) in enumerate(works):
         for matmul in work.matmuls:
-            add(device, matmul, row, 0)
-        for matmul in work.backward_matmuls():
-            add(device, matmul, row, 1)
-        for matmul in work.backward_matmuls(weights=False):
-            add(device, matmul, row, 2)
+            add(device, matmul, row, (0, 1, _FROZEN))
         for matmul in work.grouped:
-            add(device, matmul, row, 3)
-        for matmul in work.backward_grouped():
-            add(device, matmul, row, 4)
+            add(device, matmul, row, (_GROUPED, _GROUPED + 1))
         for matmul in work.score_matmuls:
-            add(device, matmul, row, _SCORES)
-            for gradient in matmul.gradients():
-                add(device, gradient, row, _SCORES + 1)
+            add(device, matmul, row, (_SCORES, _SCORES + 1))
         for x in work.attention:
             calls[device, x.dtype, x.head_size, x.newest, x.window].append(
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
         for matmul in work.state_matmuls:
-            add(device, matmul, row, _STATES)
-            for gradient in matmul.gradients():
-                add(device, gradient, row, _STATES + 1)
+            add(device, matmul, row, (_STATES, _STATES + 1))
         if work.state_pass_bytes:
             bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
             vector = _vector_flop_per_s(device)

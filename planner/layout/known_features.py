@@ -1,0 +1,80 @@
+"""`KnownFeatures`: features of representatives, each computed once in a process.
+
+Neighbouring questions ask for the same ones: features depend neither on how many devices a cluster
+has nor on the batch (tests/planner/layout/test_known_features.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout.run_option import RunOption
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.features import layer_features, mesh_features
+
+Array = NDArray[np.float64]
+
+# Of so many runs (model, device, framework, sequence, ...) features are kept, and of each run so
+# many rows of some 50 numbers: at most 20 MB each.
+_RUNS, _MOST_ROWS = 24, 1 << 16
+
+
+class KnownFeatures:
+    """Features by the values of the axes that they depend on.
+
+    of  from runs to their features by name
+    """
+
+    def __init__(self, of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]]) -> None:
+        self._of = of
+        self._places: dict[tuple[int, ...], int] = {}
+        self._columns: dict[str, Array] = {}
+
+    def rows(self, keys: NDArray[np.int64], run: Callable[[int], TrainingRun]) -> dict[str, Array]:
+        """By name [keys] the features; `run` gives the representative of a row of `keys`, which is
+        computed where its key is new."""
+        asked = list(map(tuple, keys.tolist()))
+        new = [number for number, key in enumerate(asked) if key not in self._places]
+        if new and len(self._places) + len(new) > _MOST_ROWS:
+            self._places.clear()
+            self._columns.clear()
+            new = list(range(len(asked)))
+        if new:
+            found = self._of([run(number) for number in new])
+            for number in new:
+                self._places[asked[number]] = len(self._places)
+            self._columns = {
+                name: np.concatenate([self._columns[name], values]) if self._columns else values
+                for name, values in found.items()
+            }
+        at = np.asarray([self._places[key] for key in asked])
+        return {name: values[at] for name, values in self._columns.items()}
+
+
+def known_layers(base: TrainingRun, options: tuple[RunOption, ...]) -> KnownFeatures:
+    """Those of layers (`layer_features`) of layouts of a run with these options."""
+    return _known(without_size(base), options, layer_features)
+
+
+def known_meshes(base: TrainingRun, options: tuple[RunOption, ...]) -> KnownFeatures:
+    """Those of meshes (`mesh_features`)."""
+    return _known(without_size(base), options, mesh_features)
+
+
+def without_size(base: TrainingRun) -> TrainingRun:
+    """The run without its name, its devices and its batch: equal for neighbouring questions."""
+    return replace(base, id="", num_devices=1, node_devices=1, global_batch=1, defaults=())
+
+
+@functools.lru_cache(maxsize=2 * _RUNS)
+def _known(
+    base: TrainingRun,
+    options: tuple[RunOption, ...],
+    of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
+) -> KnownFeatures:
+    return KnownFeatures(of)

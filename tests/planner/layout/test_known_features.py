@@ -1,0 +1,88 @@
+"""What a process keeps of earlier questions changes no number of later ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.layout import known_features, memory_floor
+from planner.layout.known_features import KnownFeatures
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_space import LayoutSpace
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.loaders import resolve_model
+from tests.simulator.described_runs import GPT_RUN
+
+
+def asked(model, on, batch, stack, **pins):
+    return LayoutQuestion(
+        name=model,
+        model=figures_of_config(resolve_model(model).config, model),
+        cluster=get_cluster(on),
+        stack=stack,
+        global_batch=batch,
+        seq_len=4096,
+        precision="bf16",
+        space=LayoutSpace(**pins),
+    )
+
+
+def answer(question):
+    return plan_layout(
+        question, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, alone=True
+    )
+
+
+def forgotten():
+    known_features._known.cache_clear()
+    memory_floor._known_floors.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "pins"),
+    [
+        ("mixtral-8x7b", "megatron-core", {"cp": (1,), "zero": (1,)}),
+        ("llama-3.1-8b", "torchtitan", {"tp": (2,), "recompute": ("none", "full")}),
+    ],
+)
+def test_an_answer_does_not_depend_on_what_was_asked_before(model, stack, pins):
+    others = [
+        asked(model, "4x8xh100-sxm", 64, stack, **pins),
+        asked(model, "2x8xh100-sxm", 48, stack, **pins),
+        asked(model, "2x8xh200", 96, stack, **pins),
+    ]
+    question = asked(model, "2x8xh100-sxm", 96, stack, **pins)
+    forgotten()
+    alone = answer(question)
+    forgotten()
+    for other in others:
+        answer(other)
+    assert answer(question) == alone
+
+
+def test_representatives_are_computed_once():
+    counted = []
+
+    def of(runs):
+        counted.extend(runs)
+        return {"tp": np.asarray([float(run.tp) for run in runs])}
+
+    known = KnownFeatures(of)
+    first = known.rows(np.asarray([[1], [4]]), lambda i: replace(GPT_RUN, tp=(1, 4)[i]))
+    second = known.rows(np.asarray([[4], [2], [1]]), lambda i: replace(GPT_RUN, tp=(4, 2, 1)[i]))
+    assert first["tp"].tolist() == [1.0, 4.0]
+    assert second["tp"].tolist() == [4.0, 2.0, 1.0]
+    assert [run.tp for run in counted] == [1, 4, 2]
+
+
+def test_what_is_kept_has_an_end(monkeypatch):
+    monkeypatch.setattr(known_features, "_MOST_ROWS", 4)
+    known = KnownFeatures(lambda runs: {"tp": np.asarray([float(run.tp) for run in runs])})
+    for begin in range(1, 9, 3):
+        degrees = [begin, begin + 1, begin + 2]
+        found = known.rows(
+            np.asarray(degrees)[:, None], lambda i, of=degrees: replace(GPT_RUN, tp=of[i])
+        )
+        assert found["tp"].tolist() == degrees
