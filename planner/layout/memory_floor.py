@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.known_features import without_size
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
 from planner.layout.run_option import RunOption
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.memory.footprint import rank_footprint
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.known_features import without_size
 
 Array = NDArray[np.float64]
 

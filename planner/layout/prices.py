@@ -17,13 +17,13 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.known_features import KnownFeatures, known_layers, known_meshes
 from planner.layout.layouts import SCHEDULES, Layouts, row_numbers
 from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 from simulator.training_run.step.features import Features, features, of_rows
 from simulator.training_run.step.idle_share import least_idle_share
+from simulator.training_run.step.known_features import KnownFeatures, known_layers, known_meshes
 from simulator.training_run.step.step_time import StepParts, step_parts
 
 Array = NDArray[np.float64]

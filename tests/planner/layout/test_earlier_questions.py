@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout import known_features, memory_floor
-from planner.layout.known_features import KnownFeatures
+from planner.layout import memory_floor
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from simulator.training_run.step import known_features
+from simulator.training_run.step.known_features import KnownFeatures
 from tests.simulator.described_runs import GPT_RUN
 
 

@@ -1,19 +1,18 @@
 """`KnownFeatures`: features of representatives, each computed once in a process.
 
 Neighbouring questions ask for the same ones: features depend neither on how many devices a cluster
-has nor on the batch (tests/planner/layout/test_known_features.py).
+has nor on the batch (tests/planner/layout/test_earlier_questions.py).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.run_option import RunOption
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import layer_features, mesh_features
 
@@ -56,12 +55,13 @@ class KnownFeatures:
         return {name: values[at] for name, values in self._columns.items()}
 
 
-def known_layers(base: TrainingRun, options: tuple[RunOption, ...]) -> KnownFeatures:
-    """Those of layers (`layer_features`) of layouts of a run with these options."""
+def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:
+    """Those of layers (`layer_features`) of layouts of a run; `options` are what the numbers of
+    options in their keys mean."""
     return _known(without_size(base), options, layer_features)
 
 
-def known_meshes(base: TrainingRun, options: tuple[RunOption, ...]) -> KnownFeatures:
+def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of meshes (`mesh_features`)."""
     return _known(without_size(base), options, mesh_features)
 
@@ -74,7 +74,7 @@ def without_size(base: TrainingRun) -> TrainingRun:
 @functools.lru_cache(maxsize=2 * _RUNS)
 def _known(
     base: TrainingRun,
-    options: tuple[RunOption, ...],
+    options: Hashable,
     of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
 ) -> KnownFeatures:
     return KnownFeatures(of)
