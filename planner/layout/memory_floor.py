@@ -92,12 +92,19 @@ class MemoryFloors:
         known = _known_floors(without_size(self._base), layouts.options)
         if len(known) > _MOST_FLOORS:
             known.clear()
+        light = replace(
+            layouts,
+            micro_batch=np.ones_like(layouts.tp),
+            schedule=np.full_like(layouts.tp, SCHEDULES.index("1f1b")),
+            vpp=np.ones_like(layouts.tp),
+            recompute=recompute,
+            recompute_layers=np.zeros_like(layouts.tp),
+        )
         floors = np.zeros((len(first), 2))
         kinds = map(tuple, keys[first].tolist())
         for number, (key, i) in enumerate(zip(kinds, first.tolist(), strict=True)):
             if key not in known:
-                run = layouts.run(self._base, i)
-                known[key] = _floor(run, RECOMPUTE[int(recompute[i])], bool(less[i]))
+                known[key] = _floor(light.run(self._base, i), keeps_less=bool(less[i]))
             floors[number] = known[key]
         lasting, per_sequence = floors[where].T
         # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
@@ -134,11 +141,9 @@ def _none(layouts: Layouts) -> NDArray[np.int64]:
     return np.full(len(layouts), RECOMPUTE.index("none"))
 
 
-def _floor(run: TrainingRun, recompute: str, keeps_less: bool) -> tuple[float, float]:
-    """(what lasts, what a micro-batch of one sequence adds) on the first rank, in bytes."""
-    light = replace(
-        run, micro_batch=1, schedule="1f1b", vpp=1, recompute=recompute, recompute_layers=0
-    )
+def _floor(light: TrainingRun, *, keeps_less: bool) -> tuple[float, float]:
+    """(what lasts, what a micro-batch of one sequence adds) on the first rank, in bytes; `light` is
+    of 1F1B with such micro-batches."""
     found = rank_footprint(light, 0)
     lasting = found.static.total + found.always
     return lasting, 0.0 if keeps_less else min(found.activations, found.needed_bytes - lasting)

@@ -181,13 +181,14 @@ class _Gathered:
     ) -> None:
         _, first, self._where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
 
-        def run(number: int) -> TrainingRun:
-            vpp, in_v = chunks[first[number]].tolist()
-            schedule = "zbv" if in_v else "1f1b"
-            plain = layouts.run(base, int(first[number]))
-            return replace(plain, schedule=schedule, vpp=vpp, recompute_layers=0)
-
-        self._values = known.rows(keys[first], run)
+        one_way, in_v = SCHEDULES.index("1f1b"), SCHEDULES.index("zbv")
+        plain = replace(
+            layouts,
+            schedule=np.where(chunks[:, 1] > 0, in_v, one_way),
+            vpp=chunks[:, 0],
+            recompute_layers=np.zeros_like(layouts.tp),
+        )
+        self._values = known.rows(keys[first], lambda number: plain.run(base, int(first[number])))
 
     @property
     def names(self) -> Collection[str]:

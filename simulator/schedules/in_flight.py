@@ -51,6 +51,7 @@ def in_flight(
     return tuple(found)
 
 
+@functools.cache
 def most_in_flight(
     name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int = 1
 ) -> tuple[float, ...]:
