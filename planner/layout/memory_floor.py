@@ -103,9 +103,11 @@ class MemoryFloors:
         floors = np.zeros((len(first), 2))
         kinds = map(tuple, keys[first].tolist())
         for number, (key, i) in enumerate(zip(kinds, first.tolist(), strict=True)):
-            if key not in known:
-                known[key] = _floor(light.run(self._base, i), keeps_less=bool(less[i]))
-            floors[number] = known[key]
+            found = known.get(key)
+            if found is None:
+                found = _floor(light.run(self._base, i), keeps_less=bool(less[i]))
+                known[key] = found
+            floors[number] = found
         lasting, per_sequence = floors[where].T
         # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
         count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
@@ -119,6 +121,11 @@ def _known_floors(
     base: TrainingRun, options: tuple[RunOption, ...]
 ) -> dict[tuple[int, ...], tuple[float, float]]:
     return {}
+
+
+def forget_floors() -> None:
+    """From here on all are made anew: for measurements and tests."""
+    _known_floors.cache_clear()
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:

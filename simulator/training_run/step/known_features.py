@@ -7,6 +7,7 @@ has nor on the batch (tests/planner/layout/test_earlier_questions.py).
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,11 +34,18 @@ class KnownFeatures:
         self._of = of
         self._places: dict[tuple[int, ...], int] = {}
         self._columns: dict[str, Array] = {}
+        # A server answers several questions at once.
+        self._lock = threading.Lock()
 
     def rows(self, keys: NDArray[np.int64], run: Callable[[int], TrainingRun]) -> dict[str, Array]:
         """By name [keys] the features; `run` gives the representative of a row of `keys`, which is
         computed where its key is new."""
-        asked = list(map(tuple, keys.tolist()))
+        with self._lock:
+            return self._rows(list(map(tuple, keys.tolist())), run)
+
+    def _rows(
+        self, asked: list[tuple[int, ...]], run: Callable[[int], TrainingRun]
+    ) -> dict[str, Array]:
         new = [number for number, key in enumerate(asked) if key not in self._places]
         if new and len(self._places) + len(new) > _MOST_ROWS:
             self._places.clear()
@@ -45,12 +53,13 @@ class KnownFeatures:
             new = list(range(len(asked)))
         if new:
             found = self._of([run(number) for number in new])
-            for number in new:
-                self._places[asked[number]] = len(self._places)
             self._columns = {
                 name: np.concatenate([self._columns[name], values]) if self._columns else values
                 for name, values in found.items()
             }
+            # After the columns: what interrupts this leaves rows that no key names.
+            begin = len(next(iter(self._columns.values()))) - len(new)
+            self._places |= {asked[number]: begin + place for place, number in enumerate(new)}
         at = np.asarray([self._places[key] for key in asked])
         return {name: values[at] for name, values in self._columns.items()}
 
@@ -64,6 +73,11 @@ def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:
 def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of meshes (`mesh_features`)."""
     return _known(without_size(base), options, mesh_features)
+
+
+def forget_features() -> None:
+    """From here on all are computed anew: for measurements and tests."""
+    _known.cache_clear()
 
 
 def without_size(base: TrainingRun) -> TrainingRun:

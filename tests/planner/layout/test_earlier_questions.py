@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout import memory_floor
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
+from planner.layout.memory_floor import forget_floors
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.step import known_features
-from simulator.training_run.step.known_features import KnownFeatures
+from simulator.training_run.step.known_features import KnownFeatures, forget_features
 from tests.simulator.described_runs import GPT_RUN
 
 
@@ -37,8 +37,8 @@ def answer(question):
 
 
 def forgotten():
-    known_features._known.cache_clear()
-    memory_floor._known_floors.cache_clear()
+    forget_features()
+    forget_floors()
 
 
 @pytest.mark.parametrize(
