@@ -95,6 +95,10 @@ class BranchSolver:
         """As CellSolver's, in the traced order."""
         return self.chain.with_more(cell)
 
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """False: the integer programme knows one order only."""
+        return cell.pp == 1 and self.chain.certified(cell, effort)
+
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
         if found.plan is None:

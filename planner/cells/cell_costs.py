@@ -158,6 +158,18 @@ class CellSolver:
         best = partition(problem, below=below)
         return best, best.step_time_s if best is not None else below
 
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """True where the integer programme proves the dynamic programme's partition of a cell,
+        within its deterministic effort. Interleaved and split cells have no such proof."""
+        if is_timed(cell):
+            return False
+        problem = self.costs.problem(cell)
+        found = partition(problem)
+        if found is None:
+            return False
+        answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
+        return answer.certifies(found.step_time_s)
+
 
 def is_timed(cell: Cell) -> bool:
     """Whether only the timeline tells the step: of stages in turn and of split backwards."""

@@ -1,4 +1,4 @@
-"""The integer programme: the same partition problem for OR-tools CP-SAT (`--solver ilp`).
+"""The integer programme: the same partition problem for OR-tools CP-SAT, as the certificate.
 
 Blocks of equal kind that follow each other form a run and are counted, not enumerated: the
 variables are the numbers x[stage, run, strategy]. A run of one block makes the same model a plain
@@ -40,20 +40,25 @@ class IntegerAnswer:
     bound_s: float
     error_s: float
 
+    def certifies(self, step_time_s: float) -> bool:
+        """True where no partition can be faster than `step_time_s` by more than the rounding."""
+        return self.status == "optimal" and step_time_s <= self.bound_s + self.error_s
+
 
 def solve_integer(
     problem: PartitionProblem,
     *,
+    hint: Partition | None = None,
     seed: int = 0,
     effort: float = 10.0,
 ) -> IntegerAnswer:
     """The best partition by CP-SAT, or that there is none.
 
-    effort  limit in deterministic time (about seconds)
+    hint    a partition to start from; effort  limit in deterministic time (about seconds)
     """
     from ortools.sat.python import cp_model
 
-    model = _CountModel(problem)
+    model = _CountModel(problem, hint)
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
@@ -72,7 +77,7 @@ def solve_integer(
 
 
 class _CountModel:
-    def __init__(self, problem: PartitionProblem) -> None:
+    def __init__(self, problem: PartitionProblem, hint: Partition | None) -> None:
         from ortools.sat.python import cp_model
 
         self.problem = problem
@@ -86,13 +91,16 @@ class _CountModel:
         longest += float(max(tail.max() for tail in problem.tails_s)) + 4 * float(
             problem.send_forward_s.sum() + problem.send_backward_s.sum()
         )
-        self.unit_s = max(longest, 1e-30) / _RESOLUTION
+        target = hint.step_time_s if hint is not None else longest
+        self.unit_s = max(target, 1e-30) / _RESOLUTION
         self.ceiling = math.ceil(longest / self.unit_s) + 1
         n, p = problem.num_blocks, problem.num_stages
         self.error_s = self.unit_s * (4 * (rounds + 2) * n + 8 * p + 2)
         self._place()
         self._remember()
         self._time()
+        if hint is not None:
+            self._hint(hint)
 
     def _units(self, values: Array) -> Any:
         return np.floor(values / self.unit_s).astype(np.int64)
@@ -241,6 +249,13 @@ class _CountModel:
         index = self.edges[stage] * (n + 1) + self.edges[stage + 1]
         self.model.add_element(index, flat.tolist(), found)
         return found
+
+    def _hint(self, hint: Partition) -> None:
+        for s, (i, j) in enumerate(zip(hint.starts, hint.ends(), strict=True)):
+            for r, (block, size) in enumerate(self.runs):
+                inside = hint.strategies[max(i, block) : max(min(j, block + size), max(i, block))]
+                for k, number in enumerate(self.count[s][r]):
+                    self.model.add_hint(number, inside.count(k))
 
     def read(self, solver: cp_model.CpSolver) -> Partition:
         starts: list[int] = []

@@ -30,6 +30,7 @@ from planner.tolerances import status_of
 from profiles.errors import InputError
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 
+CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
 TRIED_RUNNERS_UP = 9  # cells solved at most to find them
 
@@ -91,7 +92,7 @@ def search_setting(
             f"the search was ended after {options.clock() - start:.1f} s without a plan; "
             f"{outcome.refined} of {len(cells)} cells were solved. Give it more --time-limit"
         )
-    return _answer(setting, space, cells, outcome, options, start)
+    return _answer(setting, space, cells, outcome, solver, options, start)
 
 
 def _price(costs: CellCosts, cells: tuple[Cell, ...]) -> tuple[list[float], np.ndarray]:
@@ -137,6 +138,7 @@ def _answer(
     space: Space,
     cells: tuple[Cell, ...],
     outcome: Outcome,
+    solver: CellSolver | BranchSolver,
     options: SearchOptions,
     start: float,
 ) -> PlanFile:
@@ -144,6 +146,9 @@ def _answer(
     plan, prediction = best.plan, best.prediction
     assert plan is not None  # Outcome.plans holds refinements with a plan
     assert prediction is not None
+    used = _used(options.solver)
+    if options.solver == "auto" and solver.certified(best.cell, CERTIFICATE_EFFORT):
+        used = "dp+ilp"
     step = prediction.step_time_s
     gap = max(0.0, (step.value - outcome.bound_s) / step.value)
     cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
@@ -162,7 +167,7 @@ def _answer(
         cells_considered=len(cells),
         cells_pruned=outcome.pruned,
         cells_refined=outcome.refined,
-        solver=_used(options.solver),
+        solver=used,
         plan=plan,
         prediction=prediction,
         alternatives=_alternatives(outcome),

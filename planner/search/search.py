@@ -42,8 +42,8 @@ def search(
     there is none and what would change that.
 
     space     what each axis may be; pins are constraints
-    solver    `ilp` solves each cell by an integer programme; `dp` and `auto` by the dynamic
-              programme, which is as exact and faster
+    solver    `dp`, `ilp`, or `auto`: the dynamic programme, with the integer programme as the
+              certificate of the best cell where that is cheap
     price     US dollars per device-hour
     progress  called with bound, incumbent, gap and seconds after every cell
     time_limit_s   ends the search with the best plan so far; so does an interrupt

@@ -64,7 +64,7 @@ class PlanFile:
     gap          (step_time_s - bound) / step_time_s
     usd_per_million_samples  in the place of tokens where a sample is no sequence of tokens
     assumptions  what was assumed because no flag said it, each with the flag that changes it
-    solver       what proved it: `dp` or `ilp` (`dp+ilp` in older files: both)
+    solver       what proved it: `dp`, `ilp` or `dp+ilp`
     machine      what the machine that runs it must show (Cluster.machine); empty where unknown
     """
 
