@@ -152,3 +152,19 @@ def not_a_tuple() -> nn.Module:
 
 def no_batch() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Odd(), (torch.tensor(1.0),)
+
+
+class Turn(nn.Module):
+    """A layer of one of two kinds, by its number."""
+
+    def __init__(self, layer_id: int) -> None:
+        super().__init__()
+        self.layer_id = layer_id
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if self.layer_id % 2 else torch.tanh(self.linear(x))
+
+
+def by_turns() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.Sequential(*(Turn(i) for i in range(5))), (torch.zeros(2, 8),)

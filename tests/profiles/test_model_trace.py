@@ -243,6 +243,18 @@ def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(tmp_path: Pa
     assert kinds[4] == kinds[8]
 
 
+def test_layers_of_two_kinds_by_turns_are_all_traced() -> None:
+    """Five layers A B A B A of one structure: the fourth is like the second, the third is not."""
+    graph = trace_graph(
+        resolve_model("tests.profiles.small_models:by_turns"),
+        micro_batch=2,
+        sequence_length=SEQUENCE,
+        dtype="float32",
+    )
+    made = [{op.name for op in graph.kinds[ref.kind].forward_ops} for ref in graph.chain]
+    assert ["tanh" in names for names in made] == [True, False, True, False, True]
+
+
 def test_a_cached_trace_is_equal_and_needs_no_torch(tmp_path: Path) -> None:
     spec = spec_of("llama", tmp_path)
     cache = tmp_path / "cache"

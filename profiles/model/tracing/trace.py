@@ -95,7 +95,7 @@ def trace_graph(
                     skipped = {k: v for k, v in skipped.items() if not {k, v} & set(inside)}
                     fakes = make_fake(built, skipped)
                     continue
-                traced = TracedBlocks(run, trusted=trusted)
+                traced = TracedBlocks(run, trusted=trusted and alone == 1, alone=alone)
                 blocks = traced.blocks()
             except NotRepeated:
                 blocks, alone = None, 2

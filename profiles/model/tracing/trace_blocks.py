@@ -24,11 +24,13 @@ class TracedBlocks:
     """The blocks of a pass that has run.
 
     trusted  repeated blocks were found equal before: the last of a group is not compared
+    alone    members at the end of a group that were traced for themselves
     """
 
-    def __init__(self, traced: TracedPass, *, trusted: bool) -> None:
+    def __init__(self, traced: TracedPass, *, trusted: bool, alone: int = 1) -> None:
         self.traced = traced
         self.trusted = trusted
+        self.alone = alone
         self.consumers = traced.consumers()
         self.owners = self._owners()
 
@@ -92,9 +94,14 @@ class TracedBlocks:
         return glue == own and self.traced.cuts[index].specs == self.traced.cuts[position].specs
 
     def _last_agrees(self, last_stub: int, model: Block) -> bool:
-        if last_stub + 1 >= len(self.traced.cuts):
+        """The first block behind those skipped is the model again; of two, the second may differ
+        in its backward alone, else blocks of two kinds may stand by turns."""
+        if last_stub + self.alone >= len(self.traced.cuts):
             return False
-        return self._block(last_stub + 1).kind == model.kind
+        behind = [self._block(last_stub + 1 + i) for i in range(self.alone)]
+        return behind[0].kind == model.kind and all(
+            (x.forward_ops, x.parameters) == (model.forward_ops, model.parameters) for x in behind
+        )
 
     def _owners(self) -> dict[int, int]:
         """Parameter index -> the first segment that uses it (0 where none does)."""
