@@ -165,19 +165,26 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int)
 
 def _average(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
     for bucket in _buckets(local(p.grad) for p in parameters if p.grad is not None):
-        flat = torch.cat([x.reshape(-1) for x in bucket])
+        alone = len(bucket) == 1 and bucket[0].is_contiguous()
+        flat = bucket[0] if alone else torch.cat([x.reshape(-1) for x in bucket])
         dist.all_reduce(flat, group=group)
         flat /= size
-        _hand_out(flat, bucket)
+        if not alone:
+            _hand_out(flat, bucket)
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in their order, in pieces of one type; alike on every rank."""
+    """The tensors in pieces of one type and of a bucket's size or little more, those as large by
+    themselves; alike on every rank."""
     filling: dict[torch.dtype, list[Tensor]] = {}
     held: Counter[torch.dtype] = Counter()
     for x in tensors:
+        size = x.numel() * x.element_size()
+        if size >= GRADIENT_BUCKET_BYTES:
+            yield [x]
+            continue
         filling.setdefault(x.dtype, []).append(x)
-        held[x.dtype] += x.numel() * x.element_size()
+        held[x.dtype] += size
         if held[x.dtype] >= GRADIENT_BUCKET_BYTES:
             yield filling.pop(x.dtype)
             del held[x.dtype]
@@ -229,14 +236,23 @@ def broadcast_updates(
 ) -> None:
     """After a ZeRO-1 update: every parameter from the rank that updated it, in buckets, since a
     message of each parameter would cost its latency."""
-    for rank in sorted(set(owner)):
-        theirs = (local(p.data) for p, of in zip(parameters, owner, strict=True) if of == rank)
-        sends = ranks[rank] == dist.get_rank()
-        for bucket in _buckets(theirs):
-            if sends:
-                flat = torch.cat([x.reshape(-1) for x in bucket])
-            else:
-                flat = bucket[0].new_empty(sum(x.numel() for x in bucket))
-            dist.broadcast(flat, src=ranks[rank], group=group)
-            if not sends:
-                _hand_out(flat, bucket)
+    with torch.no_grad():
+        for rank in sorted(set(owner)):
+            theirs = (local(p) for p, of in zip(parameters, owner, strict=True) if of == rank)
+            sends = ranks[rank] == dist.get_rank()
+            for bucket in _buckets(theirs):
+                _broadcast(bucket, ranks[rank], group, sends=sends)
+
+
+def _broadcast(bucket: list[Tensor], source: int, group: Any, *, sends: bool) -> None:
+    if len(bucket) == 1 and bucket[0].is_contiguous():
+        # Nothing to put together: a large table is not held twice.
+        dist.broadcast(bucket[0], src=source, group=group)
+        return
+    if sends:
+        flat = torch.cat([x.reshape(-1) for x in bucket])
+    else:
+        flat = bucket[0].new_empty(sum(x.numel() for x in bucket))
+    dist.broadcast(flat, src=source, group=group)
+    if not sends:
+        _hand_out(flat, bucket)

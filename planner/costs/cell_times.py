@@ -10,7 +10,7 @@ from planner.costs.chain_costs import ChainCosts
 from planner.costs.placement import Places, dp_group, first_device, tp_group
 from planner.costs.priced_model import PricedModel
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.stage_cost import gather_seconds
+from simulator.traced.stage_cost import copy_seconds, gather_seconds
 
 
 class CellTimes:
@@ -33,11 +33,13 @@ class CellTimes:
         return self._chains[key]
 
     def gathers(self, cell: Cell, rank: int) -> Array:
-        """[K, S] exposed seconds of gathering sharded parameters and of copies (gather_seconds)."""
+        """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them."""
         chain = self.chain(cell, rank)
         group = dp_group(cell, rank)
-        fp32 = self._model.workload.precision == "fp32"
-        if fp32 and (cell.zero_stage < 2 or len(group) < 2):
+        device = self._model.cluster.device_at(group[0])
+        sizes = self._model.stack.bytes_of(self._model.workload.precision)
+        copied = device.type == "cpu" and sizes.working_copy_bytes > 0
+        if not copied and (cell.zero_stage < 2 or len(group) < 2):
             return np.zeros_like(chain.backward_s)
         key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
         if key not in self._gathered:
@@ -54,6 +56,7 @@ class CellTimes:
                             pipelined=cell.pp > 1,
                             sharing=cell.tp,
                         )
+                        + copy_seconds(cost, sizes, device, pipelined=cell.pp > 1)
                         for cost in row
                     ]
                     for row in chain.blocks

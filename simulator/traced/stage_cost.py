@@ -23,8 +23,7 @@ MESSAGE_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}
 class StageCost:
     """Times of one virtual stage per micro-batch; intervals in seconds.
 
-    gather_s  exposed gathering of sharded parameters (ZeRO-3) and a CPU's copies of parameters in
-              the computing type, part of forward and backward
+    gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
     runtime_s  of the pipeline runtime, part of forward and backward
     weight_s  part of backward that is W, where the schedule splits it
     """
@@ -57,11 +56,14 @@ def stage_cost(
         )
         for b in blocks
     )
+    device = cluster.device_at(group[0])
+    sizes = stack.bytes_of(plan.workload.precision)
+    copies = sum(copy_seconds(b, sizes, device, pipelined=plan.pp > 1) for b in blocks)
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
-    more = missing_overhead(blocks, plan.vpp, cluster.device_at(group[0]).measurements)
-    forward_more = more.forward_cpu_s + more.forward_outside_s
-    backward_more = more.backward_cpu_s + more.backward_outside_s
+    more = missing_overhead(blocks, plan.vpp, device.measurements)
+    forward_more = more.forward_cpu_s + more.forward_outside_s + copies / 2
+    backward_more = more.backward_cpu_s + more.backward_outside_s + copies / 2
     return StageCost(
         forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
         backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
@@ -86,8 +88,8 @@ def gather_seconds(
     pipelined: bool = True,
     sharing: int = 1,
 ) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters, for the
-    sums of its sharded gradients, and on a CPU for its copies under mixed precision.
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
+    the sums of its sharded gradients.
 
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
@@ -99,14 +101,11 @@ def gather_seconds(
     A stack that prefetches hides a part of what fits under the block's own work
     (in_step.exposed_seconds).
     """
-    sizes = stack.bytes_of(precision)
-    device = cluster.device_at(group[0])
-    copies = 0.0
-    if device.type == "cpu" and sizes.working_copy_bytes and not pipelined:
-        copies = _copy_seconds(block, sizes, device)
     count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
     if count == 0 or len(group) < 2:
-        return copies
+        return 0.0
+    sizes = stack.bytes_of(precision)
+    device = cluster.device_at(group[0])
 
     def price(operation: str, bytes_each: float) -> float:
         size = float(block.parameter_count * bytes_each)
@@ -117,20 +116,26 @@ def gather_seconds(
     if not pipelined:
         messages[1] += price("reduce_scatter", sizes.gradient_bytes)
     if not stack.behaviour.gather_overlaps_compute:
-        return copies + sum(messages)
+        return sum(messages)
     work = (block.forward.value, block.backward.value)
-    exposed = (exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
-    return copies + sum(exposed)
+    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 
 
-def _copy_seconds(block: BlockCost, sizes: PrecisionBytes, device: Device) -> float:
-    """FSDP2's passes over a block's parameters under mixed precision, on a CPU that hides none.
+def copy_seconds(
+    block: BlockCost, sizes: PrecisionBytes, device: Device, *, pipelined: bool
+) -> float:
+    """FSDP2's passes over a block's parameters per micro-batch under mixed precision, on a CPU that
+    hides none; 0 elsewhere.
 
     Before the forward the weights are cast, gathered and taken apart, after the backward the
     gradients are cast into one tensor, summed and divided: also on a mesh of one process (torch
     2.13, torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
-    what a unit of 2 to 8 million parameters takes there within a third (one core, 2026-11-22).
+    what a unit of 2 to 8 million parameters takes there within a third (one core, 2026-11-22). 0
+    under a pipeline, which keeps weights cast through a step: what is left once a step was not
+    measured.
     """
+    if device.type != "cpu" or not sizes.working_copy_bytes or pipelined:
+        return 0.0
     weight, working, gradient = (
         sizes.parameter_bytes,
         sizes.working_copy_bytes,

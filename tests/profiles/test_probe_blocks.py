@@ -138,6 +138,7 @@ def test_nothing_to_measure(spec: ModelSpec) -> None:
         measure_graph(spec, graph(4, block("a"), block("b")), num_processes=2, num_samples=0)
 
 
+@pytest.mark.slow  # the demo and README's commands profile a model of a configuration too
 def test_a_llama_from_its_config(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="building from a configuration needs transformers")
     llama = ModelSpec(

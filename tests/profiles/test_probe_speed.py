@@ -13,11 +13,16 @@ from profiles.hardware.probe.probe_speed import at_one_speed
 FAMILIES = ["matmul", "memory", "link"]
 
 
-def part(layers_s: float, memory_s: float, *samples: Any) -> dict[str, Any]:
+def references(layers_s: float, memory_s: float) -> list[dict[str, Any]]:
     times = {"layers": layers_s, "memory": memory_s}
+    return [{"kernel": k, "time_s": t, "spread": t / 10} for k, t in times.items()]
+
+
+def part(layers_s: float, memory_s: float, *samples: Any) -> dict[str, Any]:
     return {
         "samples": [[list(s)] for s in samples],
-        "references": [{"kernel": k, "time_s": t, "spread": t / 10} for k, t in times.items()],
+        "before": references(layers_s, memory_s),
+        "references": references(layers_s, memory_s),
         "host": [{"kind": "op", "phase": "forward", "time_s": layers_s}],
         "machine": {},
     }
@@ -31,6 +36,7 @@ def test_one_part_stays_as_it_is() -> None:
 def test_nothing_is_scaled_without_references() -> None:
     bare: dict[str, Any] = {
         "samples": [[[1.0, 1.0, None]]],
+        "before": [],
         "references": [],
         "host": [],
         "machine": {},
@@ -41,11 +47,10 @@ def test_nothing_is_scaled_without_references() -> None:
 
 def test_a_slow_part_is_scaled_by_the_kernel_of_its_ops() -> None:
     fast = part(1.0, 1.0, (10.0, 10.0, 0.0))
-    # Twice as slow in computing, a quarter in memory, both before it and behind it.
+    # Twice as slow in computing, a quarter in memory.
     slow = part(2.0, 1.25, (20.0, 20.0, 2.0), (12.5, 12.5, None), (7.0, 7.0, 0.0))
-    families = ["matmul", "matmul", "memory", "link"]
-    found = at_one_speed([fast, fast | {"samples": []}, slow | {"samples": []}, slow], families)
-    middle = 1.5, 1.125  # of 1, 1, 2 and 2; of 1, 1, 1.25 and 1.25
+    found = at_one_speed([fast, slow], ["matmul", "matmul", "memory", "link"])
+    middle = 1.5, 1.125
     assert found["samples"] == [
         [[pytest.approx(10.0 * middle[0])] * 2 + [0.0]],
         [[pytest.approx(10.0 * middle[0])] * 2 + [pytest.approx(middle[0])]],
@@ -60,12 +65,20 @@ def test_a_slow_part_is_scaled_by_the_kernel_of_its_ops() -> None:
     assert found["host"][0]["time_s"] == pytest.approx(middle[0])
 
 
+def test_a_part_has_the_mean_of_its_two_readings() -> None:
+    slowing = part(3.0, 1.0, (20.0, 20.0, 0.0)) | {"before": references(1.0, 1.0)}
+    steady = part(2.0, 1.0, (20.0, 20.0, 0.0))
+    found = at_one_speed([slowing, steady], ["matmul", "matmul"])
+    assert found["samples"] == [[[20.0, 20.0, 0.0]], [[20.0, 20.0, 0.0]]]
+    # The host was measured at the end of the last part.
+    assert at_one_speed([slowing], ["matmul"])["host"][0]["time_s"] == pytest.approx(2.0)
+
+
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8))
 def test_an_op_that_slows_with_the_machine_takes_the_same_in_every_part(
     speeds: list[float],
 ) -> None:
-    """Where speed changes between parts alone: each has its own readings before and behind it."""
-    parts = [made for s in speeds for made in (part(s, s), part(s, s, (3.0 * s, 3.0 * s, None)))]
+    parts = [part(s, s, (3.0 * s, 3.0 * s, None)) for s in speeds]
     found = at_one_speed(parts, ["matmul"] * len(speeds))
     times = [case[0][1] for case in found["samples"]]
     assert times == pytest.approx([times[0]] * len(times))

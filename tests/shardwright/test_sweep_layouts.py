@@ -105,6 +105,7 @@ def test_any_number_of_workers_writes_the_same_bytes(
     assert swept(tmp_path, local_workers(SOLVE, 2)) == alone
 
 
+@pytest.mark.slow  # a study of the same on two nodes is in test_sweep_command.py
 def test_a_ray_cluster_of_two_nodes_writes_the_same_bytes(
     alone: dict[str, bytes], tmp_path: Path
 ) -> None:

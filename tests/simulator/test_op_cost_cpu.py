@@ -17,7 +17,7 @@ from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
 from simulator.traced.stack import load_stack
-from simulator.traced.stage_cost import gather_seconds
+from simulator.traced.stage_cost import copy_seconds
 from simulator.traced.step_tail import exchange_buckets
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
@@ -193,19 +193,12 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
     block = layer()
     cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
     cost = price_block(block, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
-    stack = load_stack()
 
-    def seconds(precision: str, pipelined: bool = False) -> float:
-        return gather_seconds(
-            cost,
-            zero_stage=0,
-            group=(0,),
-            precision=precision,
-            cluster=cpus,
-            stack=stack,
-            pipelined=pipelined,
-        )
+    def seconds(precision: str, on: str = "cpu", pipelined: bool = False) -> float:
+        sizes = load_stack().bytes_of(precision)
+        where = replace(cpus.device_at(0), type=on)
+        return copy_seconds(cost, sizes, where, pipelined=pipelined)
 
     # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
     assert seconds("bf16") == pytest.approx(36e-9 * cost.parameter_count)
-    assert seconds("bf16", pipelined=True) == seconds("fp32") == 0.0
+    assert seconds("bf16", pipelined=True) == seconds("fp32") == seconds("bf16", "gpu") == 0.0

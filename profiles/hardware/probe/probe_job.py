@@ -31,7 +31,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers
     what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made), and
-    how fast its reference kernels are.
+    how fast its reference kernels are, `before` the cases and behind them.
     """
     cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
     effort: Effort = decode(Effort, job["effort"], where="effort")
@@ -41,6 +41,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     machine = _device_facts(device)
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
     emulated = _is_emulated("bfloat16", device)
+    before = () if _cuda() else time_references(0.2, barrier=dist.barrier)
     answers: list[list[list[float | None]]] = []
     for index, case in enumerate(cases):
         reporter(index, len(cases), case.label)
@@ -61,6 +62,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     return {
         "samples": answers,
         "machine": machine,
+        "before": encode(before),
         "references": encode(references),
         "host": encode(host),
     }

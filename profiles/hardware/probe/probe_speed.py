@@ -29,23 +29,30 @@ _KERNEL_OF = {
 def at_one_speed(parts: Sequence[Mapping[str, Any]], families: Sequence[str]) -> dict[str, Any]:
     """The answer of one rank to all cases, from its answers to the parts in their order.
 
-    parts     each with `samples` (of a case: [wall_s, cpu_s, delay_s] each), `references` and
-              `host`, both measured at its end; of a GPU both are empty and nothing is scaled
+    parts     each with `samples` (of a case: [wall_s, cpu_s, delay_s] each), reference kernels
+              `before` them and behind them (`references`) and `host`, measured at the end; of a GPU
+              these are empty and nothing is scaled
     families  of the cases, in their order
 
     References are the middle of all parts', host times the last part's at that speed.
     """
-    times = [{r["kernel"]: float(r["time_s"]) for r in part["references"]} for part in parts]
+    times = [
+        {
+            r["kernel"]: (float(b["time_s"]) + float(r["time_s"])) / 2
+            for b, r in zip(part["before"], part["references"], strict=True)
+        }
+        for part in parts
+    ]
     middle = {kernel: median(t[kernel] for t in times) for kernel in times[0]}
     samples: list[Any] = []
-    for number, part in enumerate(parts):
-        around = times[max(0, number - 1) : number + 1]
-        factors = {k: m / (sum(t[k] for t in around) / len(around)) for k, m in middle.items()}
+    for own, part in zip(times, parts, strict=True):
+        factors = {kernel: time_s / own[kernel] for kernel, time_s in middle.items()}
         for case in part["samples"]:
             factor = factors.get(_KERNEL_OF.get(families[len(samples)], ""), 1.0)
             samples.append([[None if x is None else x * factor for x in s] for s in case])
     last = parts[-1]
-    final = middle["layers"] / times[-1]["layers"] if middle else 1.0
+    at_end = {r["kernel"]: float(r["time_s"]) for r in last["references"]}
+    final = middle["layers"] / at_end["layers"] if middle else 1.0
     return {
         **parts[0],
         "samples": samples,
