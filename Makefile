@@ -17,7 +17,7 @@ help:
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint and types"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
-	@echo "make validate  predictions against runs on this machine, and against published runs"
+	@echo "make validate  predictions against runs on this machine and published ones, and long studies"
 	@echo "make clean     remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -36,7 +36,6 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "not measuring and not slow and not frameworks and not browser"
-	$(BIN)/python -m pytest tests/measuring -m "measuring and not slow"
 
 page: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ui]' playwright
@@ -57,7 +56,8 @@ bench: $(READY)
 TRUTH := ../shared/truth
 
 validate: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests/measuring -m measuring
+	$(BIN)/python -m pytest -m "slow and not measuring"
 	@if [ -f $(TRUTH)/runs.csv ]; then \
 	  $(BIN)/shardwright validate $(TRUTH)/runs.csv $(TRUTH)/runs_more.csv --failed $(TRUTH)/failed.csv --cross-validate --traced \
 	    --markdown docs/accuracy.md; \
