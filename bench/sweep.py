@@ -1,9 +1,11 @@
 """Sweeps: questions answered per CPU second, beside the searches alone.
 
 A study asks every question at four prices, which are one search. Its searches are timed in the same
-process twice: each with nothing kept of those before it, and one after the other, so that they
-share what they price. The sweep reads the study, poses, solves, keeps every answer and writes its
-tables. What neighbours save, and what the sweep adds to its searches, are held.
+process twice: each with neither the features (known_features.py) nor the floors of memory
+(memory_floor.py) of those before it, and one after the other, so that they share both. What else a
+process keeps, such as what it reads from files, is there both times. The sweep reads the study,
+poses, solves, keeps every answer and writes its tables. What neighbours save, and what the sweep
+adds to its searches, are held.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ prices = ["on-demand", "spot", "reserved-1y", 2.0]
 """
 # CPU seconds of a sweep over those of its searches.
 MOST_OVERHEAD = 1.25
-# CPU seconds of searches that share nothing over those of the same in a row.
+# CPU seconds of searches that share no features and floors over those of the same in a row.
 LEAST_SHARED = 1.3
 REPEATS = 2
 

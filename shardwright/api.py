@@ -106,7 +106,7 @@ def plan(
     space            the axes as one value, in the place of those
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
-    region           of the grid that a layout draws on, for its carbon: DEU, aws:us-east-1, ...
+    region           with stack=: of the grid that it draws on, for its carbon: DEU, aws:us-east-1
     solver, seed, progress   of a search block by block
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is

@@ -95,7 +95,7 @@ def watch(
     interval_s: float = 5.0,
 ) -> Iterator[LogComparisonResult]:
     """A run beside its prediction while it runs: one comparison of the last steps whenever the log
-    has new ones, until it says that the run has ended.
+    has new ones, until it says that the run has finished; one that failed may start again.
 
     plan        an answer of `plan`, an imported run, or the file of either
     on          where an imported run that names no devices is

@@ -10,6 +10,7 @@ from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.plan_of_layout import plan_of_layouts
+from planner.layout.run_option import AskedOptions
 from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import device_names
@@ -19,6 +20,7 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import trace_cache
+from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import PRECISIONS, Workload
@@ -88,12 +90,29 @@ def why_not_run(run: TrainingRun) -> str:
     return "; ".join(gap.why for gap in unexpressed_options(run, "our executor", can=()))
 
 
+def _flags(run: TrainingRun) -> tuple[str, ...]:
+    """The flags of `plan` that ask for what a run does beside its axes."""
+    asked = AskedOptions(
+        orders=() if run.axis_order == AXIS_ORDERS[0] else (run.axis_order,),
+        reductions=() if run.gradient_reduction in ("", "fp32") else (run.gradient_reduction,),
+        compressions=(run.compression,) if run.compression else (),
+        local_steps=(run.local_steps,) if run.local_steps > 1 else (),
+        wide_layers=run.wide_layers,
+        optimizer_offload=run.optimizer_offload,
+        activation_offloads=(run.activation_offload,) if run.activation_offload else (),
+        frozen_type=run.frozen_type,
+        optimizer=run.optimizer,
+    )
+    return ((f"--lora {run.lora_rank}",) if run.lora else ()) + asked.words
+
+
 def runnable_answer(
-    answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None
+    answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None, *, where: str = ""
 ) -> PlanFile:
     """The answer for the executor as stages of the model's own blocks.
 
     traced  the model, where it is traced already
+    where   the file that the answer is from, for messages
 
     Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
     are not the layers of the figures, where its layers cannot be split as the layout says, or where
@@ -106,8 +125,9 @@ def runnable_answer(
     run = chosen.run
     if why := why_not_run(run):
         raise InputError(
-            f"{answer.model} as planned cannot be run: {why}, and would train without. Plan "
-            "without it to run the plan, or name a framework that has it (--stack any shows which)"
+            f"{where or 'the answer'}: {answer.model} as planned cannot be run: {why}, and would "
+            f"train without. Plan without {' '.join(_flags(run))} to run the plan, or name a "
+            "framework that has it (--stack any shows which)"
         )
     work = Workload(
         global_batch=run.global_batch,

@@ -62,10 +62,14 @@ class OpenedPlan:
     @property
     def planned(self) -> PlanFile:
         """The answer for our own executor: a layout of its own as stages of the model's blocks,
-        which are traced for it; raises DocumentError for another framework's layout."""
+        which are traced for it.
+
+        Raises DocumentError for another framework's layout, InputError, TraceError and ModelError
+        for one that cannot be run (`runnable_answer`).
+        """
         if isinstance(self.answer, LayoutFile) and self.answer.stack == EXECUTOR:
             cluster = get_cluster(self.answer.cluster, local=local_profile())
-            return runnable_answer(self.answer, cluster)
+            return runnable_answer(self.answer, cluster, where=str(self.path))
         if isinstance(self.answer, LayoutFile):
             raise DocumentError(
                 f"{self.path} is a layout of {self.answer.model} for {self.answer.stack}, which "

@@ -130,12 +130,13 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
 def planned_or_imported(path: Path, on: str) -> PlannedStep:
     """The prediction of a plan file, or of an imported run on the devices that `on` names.
 
-    Raises InputError for `on` of a plan, which has its devices.
+    Raises InputError for `on` of a plan, which has its devices, DocumentError for what is neither.
     """
     if is_imported(path):
         return imported_step(read_imported(path), path, on)
+    answer = open_plan(path).answer
     refuse_devices_of_plan(on, str(path))
-    return planned_step(path)
+    return step_of_answer(answer, str(path))
 
 
 def refuse_devices_of_plan(on: str, where: str) -> None:

@@ -192,7 +192,7 @@ def plan(
     space            the axes of our own executor as one value, in the place of the pins
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
-    region           of the grid that a layout draws on, for its carbon: DEU, aws:us-east-1, ...
+    region           with stack=: of the grid that it draws on, for its carbon: DEU, aws:us-east-1
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
     infeasible is a value with its reasons.
@@ -210,6 +210,11 @@ def plan(
         return _plan_for_stack(
             model, where, work, axes, stack, time_limit_s, price, progress, region
         )
+    if region != WORLD:
+        raise InputError(
+            f"region={region!r} is of a framework's layout, whose carbon it tells; a plan of our "
+            "own executor tells none: name a framework (stack=) or leave it out"
+        )
     if space is not None and axes.pins():
         raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
     if not isinstance(model, (str, TracedModel)):
@@ -225,11 +230,6 @@ def plan(
             model, where, work, axes, EXECUTOR, time_limit_s, price, progress, region
         )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
-    if region != WORLD:
-        raise InputError(
-            "region is of layouts, and this is planned block by block; name a framework (stack=) "
-            "or leave it out"
-        )
     if space is None:
         space = axes.space()
     if isinstance(model, str):

@@ -84,6 +84,8 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     if output.file is not None and answer.chosen is not None:
         more = "--html report.html" if plan is not None else "--explain"
         note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")
+        if answer.stack == EXECUTOR and why_not:
+            note(f"`run` refuses this plan: {why_not}")
 
 
 def _calibration(path: Path) -> Calibration:

@@ -91,8 +91,8 @@ def predict(
 
         predict_imported(plan_file, on=on, json_output=json_output)
         return
-    refuse_devices_of_plan(on, str(plan_file))
     opened = open_plan(plan_file)
+    refuse_devices_of_plan(on, str(plan_file))
     answer = opened.answer
     if isinstance(answer, LayoutFile) and not opened.runs_here:
         if trace is not None or figure is not None:

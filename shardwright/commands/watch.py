@@ -49,10 +49,11 @@ def watch(
         return
     note(f"predicted {format_time(planned.step_time_s.value)}; watching {log}, end with Ctrl-C")
     alarmed: bool | None = None
-    for compared in followed_run(followed, planned, wait_s):
+    failure = f"{log}: the run has failed; watching for its next start, end with Ctrl-C"
+    for compared in followed_run(followed, planned, wait_s, failed=lambda: note(failure)):
         _say(compared, alarmed)
         alarmed = not compared.inside
-    note(f"{log}: the run has ended ({followed.told().ended})")
+    note(f"{log}: the run has finished")
 
 
 def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool) -> None:

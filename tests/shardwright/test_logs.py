@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import shardwright as public
+from interop.logs.followed_log import FollowedLog
 from interop.logs.read_log import read_training_log
 from interop.traces.device_time import DeviceTime
 from interop.traces.trace_time import TraceTime
@@ -34,6 +35,7 @@ from shardwright.commands.import_config import read_logs
 from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.commands.watch import watch
+from shardwright.findings.followed_run import followed_run
 from shardwright.findings.log_comparison import compare_log, likely_part
 from shardwright.reports.frameworks.log_report import log_comparison_report, log_report
 from shardwright.results.compared import LogComparisonResult
@@ -148,6 +150,12 @@ def test_devices_are_named_for_imported_runs_alone(plan: Path, tmp_path: Path) -
             asked()
     done = CliRunner().invoke(app, ["predict", str(plan), "--on", "8xh200"])
     assert isinstance(done.exception, InputError)
+    # What is no plan is not said to be one.
+    missing = tmp_path / "missing.json"
+    done = CliRunner().invoke(app, ["predict", str(missing), "--on", "8xh200"])
+    assert isinstance(done.exception, DocumentError)
+    with pytest.raises(DocumentError, match=r"missing\.json"):
+        public.predict(missing, on="8xh200")
 
 
 def test_watching_ends_with_the_run(
@@ -166,6 +174,26 @@ def test_watching_ends_with_the_run(
     assert compared.log.ended == "finished"
 
 
+def test_a_run_that_failed_is_watched_when_it_starts_again(plan: Path, tmp_path: Path) -> None:
+    """A requeued job prints into the log that it failed in."""
+    planned = planned_step(plan)
+    log = log_of(tmp_path / "train.log", planned, 1.0)
+    again = log_of(tmp_path / "again.log", planned, 1.6).read_text(encoding="utf-8")
+    with log.open("a", encoding="utf-8") as file:
+        file.write("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n")
+    failures = []
+
+    def start_again() -> None:
+        failures.append(log.stat().st_size)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(again + "[after training is done] datetime: 2031-05-06 07:08:09\n")
+
+    first, second = followed_run(FollowedLog(log), planned, 0.001, failed=start_again)
+    assert len(failures) == 1
+    assert (first.log.ended, second.log.ended) == ("failed", "finished")
+    assert second.log.restarts == 1
+
+
 def test_the_carbon_of_a_layout_is_of_its_region(plan: Path) -> None:
     work = public.Workload(global_batch=256, sequence_length=4096)
     found = [
@@ -178,6 +206,8 @@ def test_the_carbon_of_a_layout_is_of_its_region(plan: Path) -> None:
     assert low.value < high.value / 5
     with pytest.raises(InputError, match="region"):
         public.plan("llama-3.1-8b", "2x8xh100-sxm", work, stack="megatron-core", region="Atlantis")
+    with pytest.raises(InputError, match=r"region='FRA' .* name a framework \(stack=\)"):
+        public.plan("llama-3.1-8b", "2x8xh100-sxm", work, region="FRA")
 
 
 def test_logs_are_printed_and_given_as_json(

@@ -261,10 +261,13 @@ def test_adapters_are_not_run_as_a_training_of_all_weights(tmp_path: Path) -> No
     path = tmp_path / "adapters.json"
     asked = ("plan", "tiny-llama-demo", *ON, "--global-batch", "32", "--seq", "1024")
     more = ("--stack", "torch", "--lora", "16", "--base-precision", "nf4", "-o", str(path))
-    typed(*asked, *more)
+    done = CliRunner().invoke(app, [*asked, *more])
+    assert "`run` refuses this plan: our executor has no" in " ".join(done.stderr.split())
     answer = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
     assert (answer.chosen.run.lora_rank, answer.chosen.run.frozen_type) == (16, "nf4")
     assert "frozen weights in nf4" in typed("predict", str(path))
     why = r"cannot be run: our executor has no option for low-rank adapters; .* frozen weights in"
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=why) as caught:
         typed("run", str(path), "-q")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "Plan without --lora 16 --base-precision nf4 to run" in str(caught.value)

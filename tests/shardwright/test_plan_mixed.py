@@ -53,7 +53,6 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
     for other in ("h100-sxm-80gb alone", "a100-sxm-80gb alone", "all with equal shares"):
         assert answer.step_time_s < 0.8 * steps[other]
     assert answer.bound <= answer.step_time_s
-    # The bound is that of interleaved stages of blocks, which nothing sharpens.
     assert answer.gap < 0.08  # the exchange of gradients is in no bound
 
     console = Console(width=WIDTH, record=True)

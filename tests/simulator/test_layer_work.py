@@ -20,6 +20,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.layer_work import (
     LayerWork,
     Matmul,
+    gradient_sizes,
     head_work,
     layer_work,
     matmul_type,
@@ -43,6 +44,10 @@ CORE = load_framework("megatron-core")
 
 def flop(matmuls: Iterable[Matmul]) -> float:
     return sum(2 * x.m * x.n * x.k * x.count for x in matmuls)
+
+
+def gradients(matmuls: Iterable[Matmul]) -> list[Matmul]:
+    return [replace(x, m=m, n=n, k=k) for x in matmuls for m, n, k in gradient_sizes(x.m, x.n, x.k)]
 
 
 def shapes(matmuls: Iterable[Matmul]) -> list[tuple[float, float, float]]:
@@ -78,12 +83,9 @@ def test_a_layer_of_gpt_3_on_one_of_eight_ranks() -> None:
 
 
 def test_the_backward_of_a_matmul() -> None:
-    product = Matmul(m=2048, n=4608, k=12288, dtype="float16", count=3)
-    of_input, of_weight = product.gradients()
-    assert (of_input.m, of_input.n, of_input.k) == (2048, 12288, 4608)
-    assert (of_weight.m, of_weight.n, of_weight.k) == (12288, 4608, 2048)
-    assert of_input.count == of_weight.count == 3
-    assert shapes(product.gradients(weights=False)) == [(2048, 12288, 4608)]
+    of_input, of_weight = gradient_sizes(2048, 4608, 12288)
+    assert of_input == (2048, 12288, 4608)
+    assert of_weight == (12288, 4608, 2048)
 
 
 def test_a_step_of_gpt_3_has_the_published_flop() -> None:
@@ -95,11 +97,10 @@ def test_a_step_of_gpt_3_has_the_published_flop() -> None:
     work = dense(run, OLD)
     forward = flop(work.matmuls) + flop(work.score_matmuls)
     assert 8 * forward == pytest.approx(24 * s * h**2 * (1 + s / (6 * h)), rel=1e-12)
-    backward = flop(work.backward_matmuls())
-    backward += flop(g for x in work.score_matmuls for g in x.gradients())
+    backward = flop(gradients(work.matmuls)) + flop(gradients(work.score_matmuls))
     assert backward == pytest.approx(2 * forward, rel=1e-12)
     head = head_work(run, OLD)
-    step = layers * (2 * forward + backward) + flop(head.matmuls) + flop(head.backward_matmuls())
+    step = layers * (2 * forward + backward) + flop(head.matmuls) + flop(gradients(head.matmuls))
     published = 96 * s * layers * h**2 * (1 + s / (6 * h) + 51200 / (16 * layers * h))
     assert 8 * step == pytest.approx(published, rel=1e-12)
 
@@ -176,7 +177,7 @@ def test_experts_share_what_their_ranks_send() -> None:
     for ranks in (1, 2, 4, 8):
         spread = moe(replace(run, expert_parallel=ranks))
         assert flop(spread.grouped) == 2 * 4096 * 2 * MIXTRAL.expert_parameters
-        assert flop(spread.backward_grouped()) == 2 * flop(spread.grouped)
+        assert flop(gradients(spread.grouped)) == 2 * flop(spread.grouped)
     assert flop(moe(run, imbalance=1.25).grouped) == pytest.approx(1.25 * flop(work.grouped))
 
 

@@ -11,10 +11,11 @@ from profiles.model.figures.state_space import StateSpace
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import features
-from simulator.training_run.work.layer_work import layer_work
+from simulator.training_run.work.layer_work import LayerWork, gradient_sizes, layer_work
 from simulator.training_run.work.quantised_bytes import quantised_bytes
 from simulator.training_run.work.stage_layers import stage_layers
 from simulator.training_run.work.state_work import state_work
+from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
 
 CORE = load_framework("megatron-core")
@@ -144,9 +145,24 @@ def test_the_fullest_expert_rank_sets_the_pace() -> None:
 def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
     run = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8, lora=True)
     work = layer_work(run, CORE, experts=True)
-    assert len(work.backward_grouped()) == len(work.grouped) == 2
     trained = layer_work(replace(run, lora=False), CORE, experts=True)
-    assert len(trained.backward_grouped()) == 4
+    sizes = [gradient_sizes(x.m, x.n, x.k) for x in work.grouped]
+    alone = [
+        LayerWork(
+            matmuls=(),
+            grouped=tuple(
+                replace(x, m=m, n=n, k=k)
+                for x, products in zip(work.grouped, sizes, strict=True)
+                for m, n, k in products[:count]
+            ),
+        )
+        for count in (1, 2)
+    ]
+    every = work_seconds([(run.device, x) for x in (work, trained, *alone)])
+    frozen_s, trained_s = (x.grouped_backward_s for x in every[:2])
+    assert frozen_s == pytest.approx(every[2].grouped_forward_s, rel=1e-12)
+    assert trained_s == pytest.approx(every[3].grouped_forward_s, rel=1e-12)
+    assert frozen_s < trained_s
 
 
 def test_predicted_tokens_take_a_layer_and_logits_on_the_last_stage() -> None:

@@ -20,8 +20,9 @@ from simulator.training_run.step.features import layer_features, mesh_features
 Array = NDArray[np.float64]
 
 # Of so many runs (model, device, framework, sequence, ...) features are kept, and of each run so
-# many rows of some 50 numbers: at most 20 MB each.
-_RUNS, _MOST_ROWS = 24, 1 << 16
+# many rows of layers (53 numbers of 8 bytes, a key of some 200 bytes) and of meshes (28 numbers and
+# a key): 24 x 8,192 x 1,050 bytes, at most 210 MB. bench/sweep.py asks for up to 831 rows of a run.
+_RUNS, _MOST_ROWS = 24, 1 << 13
 
 
 class KnownFeatures:
@@ -61,7 +62,10 @@ class KnownFeatures:
             begin = len(next(iter(self._columns.values()))) - len(new)
             self._places |= {asked[number]: begin + place for place, number in enumerate(new)}
         at = np.asarray([self._places[key] for key in asked])
-        return {name: values[at] for name, values in self._columns.items()}
+        columns = self._columns
+        if len(self._places) > _MOST_ROWS:  # one question alone asks for more
+            self._places, self._columns = {}, {}
+        return {name: values[at] for name, values in columns.items()}
 
 
 def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:

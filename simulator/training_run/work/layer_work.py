@@ -44,11 +44,11 @@ class Matmul:
     dtype: str
     count: float = 1.0
 
-    def gradients(self, *, weights: bool = True) -> Iterator[Matmul]:
-        """The two products of its backward; the input's alone where the weights are frozen."""
-        yield Matmul(m=self.m, n=self.k, k=self.n, dtype=self.dtype, count=self.count)
-        if weights:
-            yield Matmul(m=self.k, n=self.n, k=self.m, dtype=self.dtype, count=self.count)
+
+def gradient_sizes(m: float, n: float, k: float) -> tuple[tuple[float, float, float], ...]:
+    """The (m, n, k) of the two products in the backward of [m, k] x [k, n]: for its input, then for
+    its weights, which frozen weights have not."""
+    return (m, k, n), (k, n, m)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +100,6 @@ class LayerWork:
     state_pass_bytes: float = 0.0
     scan_forward_flop: float = 0.0
     scan_backward_flop: float = 0.0
-
-    def backward_matmuls(self, *, weights: bool = True) -> tuple[Matmul, ...]:
-        """The gradients of `matmuls`; those of the inputs alone where the weights are frozen."""
-        return tuple(g for x in self.matmuls for g in x.gradients(weights=weights))
-
-    def backward_grouped(self) -> tuple[Matmul, ...]:
-        """The gradients of `grouped`."""
-        weights = not self.frozen_experts
-        return tuple(g for x in self.grouped for g in x.gradients(weights=weights))
 
 
 def matmul_type(run: TrainingRun) -> str:

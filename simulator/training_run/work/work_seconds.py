@@ -18,7 +18,7 @@ from profiles.hardware.kernels.attention_surface import (
     NEWER_THAN_FLASH_2,
 )
 from simulator.kernel_speed import attention_s, matmul_s
-from simulator.training_run.work.layer_work import LayerWork, Matmul
+from simulator.training_run.work.layer_work import LayerWork, Matmul, gradient_sizes
 
 Array = NDArray[np.float64]
 
@@ -77,10 +77,11 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         found = products[device, x.dtype]
         forward, *backward = slots
         found.append((m, n, k, x.count, row, forward))
+        of_input, of_weight = gradient_sizes(m, n, k)
         for slot in backward:
-            found.append((m, k, n, x.count, row, slot))
+            found.append((*of_input, x.count, row, slot))
             if slot != _FROZEN and not (slot == _GROUPED + 1 and works[row][1].frozen_experts):
-                found.append((k, n, m, x.count, row, slot))
+                found.append((*of_weight, x.count, row, slot))
 
     for row, (device, work) in enumerate(works):
         for matmul in work.matmuls:

@@ -81,9 +81,10 @@ def test_representatives_are_computed_once():
 def test_what_is_kept_has_an_end(monkeypatch):
     monkeypatch.setattr(known_features, "_MOST_ROWS", 4)
     known = KnownFeatures(lambda runs: {"tp": np.asarray([float(run.tp) for run in runs])})
-    for begin in range(1, 9, 3):
-        degrees = [begin, begin + 1, begin + 2]
+    for degrees in ([1, 2, 3], [4, 5, 6], [7, 8, 9, 10, 11], [7, 8]):
         found = known.rows(
             np.asarray(degrees)[:, None], lambda i, of=degrees: replace(GPT_RUN, tp=of[i])
         )
         assert found["tp"].tolist() == degrees
+        kept = known._columns.get("tp", np.empty(0))
+        assert len(known._places) == len(kept) <= 4
