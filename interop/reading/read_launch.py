@@ -284,12 +284,23 @@ def _say_nemo(
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):
-            parts = hydra_parts(read_keyed(name, folder.text(name) or ""), folder)
-            findings.files += [part.name for _, part in parts if part.name != name]
-            given.append(nemo.values_of_files(parts))
+            file = read_keyed(name, folder.text(name) or "")
+            read = hydra_parts(file, folder, _chosen(launch))
+            findings.files += [part.name for _, part in read.parts if part.name != name]
+            for why in read.missing:
+                findings.lack("defaults", why, file.place(("defaults",)))
+            given.append(nemo.values_of_files(read.parts))
     nemo.say_nemo([*given, hydra], findings)
-    recipe = "recipe" in launch.program or any(path[0] == "train" for path in hydra)
+    recipe = "recipe" in launch.program or any(
+        path[0] == "train" for path in hydra if len(path) > 1
+    )
     return "megatron-bridge" if recipe else "nemo"
+
+
+def _chosen(launch: Launch) -> dict[str, str]:
+    """The words `group=option` of a command line."""
+    pairs = (word.plain.partition("=") for word in launch.arguments)
+    return {key: option.strip("'\"") for key, equals, option in pairs if equals and key[:1] != "-"}
 
 
 def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list[str]:
@@ -340,7 +351,7 @@ def _say_named(
             else:
                 # The command line stands over the files that it names.
                 own = Findings()
-                said = say_keyed(name, folder, own)
+                said = say_keyed(name, folder, own, _chosen(launch))
                 if said == "deepspeed":
                     findings.take(own)
                 else:
