@@ -100,6 +100,7 @@ class Findings:
         for key, default in other.defaults.items():
             self.defaults.setdefault(key, default)
         self.lacking |= other.lacking
+        self.untold |= other.untold - self.said.keys()
         self.contradictions += other.contradictions
         self.overridden += other.overridden
         self.unknown += other.unknown

@@ -117,7 +117,7 @@ def say_keyed(
         ):
             framework = "flagscale"
     else:
-        named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
+        named = hf_trainer.say_trainer(hf_trainer.given_by_file(file, findings), findings)
         if nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
             nemo.say_nemo([values], findings)
