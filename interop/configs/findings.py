@@ -99,6 +99,8 @@ class Findings:
             self.say(key, said.value, said.place, said.option, over=False)
         for key, default in other.defaults.items():
             self.defaults.setdefault(key, default)
+        self.lacking |= other.lacking
+        self.untold |= other.untold - self.said.keys()
         self.contradictions += other.contradictions
         self.overridden += other.overridden
         self.unknown += other.unknown

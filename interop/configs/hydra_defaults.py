@@ -4,62 +4,142 @@ The Defaults List): `- train: 14b` is the file train/14b.yaml below the key `tra
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile, read_keyed
 from interop.shell.folder import ConfigFolder
+from interop.shell.text_places import hole_numbers, without_holes
 
 _MOST_DEEP = 6
+_MOST_FILES = 100
+_MOST_ROUNDS = 4
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+Part = tuple[Key, KeyedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class HydraParts:
+    """The file and those of its defaults that are beside it, each with the key that it stands
+    below, a later one over those before it; and, in words, those that are named and not told."""
+
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...] = ()
 
 
 def hydra_parts(
-    file: KeyedFile, folder: ConfigFolder, depth: int = 0
-) -> tuple[tuple[Key, KeyedFile], ...]:
-    """The file and those of its defaults that are beside it, each with the key that it stands
-    below; a later one over those before it. A file without a list is alone."""
-    entries = _entries(file)
-    if not entries or depth > _MOST_DEEP:
-        return (((), file),)
-    found: list[tuple[Key, KeyedFile]] = []
-    own = False
-    for group, option in entries:
-        if (group, option) == ("", "_self_"):
-            found.append(((), file))
-            own = True
-            continue
-        group, _, package = group.partition("@")
-        name = _near(file.name, "/".join(part for part in (group, option) if part))
-        text = folder.text(name)
+    file: KeyedFile, folder: ConfigFolder, chosen: Mapping[str, str] | None = None
+) -> HydraParts:
+    """The parts of a configuration; a file without a list is alone.
+
+    chosen  options of groups by the command line (`train=70b`), which replace those of the lists;
+            `+experiment` for one that a list does not have
+    """
+    chosen = chosen or {}
+    options = {key.lstrip("+"): option for key, option in chosen.items()}
+    added = [key.lstrip("+") for key in chosen if key.startswith("+")]
+    root = file.name.rpartition("/")[0]
+    for _ in range(_MOST_ROUNDS):
+        # `override /model: big` deep in a list holds for what was read before it.
+        walk = _Walk(folder, root, dict(options))
+        parts = walk.parts(file, "", 0)
+        for group in added:
+            if folder.text(walk.name(group, options[group])) is not None:
+                parts += walk.loaded(group, options[group], group.replace("/", "."), 0)
+        if walk.options == options:
+            break
+        options = walk.options
+    return HydraParts(tuple(parts), tuple(walk.missing))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One reading of the files, from the folder of the root's.
+
+    options  those that replace what stands in a list, by group
+    """
+
+    folder: ConfigFolder
+    root: str
+    options: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+    read: int = 0
+
+    def name(self, group: str, option: str) -> str:
+        """The file of a group's option."""
+        path = "/".join(part for part in (self.root, group, option) if part)
+        return path + ("" if path.endswith((".yaml", ".yml")) else ".yaml")
+
+    def parts(self, file: KeyedFile, beside: str, depth: int) -> list[Part]:
+        """A file of a group and what its list names."""
+        entries: list[tuple[str, str, str, bool]] = []
+        for word, option in _entries(file):
+            *marks, last = word.split() or [""]
+            head, _, package = last.partition("@")
+            # A leading slash counts from the root's folder, and else the folder of this file.
+            near = () if (head or option).startswith("/") else (beside,)
+            group = "/".join(part for part in (*near, head.strip("/")) if part)
+            if "override" in marks:
+                self.options.setdefault(group, option)
+                continue
+            taken = self.options.get(group, option) if head else option.lstrip("/")
+            below = package or head.strip("/").replace("/", ".")
+            entries.append((group, taken, below, "optional" in marks))
+        found: list[Part] = []
+        own = False
+        for group, option, below, optional in entries:
+            if option == "_self_" and not below:
+                found.append(((), file))
+                own = True
+            elif not group.startswith("hydra/"):  # how Hydra itself logs and launches
+                found += self.loaded(group, option, below, depth, optional=optional)
+        return found if own else [*found, ((), file)]
+
+    def loaded(
+        self, group: str, option: str, package: str, depth: int, *, optional: bool = False
+    ) -> list[Part]:
+        """The file of a group's option with those of its own list."""
+        name = self.name(group, option)
+        text = None if hole_numbers(name) else self.folder.text(name)
         if text is None:
-            continue
+            if not optional:
+                self.missing.append(f"{without_holes(name)!r} is not beside it")
+            return []
+        self.read += 1
+        if depth >= _MOST_DEEP or self.read > _MOST_FILES:
+            self.missing.append(f"{name!r} is not read: the lists name too many files")
+            return []
         head = _PACKAGE.search(text)
-        below = _below(head[1] if head else package, group)
-        inner = hydra_parts(read_keyed(name, text), folder, depth + 1)
-        found += [((*below, *prefix), part) for prefix, part in inner]
-    return tuple(found if own else [*found, ((), file)])
+        below = _below(head[1] if head else package)
+        inner = self.parts(
+            read_keyed(name, text),
+            name.removeprefix(self.root).strip("/").rpartition("/")[0],
+            depth + 1,
+        )
+        return [((*below, *prefix), part) for prefix, part in inner]
 
 
-def _entries(file: KeyedFile) -> list[tuple[str, str]]:
-    """Group and option of the list, in its order; "" for a group that is not named."""
+def _entries(file: KeyedFile) -> Iterator[tuple[str, str]]:
+    """Group, with the words before it, and option of the list, in its order; "" for a group that
+    is not named."""
     plain = file.values.get(("defaults",))
     if isinstance(plain, list):
-        return [("", str(option)) for option in plain]
+        yield from (("", str(option)) for option in plain)
+        return
     found: list[tuple[int, str, str]] = []
     for path, value in file.values.items():
         if path[:1] != ("defaults",) or len(path) < 2 or not path[1].isdigit():
             continue
-        words = path[2].split() if len(path) == 3 else [""]
-        if value is not None and not isinstance(value, list):
-            found.append((int(path[1]), words[-1], str(value)))
-    return [(group, option) for _, group, option in sorted(found, key=lambda each: each[0])]
+        options = value if isinstance(value, list) else [file.get(*path) or value]
+        found += [
+            (int(path[1]), path[2] if len(path) == 3 else "", str(option))
+            for option in options
+            if option is not None
+        ]
+    for _, group, option in sorted(found, key=lambda each: each[0]):
+        yield group, option
 
 
-def _near(beside: str, name: str) -> str:
-    folder, slash, _ = beside.rpartition("/")
-    return f"{folder}{slash}{name.lstrip('/')}" + ("" if name.endswith(".yaml") else ".yaml")
-
-
-def _below(package: str, group: str) -> Key:
-    named = package or group.replace("/", ".")
-    return () if named in ("_global_", "") else tuple(part for part in named.split(".") if part)
+def _below(package: str) -> Key:
+    return tuple(part for part in package.split(".") if part and package != "_global_")

@@ -16,6 +16,7 @@ from typing import Any
 
 Key = tuple[str, ...]
 _MOST_DEEP = 12
+_MOST_FOLLOWED = 1000
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)?")
 _ENVIRONMENT = re.compile(r"[A-Z][A-Z0-9_]*")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
@@ -30,6 +31,14 @@ class Open:
 
 class _OpenError(Exception):
     """Part of a value is not told."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """The values that one value may name, and how many more texts are followed for it."""
+
+    values: Mapping[Key, Any]
+    left: int = _MOST_FOLLOWED
 
 
 def plain_value(text: str) -> Any:
@@ -48,17 +57,20 @@ def resolved(path: Key, values: Mapping[Key, Any]) -> Any:
     if not isinstance(raw, str) or ("${" not in raw and raw.strip() != "???"):
         return raw
     try:
-        return _text(raw, path, values, 0)
+        return _text(raw, path, _Source(values), 0)
     except _OpenError as error:
         return Open(str(error))
 
 
-def _text(raw: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+def _text(raw: str, path: Key, source: _Source, depth: int) -> Any:
     """A text with interpolations in it: the value of one alone, or all of them joined."""
     if raw.strip() == "???":
         raise _OpenError("??? has to be filled in by the command line")
     if depth > _MOST_DEEP:
         raise _OpenError(f"{raw!r} leads back to itself")
+    source.left -= 1
+    if source.left < 0:
+        raise _OpenError(f"more than {_MOST_FOLLOWED} references are to be followed")
     pieces: list[Any] = []
     at = 0
     while (begin := raw.find("${", at)) >= 0:
@@ -67,7 +79,7 @@ def _text(raw: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
             raise _OpenError(f"{raw!r} has no closing brace")
         if begin > at:
             pieces.append(raw[at:begin])
-        pieces.append(_one(raw[begin + 2 : end], path, values, depth + 1))
+        pieces.append(_one(raw[begin + 2 : end], path, source, depth + 1))
         at = end + 1
     if raw[at:].strip() or not pieces:
         pieces.append(raw[at:])
@@ -86,49 +98,52 @@ def _closing(text: str, at: int) -> int:
     return -1
 
 
-def _one(inner: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
     """What stands between the braces: a resolver with arguments, a variable, or a key."""
     name, colon, rest = inner.partition(":")
     name = name.strip()
     if not colon and _ENVIRONMENT.fullmatch(name.partition(",")[0]) and "," in name:
         name, colon, rest = "oc.env", ":", inner
     if colon and _ENVIRONMENT.fullmatch(name):
-        name, rest = "oc.env", f"{name},{rest}"
+        # `${TP:-8}` is the shell's way of a default.
+        name, rest = "oc.env", f"{name},{rest.removeprefix('-')}"
     if not colon:
-        return _key(_joined(inner, path, values, depth), path, values, depth)
+        return _key(_joined(inner, path, source, depth), path, source, depth)
     arguments = _arguments(rest)
     if name == "oc.env":
         if len(arguments) < 2:
             raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
-        return _argument(",".join(arguments[1:]), path, values, depth)
+        return _argument(",".join(arguments[1:]), path, source, depth)
     if name == "oc.decode":
-        return _argument(rest, path, values, depth)
+        return _argument(rest, path, source, depth)
     if name == "oc.select":
         try:
-            return _key(arguments[0].strip(), path, values, depth)
+            return _key(arguments[0].strip(), path, source, depth)
         except _OpenError:
             if len(arguments) < 2:
                 raise
-            return _argument(arguments[1], path, values, depth)
+            return _argument(arguments[1], path, source, depth)
     if name == "if" and len(arguments) == 3:
-        taken = arguments[1 if _argument(arguments[0], path, values, depth) else 2]
-        return _argument(taken, path, values, depth)
+        taken = arguments[1 if _argument(arguments[0], path, source, depth) else 2]
+        return _argument(taken, path, source, depth)
     made = _RESOLVERS.get(name)
     if made is None:
         raise _OpenError(f"${{{inner}}}: the resolver {name!r} is the program's own")
-    given = [_argument(one, path, values, depth) for one in arguments]
+    given = [_argument(one, path, source, depth) for one in arguments]
+    if name in _ARITHMETIC and not all(isinstance(one, (int, float)) for one in given):
+        raise _OpenError(f"${{{inner}}} cannot be computed: not of numbers")
     try:
         return made(*given)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise _OpenError(f"${{{inner}}} cannot be computed") from None
 
 
-def _joined(text: str, path: Key, values: Mapping[Key, Any], depth: int) -> str:
-    return str(_text(text, path, values, depth)) if "${" in text else text.strip()
+def _joined(text: str, path: Key, source: _Source, depth: int) -> str:
+    return str(_text(text, path, source, depth)) if "${" in text else text.strip()
 
 
-def _argument(text: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
-    found = _text(text.strip(), path, values, depth) if text.strip() else ""
+def _argument(text: str, path: Key, source: _Source, depth: int) -> Any:
+    found = _text(text.strip(), path, source, depth) if text.strip() else ""
     if not isinstance(found, str):
         return found
     found = found.strip().strip("'\"")
@@ -146,7 +161,7 @@ def _arguments(text: str) -> list[str]:
     return [*found, text[begin:]]
 
 
-def _key(name: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
+def _key(name: str, path: Key, source: _Source, depth: int) -> Any:
     """The value of a key: absolute, or from so many tables up as it begins with dots; one that a
     larger configuration holds under a name of its own (`${training.model.x}`) without that."""
     up = len(name) - len(name.lstrip("."))
@@ -155,11 +170,15 @@ def _key(name: str, path: Key, values: Mapping[Key, Any], depth: int) -> Any:
         base = path[: max(0, len(path) - up)]
         tried = [(*base, *asked)]
     else:
-        tried = [asked, asked[1:]]
+        tried = [asked]
+        if asked and not any(known[:1] == asked[:1] for known in source.values):
+            tried.append(asked[1:])
     for one in tried:
-        if one and one in values:
-            raw = values[one]
-            return _text(raw, one, values, depth) if isinstance(raw, str) else raw
+        if one and one in source.values:
+            raw = source.values[one]
+            if isinstance(raw, Open):
+                raise _OpenError(raw.why)
+            return _text(raw, one, source, depth) if isinstance(raw, str) else raw
     raise _OpenError(f"${{{name}}} is filled in elsewhere")
 
 
@@ -167,6 +186,10 @@ def _whole(value: float) -> int | float:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_ARITHMETIC = frozenset(
+    {"multiply", "mul", "add", "subtract", "sub", "divide", "div", "floor_div", "divide_floor",
+     "int_div", "divide_ceil", "ceil_div"}
+)  # fmt: skip
 _RESOLVERS: dict[str, Callable[..., Any]] = {
     "multiply": lambda a, b: _whole(a * b),
     "mul": lambda a, b: _whole(a * b),

@@ -91,18 +91,26 @@ def given_by_options(options: Options, findings: Findings) -> Given:
     return found
 
 
-def given_by_file(file: KeyedFile) -> Given:
+def given_by_file(file: KeyedFile, findings: Findings) -> Given:
     """The top keys of a file; a list of words is one text."""
     found: Given = []
     for path, value in file.values.items():
         if len(path) == 1 or path[0] == "dist_config":
+            if (hole := file.open(*path)) is not None:
+                if path[-1] in _ABOUTS:
+                    name = ".".join(path)
+                    findings.leave_open(_ABOUTS[path[-1]], name, hole.why, file.place(path))
+                continue
             plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
             found.append((path[-1], plain, file.place(path), ".".join(path)))
     return found
 
 
-def say_trainer(given: Given, findings: Findings) -> str | None:
-    """What the arguments say; the DeepSpeed file that they name, if they do."""
+def say_trainer(given: Given, findings: Findings, *, defaults: bool = True) -> str | None:
+    """What the arguments say; the DeepSpeed file that they name, if they do.
+
+    defaults  whether transformers' own answer where they are silent
+    """
     deepspeed = None
     for key, value, place, option in given:
         if key in _COUNTS:
@@ -136,10 +144,11 @@ def say_trainer(given: Given, findings: Findings) -> str | None:
             findings.say("model.name", value, place, option)
             if not value.endswith(".json"):
                 say_figures_of(value, "", findings, place, option)
-    findings.default(
-        _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32", recompute="none",
-        optimizer="adamw_torch", micro_batch=8,
-    )  # fmt: skip
+    if defaults:
+        findings.default(
+            _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32",
+            recompute="none", optimizer="adamw_torch", micro_batch=8,
+        )  # fmt: skip
     return deepspeed
 
 

@@ -143,6 +143,12 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
     return (product if place is not None else None), place
 
 
+def _cores(findings: Findings) -> int:
+    """What JAX counts of one chip: TPU7x shows as two (docs.cloud.google.com/tpu/docs/tpu7x),
+    the catalogue's device is the chip."""
+    return 2 if findings.get("device") == "tpu-v7x" else 1
+
+
 def _axes(given: Given, findings: Findings) -> None:
     for name, key in _AXES.items():
         degree, place = _degree(given, name)
@@ -163,6 +169,10 @@ def _axes(given: Given, findings: Findings) -> None:
     )
     if not filled and fully is not None and place is not None and "dp" not in findings.untold:
         dp = (data or 1) * fully
+        if dp % _cores(findings):
+            findings.leave_open("dp")
+            return
+        dp //= _cores(findings)
         findings.say("dp", dp, place, "ici_fsdp_parallelism")
         ranks = 1
         for axis in ("tp", "pp", "cp"):
@@ -192,10 +202,12 @@ def _batch(batch: tuple[Any, Place], findings: Findings) -> None:
         number = float(str(batch[0]))
     except ValueError:
         return
-    devices = findings.count("devices")
+    devices, cores = findings.count("devices"), _cores(findings)
+    each = f"{number:g}" if cores == 1 else f"{number:g} x {cores} cores"
+    number *= cores
     steps = findings.count("gradient_accumulation") or 1
     if devices and number * devices == int(number * devices):
-        how = f"per_device_batch_size {number:g} x {devices} devices"
+        how = f"per_device_batch_size {each} x {devices} devices"
         findings.derive("global_batch", int(number * devices) * steps, how)
     if {"tp", "pp", "cp"} & findings.untold:
         findings.untold.add("micro_batch")

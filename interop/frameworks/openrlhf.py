@@ -3,11 +3,14 @@ DeepSpeed below, `--micro_train_batch_size` or `--train.micro_batch_size`."""
 
 from __future__ import annotations
 
+import re
+
 from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, word_of
 from interop.configs.option_words import Options
 from interop.frameworks.flavors import say_figures_of
+from interop.shell.text_places import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _KEYS: dict[str, tuple[str, Reader]] = {
@@ -30,6 +33,12 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "pretrain": ("model.name", text_of),
     "model.model_name_or_path": ("model.name", text_of),
 }
+_BESIDES = {
+    "dpo": "the reference model and the pairs of sequences are not counted",
+    "kto": "the reference model is not counted",
+    "rm": "the pairs of sequences are not counted",
+    "kd": "the teacher model is not counted",
+}
 _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "bf16": ("precision", "bf16", None),
     "gradient_checkpointing": ("recompute", "full", "none"),
@@ -40,8 +49,16 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
 }
 
 
-def say_openrlhf(options: Options, findings: Findings) -> None:
-    """What the arguments of a trainer of one model say (SFT, DPO, KTO, reward models)."""
+def say_openrlhf(options: Options, findings: Findings, program: str, place: Place) -> None:
+    """What the arguments of a trainer of one model say (SFT); a trainer of more (a reference,
+    rewards, samples of its own) is said to be no plain training."""
+    word = re.search(r"train_(ppo\w*|dpo|kto|rm|kd|prm)\b", program)
+    if word is not None and word[1].startswith("ppo"):
+        why = "several models train, score and sample on devices of their own: none of it is read"
+        findings.lack(program, why, place)
+    elif word is not None:
+        why = _BESIDES.get(word[1], "what it does beside plain training is not counted")
+        findings.cannot_tell(program, why, place)
     options.say_flags(findings, _FLAGS)
     for option in options.given:
         if option.key not in _KEYS:

@@ -84,6 +84,11 @@ _ABOUTS = {
     "data_parallel_replicate_degree": ("dp",),
     "fsdp_reshard_after_forward": ("zero_stage",),
     "converters": ("precision",),
+    "pipeline_parallel_microbatch_size": ("micro_batch",),
+    "pipeline_parallel_microbatches": ("micro_batch",),
+    "pipeline_parallel_layers_per_stage": ("vpp",),
+    "mixed_precision_param": ("precision",),
+    "dtype": ("precision",),
 }
 Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
@@ -135,6 +140,9 @@ def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = Tru
     for values in given:
         for path, (value, place) in values.items():
             if isinstance(value, Open):
+                weights = path[-1] in ("mixed_precision_param", "dtype")
+                if weights and "precision" in findings.said:
+                    continue  # what the matmuls compute in is told
                 for about in _abouts(path):
                     findings.leave_open(about)
                 last.pop(path[-1], None)
@@ -233,6 +241,8 @@ def _say_local_batch(
         findings.untold.add("micro_batch")
         return
     pp = findings.count("pp") or 1
+    if "micro_batch" in findings.untold and pp > 1 and number > 1:
+        return
     micro = last.get("pipeline_parallel_microbatch_size")
     if pp == 1 or number == 1:
         findings.say("micro_batch", number, place, name)

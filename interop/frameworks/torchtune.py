@@ -66,6 +66,14 @@ def say_torchtune(
             for path in file.values
             if ".".join(path) in _KEYS or path[0].startswith(("data_parallel_", "fsdp_"))
         }
+    given = {word.plain.partition("=")[0] for word in words}
+    for key in () if file is None else tuple(values):
+        assert file is not None
+        unset = file.open(*key.split("."))
+        about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("zero_stage",))[0]
+        if unset is not None and key not in given:
+            findings.leave_open(about, key, unset.why, values[key][1])
+            del values[key]
     for word in words:
         key, equals, value = word.plain.partition("=")
         if not equals or key.startswith("-"):

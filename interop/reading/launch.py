@@ -40,6 +40,8 @@ _PROGRAMS = {
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
 _TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
+# The catalogue's names of them, where another than `tpu-` and the word.
+_TPU_NAMES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7x"}
 _TRAINS = re.compile(
     r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
 )
@@ -196,8 +198,8 @@ def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
 
 def _tpus(launch: Launch, findings: Findings) -> None:
     """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
-    which JAX counts by two on TPU7x (tpu7x-4x8x8); until v5p a chip's two cores are counted
-    (docs.cloud.google.com/tpu/docs/v5p, v6e, tpu7x)."""
+    as the catalogue counts. One number of v4 and v5p is of cores, two a chip; a topology (v4-4x4x4)
+    is of chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
     given = (*launch.launcher.given, *read_options(launch.arguments, launch.launcher.holes).given)
     for option in given:
         if option.key not in ("device_type", "tpu_type") or not option.values:
@@ -208,9 +210,11 @@ def _tpus(launch: Launch, findings: Findings) -> None:
         if found is None or not count:
             continue
         chips = math.prod(int(part) for part in found[2].split("x"))
-        each = {"v4": 0.5, "v5p": 0.5, "tpu7x": 2.0}.get(found[1], 1.0)
-        findings.say("device", found[1], option.place, option.name)
-        findings.say("devices", int(chips * each * count), option.place, option.name)
+        if found[1] in ("v4", "v5p") and "x" not in found[2]:
+            chips //= 2
+        device = _TPU_NAMES.get(found[1], f"tpu-{found[1]}")
+        findings.say("device", device, option.place, option.name)
+        findings.say("devices", chips * count, option.place, option.name)
 
 
 def _srun(launch: Launch) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from interop.configs.findings import Findings
 from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import KeyedFile, read_keyed
@@ -53,8 +55,16 @@ def keyed_framework(file: KeyedFile) -> str | None:
     return next((name for name, is_it in checks if is_it), None)
 
 
-def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None:
-    """Says what a file of keys says, with the files that it names; its framework, or None."""
+def say_keyed(
+    name: str,
+    folder: ConfigFolder,
+    findings: Findings,
+    chosen: Mapping[str, str] | None = None,
+) -> str | None:
+    """Says what a file of keys says, with the files that it names; its framework, or None.
+
+    chosen  options of Hydra's groups by the command line
+    """
     text = folder.text(name)
     if text is None:
         return None
@@ -64,7 +74,8 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         gpus = degree_of(file.get("compute", "gpus"))
         findings.say("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
-    parts = hydra_parts(file, folder)
+    hydra = hydra_parts(file, folder, chosen)
+    parts = hydra.parts
     framework = keyed_framework(file)
     values = nemo.values_of_files(parts)
     if framework is None and len(parts) > 1 and nemo.is_nemo([path for path in values if path]):
@@ -73,6 +84,9 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         return None
     own = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
     findings.files += [part.name for _, part in own]
+    if own is parts:
+        for why in hydra.missing:
+            findings.lack("defaults", why, file.place(("defaults",)))
     if framework == "torchtitan":
         torchtitan.say_torchtitan([torchtitan.values_of_file(file)], findings)
     elif framework == "nanotron":
@@ -103,7 +117,7 @@ def say_keyed(name: str, folder: ConfigFolder, findings: Findings) -> str | None
         ):
             framework = "flagscale"
     else:
-        named = hf_trainer.say_trainer(hf_trainer.given_by_file(file), findings)
+        named = hf_trainer.say_trainer(hf_trainer.given_by_file(file, findings), findings)
         if nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
             nemo.say_nemo([values], findings)

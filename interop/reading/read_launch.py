@@ -24,6 +24,7 @@ from interop.reading.consistency import Variables, complete, say_devices_of_vari
 from interop.reading.launch import Launch, launch_of, say_ranks
 from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_beside, say_python
 from interop.reading.slurm_header import SlurmHeader, slurm_header
+from interop.reading.swift_launch import say_swift_launch
 from interop.reading.torchtitan_launch import is_torchtitan_launch, say_torchtitan_launch
 from interop.shell.folder import ConfigFolder
 from interop.shell.script_reading import HERE, ScriptReading
@@ -149,10 +150,10 @@ def _say_arguments(
     if "tune" in launch.words:
         return _say_torchtune(launch, options, reading, folder, findings)
     if "openrlhf" in program:
-        openrlhf.say_openrlhf(options, findings)
+        openrlhf.say_openrlhf(options, findings, program, launch.place)
         return "openrlhf"
     if launch.program in ("swift", "megatron"):
-        return _say_swift(launch, options, folder, findings)
+        return say_swift_launch(launch, options, folder, findings)
     if "colossalai" in launch.words:
         colossalai.say_colossalai(options, findings)
         return "colossalai"
@@ -190,27 +191,6 @@ def _say_arguments(
     if framework is None and "deepspeed" in launch.words:
         return "deepspeed"
     return framework
-
-
-def _say_swift(launch: Launch, options: Options, folder: ConfigFolder, findings: Findings) -> str:
-    """ms-swift (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the Trainer,
-    `megatron sft` with Megatron's names; NPROC_PER_NODE and NNODES (1) stand for torchrun's."""
-    findings.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
-    if launch.program == "megatron":
-        megatron.say_megatron(options, findings)
-        findings.unknown.clear()  # its own options stand beside Megatron's
-        options.say_counts(findings, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
-        for option in options.of("model"):
-            findings.say("model.name", options.told(option, findings), option.place, option.name)
-        return "ms-swift"
-    named = hf_trainer.say_trainer(hf_trainer.given_by_options(options, findings), findings)
-    for option in options.of("torch_dtype"):
-        told = options.told(option, findings) or ""
-        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(told)
-        findings.say("precision", kind, option.place, option.name)
-    if named:
-        say_deepspeed_file(named, folder, findings, launch.place, launch.command.script)
-    return "ms-swift"
 
 
 def _say_torchtune(
@@ -284,12 +264,23 @@ def _say_nemo(
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):
-            parts = hydra_parts(read_keyed(name, folder.text(name) or ""), folder)
-            findings.files += [part.name for _, part in parts if part.name != name]
-            given.append(nemo.values_of_files(parts))
+            file = read_keyed(name, folder.text(name) or "")
+            read = hydra_parts(file, folder, _chosen(launch))
+            findings.files += [part.name for _, part in read.parts if part.name != name]
+            for why in read.missing:
+                findings.lack("defaults", why, file.place(("defaults",)))
+            given.append(nemo.values_of_files(read.parts))
     nemo.say_nemo([*given, hydra], findings)
-    recipe = "recipe" in launch.program or any(path[0] == "train" for path in hydra)
+    recipe = "recipe" in launch.program or any(
+        path[0] == "train" for path in hydra if len(path) > 1
+    )
     return "megatron-bridge" if recipe else "nemo"
+
+
+def _chosen(launch: Launch) -> dict[str, str]:
+    """The words `group=option` of a command line."""
+    pairs = (word.plain.partition("=") for word in launch.arguments)
+    return {key: option.strip("'\"") for key, equals, option in pairs if equals and key[:1] != "-"}
 
 
 def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list[str]:
@@ -340,7 +331,7 @@ def _say_named(
             else:
                 # The command line stands over the files that it names.
                 own = Findings()
-                said = say_keyed(name, folder, own)
+                said = say_keyed(name, folder, own, _chosen(launch))
                 if said == "deepspeed":
                     findings.take(own)
                 else:
