@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
-	@echo "make test      every test (a quarter of an hour on two cores)"
+	@echo "make test      every test but studies and timed ones (ten minutes on two cores)"
 	@echo "make page      the what-if page in a headless Chromium (minutes; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint and types"

@@ -76,7 +76,10 @@ def _folder(parent: Path, name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("breaks_forward", "the output of layers.2"), ("breaks_backward", "the backward of layers.2")],
+    [
+        pytest.param("breaks_forward", "the output of layers.2", marks=pytest.mark.slow),
+        ("breaks_backward", "the backward of layers.2"),
+    ],
 )
 def test_what_is_not_finite_is_placed(name: str, what: str, tmp_path: Path) -> None:
     """In the first step, on the rank that holds the layer."""

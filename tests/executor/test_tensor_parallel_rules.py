@@ -90,7 +90,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **{name: config_of(name) for name in ("bart", "electra", "mbart", "pegasus", "marian", "m2m")},
 }
 # Split by the rules of bart, or of bert.
-_LIKE_ANOTHER = ("mbart", "pegasus", "marian", "m2m", "roberta", "electra")
+_LIKE_ANOTHER = ("mbart", "pegasus", "marian", "m2m", "roberta", "electra", "distilbert")
 
 
 def split_plan(model: str, devices: int, pp: int, length: int | None = 16) -> Plan:

@@ -183,7 +183,7 @@ def _objective(problem, edges, f, b):
 
 
 @settings(
-    max_examples=500,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
