@@ -92,6 +92,6 @@ def test_what_is_not_finite_is_placed(name: str, what: str, tmp_path: Path) -> N
     measured = train(path, "--steps=1", processes=2, folder=_folder(tmp_path, "run"))
     assert measured.not_finite.startswith(f"step 1, rank {rank}: {what}")
     assert measured.steps_without_finite_loss == 1
-    if name == "breaks_forward":  # the check of gradients is refused the same way for both
+    if name == "breaks_backward":  # the check of gradients is refused the same way for both
         with pytest.raises(RunError, match=rf"nothing to compare \(step 1, rank {rank}: {what}"):
             train(path, "--steps=1", "--check", processes=2, folder=_folder(tmp_path, "check"))
