@@ -6,33 +6,17 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_space import LayoutSpace
 from planner.layout.memory_floor import forget_floors
 from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.model.figures.config_figures import figures_of_config
-from profiles.model.loaders import resolve_model
 from simulator.training_run.step import known_features
 from simulator.training_run.step.known_features import KnownFeatures, forget_features
+from tests.planner.layout.asked import question
 from tests.simulator.described_runs import GPT_RUN
 
 
-def asked(model, on, batch, stack, **pins):
-    return LayoutQuestion(
-        name=model,
-        model=figures_of_config(resolve_model(model).config, model),
-        cluster=get_cluster(on),
-        stack=stack,
-        global_batch=batch,
-        seq_len=4096,
-        precision="bf16",
-        space=LayoutSpace(**pins),
-    )
-
-
-def answer(question):
+def answer(asked):
     return plan_layout(
-        question, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, alone=True
+        asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, alone=True
     )
 
 
@@ -50,17 +34,17 @@ def forgotten():
 )
 def test_an_answer_does_not_depend_on_what_was_asked_before(model, stack, pins):
     others = [
-        asked(model, "4x8xh100-sxm", 64, stack, **pins),
-        asked(model, "2x8xh100-sxm", 48, stack, **pins),
-        asked(model, "2x8xh200", 96, stack, **pins),
+        question(model, "4x8xh100-sxm", stack, 64, **pins),
+        question(model, "2x8xh100-sxm", stack, 48, **pins),
+        question(model, "2x8xh200", stack, 96, **pins),
     ]
-    question = asked(model, "2x8xh100-sxm", 96, stack, **pins)
+    last = question(model, "2x8xh100-sxm", stack, 96, **pins)
     forgotten()
-    alone = answer(question)
+    alone = answer(last)
     forgotten()
     for other in others:
         answer(other)
-    assert answer(question) == alone
+    assert answer(last) == alone
 
 
 def test_representatives_are_computed_once():
