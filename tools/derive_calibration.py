@@ -14,11 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from profiles.document import write_text
+from profiles.document import write_bytes, write_text
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
+from shardwright.validate.cross_fit import (
+    FitTable,
+    fit,
+    fit_table,
+    information_of,
+    left_out,
+    predicted_s,
+)
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
 from shardwright.validate.memory_fit import (
@@ -30,7 +37,7 @@ from shardwright.validate.memory_fit import (
     predicted_bytes,
     ratios_by_regime,
 )
-from shardwright.validate.source_interval import source_intervals, step_bands
+from shardwright.validate.source_interval import fold_intervals, source_intervals, step_bands
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.interval import (
@@ -38,10 +45,12 @@ from simulator.training_run.fit.interval import (
     INTERVALS_FILE,
     INTERVALS_SCHEMA,
     Band,
+    StepBands,
     band_of,
     bands,
-    step_interval,
+    shipped_intervals,
 )
+from simulator.training_run.fit.step_spread import INFORMATION_FILE, information_bytes
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.step.coefficient_kinds import KINDS
@@ -54,7 +63,7 @@ from simulator.values.prediction import Interval
 
 
 def main() -> None:
-    """Fit, cross-validate, write both files, and say what came out."""
+    """Fit, cross-validate, write the files, and say what came out."""
     paths = [Path(name) for name in sys.argv[1:]]
     published = tuple(run for path in paths for run in read_runs(path, lenient=True))
     measured = tuple(row for path in paths for row in read_measured(path))
@@ -62,10 +71,12 @@ def main() -> None:
     fitted = fit(table)
     today = datetime.date.today().isoformat()
     write_text(COEFFICIENTS_FILE, _coefficients(table, fitted, today))
+    write_bytes(INFORMATION_FILE, information_bytes(information_of(table, fitted)))
     write_text(EVIDENCE_FILE, evidence_text(table, today))
-    five = left_out_s(table, plain_folds(table.published), start=fitted.values)
-    unseen = left_out_s(table, source_folds(table.published), start=fitted.values)
-    step = step_bands(table, five, unseen)
+    five = left_out(table, plain_folds(table.published), start=fitted.values)
+    unseen = left_out(table, source_folds(table.published), start=fitted.values)
+    # One source alone tells nothing of others.
+    step = step_bands(table, five, unseen) or shipped_intervals().step
     peaks = memory_table(published, measured)
     memory_folds = plain_folds(peaks.published)
     left = left_out_bytes(peaks, memory_folds)
@@ -73,13 +84,9 @@ def main() -> None:
     memory = _peaks_elsewhere(FIGURES, memory) | memory
     write_text(INTERVALS_FILE, _intervals(step, memory, today))
     _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
-    inside = tuple(
-        step_interval(run, time_s, step)
-        for run, time_s in zip(table.runs, five.tolist(), strict=True)
-    )
-    _say_held("5-fold", table, inside)
+    _say_held("5-fold", table, fold_intervals(table, five, step))
     _say_held("source left out", table, source_intervals(table, five, unseen))
-    _say_errors(table, predicted_s(table, fitted.values), five)
+    _say_errors(table, predicted_s(table, fitted.values), five.time_s)
 
 
 def _say_errors(table: FitTable, shipped: np.ndarray, five: np.ndarray) -> None:
@@ -178,18 +185,27 @@ def evidence_text(table: FitTable, today: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _intervals(step: dict[str, Band], memory: dict[str, Band], today: str) -> str:
+def _intervals(step: StepBands, memory: dict[str, Band], today: str) -> str:
     lines = [
-        "# Bands of measured over predicted on rows that were left out, by regime",
+        "# Bands of measured over predicted on rows that were left out",
         "# (simulator/training_run/fit/interval.py). Made by",
         "# tools/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
-        'method = "split conformal, 5-fold (unseen: whole sources left out, equally weighed; '
-        'memory of torchtitan: profiles/data/published/figures.csv)"',
+        'method = "split conformal: of steps whole sources left out, equally weighed, residuals '
+        "in widths (fit/interval.py); of stalled steps and of memory 5-fold (memory of torchtitan: "
+        'profiles/data/published/figures.csv)"',
         f'date = "{today}"',
+        "",
+        "[step]",
+        f"low = {step.low:.4f}",
+        f"high = {step.high:.4f}",
+        f"floor = {step.floor}",
+        f"ceiling = {step.ceiling}",
+        f"rows = {step.rows}",
+        f"sources = {step.sources}",
     ]
-    for title, table in (("step", step), ("memory", memory)):
+    for title, table in (("step.stalled", step.stalled), ("memory", memory)):
         lines += ["", f"[{title}]"]
         for name, band in table.items():
             lines.append(

@@ -9,7 +9,7 @@ run's own luck. The answer that is shown, and its runners-up, are simulated (run
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,22 +54,22 @@ def run_stretch(
     most_nodes: int,
     inputs: ReliabilityInputs,
     *,
-    step_band: Callable[[int], Interval],
+    step_bands: Callable[[Sequence[int]], Sequence[Interval]],
     price: Interval | None,
     confidence: float,
 ) -> RunStretch:
     """Of a model of so many parameters on up to so many nodes.
 
-    step_band   measured over predicted step time on so many nodes;  price  of a device-hour
+    step_bands  measured over predicted step time on each number of nodes;  price  of a device-hour
     confidence  probability (0 to 1) with which a limit must be kept
     """
     octaves = np.log2(max(2, most_nodes))
-    counts = np.unique(np.geomspace(1, most_nodes, 1 + int(_PER_OCTAVE * octaves)).round())
+    spaced = np.geomspace(1, most_nodes, 1 + int(_PER_OCTAVE * octaves)).round()
+    counts = np.unique(spaced.astype(int)).tolist()
     dearer = _dearer(price)
     found = []
-    for nodes in counts.astype(int).tolist():
+    for nodes, band in zip(counts, step_bands(counts), strict=True):
         lost, normal = _drawn(parameters, nodes * node_devices, device, inputs)
-        band = step_band(nodes)
         time = lost * two_sided(band.low, band.value, band.high, normal)
         median, spent = float(np.median(time)), time * dearer
         # Of dollars the middle is that of the time: device-hours at the price that is shown.

@@ -9,7 +9,7 @@ values the first one found stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.step_spread import run_spreads
+from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
@@ -131,28 +133,47 @@ def size_device(
 def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
     """Wall-clock of the whole run over the steady steps of its tokens.
 
-    The interval of a step is that of a plain layout of the framework on so many nodes: those of all
-    layouts of a search are alike but for what no run was fitted on (layout_choice.py).
+    A bound of a step says nothing of its layout, so its interval is the wider of those of two plain
+    layouts of the framework on so many nodes: all devices data-parallel, and tensor and expert
+    parallelism that fill a node.
     """
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
     base, _ = ground_of(asked, [])
 
-    def step_band(nodes: int) -> Interval:
-        devices = nodes * choice.node_devices
-        return step_interval(replace(base, num_devices=devices, dp=devices), 1.0)
+    def step_bands(counts: Sequence[int]) -> list[Interval]:
+        runs = [_plain(base, n * choice.node_devices, width) for width in widths for n in counts]
+        spreads = run_spreads(runs).reshape(len(widths), len(counts)).max(axis=0).tolist()
+        return [
+            step_interval(run, 1.0, spread)
+            for run, spread in zip(runs[: len(counts)], spreads, strict=True)
+        ]
 
+    widths = (1, choice.node_devices)
     return run_stretch(
         question.model.parameters,
         choice.device,
         choice.node_devices,
         choice.most,
         question.reliability,
-        step_band=step_band,
+        step_bands=step_bands,
         price=choice.usd_per_hour,
         confidence=question.confidence,
     ).times(question.stretch)
+
+
+def _plain(base: TrainingRun, devices: int, width: int) -> TrainingRun:
+    """The run with a sequence per device, tensor and expert parallelism over up to so many."""
+    tp = math.gcd(base.model.num_heads, width)
+    return replace(
+        base,
+        num_devices=devices,
+        global_batch=devices,
+        tp=tp,
+        dp=devices // tp,
+        expert_parallel=math.gcd(max(1, base.model.num_experts), devices // tp, width),
+    )
 
 
 def goal_of(

@@ -119,10 +119,10 @@ def _left_out(
     measured: Sequence[Measured],
     shipped: Sequence[PredictedRun],
 ) -> list[Column]:
-    from shardwright.validate.cross_fit import Array, fit, fit_table, left_out_s
+    from shardwright.validate.cross_fit import LeftOut, fit, fit_table, left_out
     from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
     from shardwright.validate.memory_fit import left_out_bytes, left_out_intervals, memory_table
-    from shardwright.validate.source_interval import source_intervals
+    from shardwright.validate.source_interval import fold_intervals, source_intervals
 
     table = fit_table(published, measured)
     whole = fit(table).values
@@ -134,42 +134,31 @@ def _left_out(
         (SOURCE_LEFT_OUT, source_folds, source_folds),
     )
     found: list[Column] = []
-    kept: dict[str, Array] = {}
+    kept: dict[str, LeftOut] = {}
     for name, of_times, of_peaks in ways:
-        times = kept[name] = left_out_s(table, of_times(table.published), start=whole)
-        by_id = {run.id: float(t) for run, t in zip(table.runs, times, strict=True)}
+        times = kept[name] = left_out(table, of_times(table.published), start=whole)
+        steps = (
+            source_intervals(table, kept["5-fold"], times)
+            if name == SOURCE_LEFT_OUT
+            else fold_intervals(table, times)
+        )
+        by_id = {run.id: step for run, step in zip(table.runs, steps, strict=True)}
         folds = of_peaks(peaks.published)
         bands = left_out_intervals(peaks, left_out_bytes(peaks, folds), folds)
         memory = {run.id: band for run, band in zip(peaks.runs, bands, strict=True)}
         predicted = [_with_memory(_with_time(row, by_id), memory) for row in shipped]
-        if name == SOURCE_LEFT_OUT:
-            strange = source_intervals(table, kept["5-fold"], times)
-            ends = {run.id: band for run, band in zip(table.runs, strange, strict=True)}
-            predicted = [_with_interval(row, ends) for row in predicted]
         found.append(Column(name=name, rows=compare_runs(published, measured, predicted)))
     return found
 
 
-def _with_time(row: PredictedRun, times: Mapping[str, float]) -> PredictedRun:
-    """The row with another step time, its interval moved along."""
-    time_s = times.get(row.id)
-    if time_s is None or row.step_time_s is None:
-        return row
-    factor = time_s / row.step_time_s
-    return replace(
-        row,
-        step_time_s=time_s,
-        step_time_low_s=factor * (row.step_time_low_s or 0.0),
-        step_time_high_s=factor * (row.step_time_high_s or 0.0),
-    )
-
-
-def _with_interval(row: PredictedRun, ends: Mapping[str, Interval]) -> PredictedRun:
-    """The row with the interval that rows of other sources give its step time."""
-    found = ends.get(row.id)
+def _with_time(row: PredictedRun, steps: Mapping[str, Interval]) -> PredictedRun:
+    """The row with the step time and the interval that rows of other folds give."""
+    found = steps.get(row.id)
     if found is None or row.step_time_s is None:
         return row
-    return replace(row, step_time_low_s=found.low, step_time_high_s=found.high)
+    return replace(
+        row, step_time_s=found.value, step_time_low_s=found.low, step_time_high_s=found.high
+    )
 
 
 def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedRun:

@@ -39,7 +39,7 @@ def explanation_report(found: RunExplanation) -> RenderableType:
         Text(
             "`own`: the device's, stack's or network's, or the one for all (.*); `of its kind`: it "
             "has none of its own; weight: per cent that the step changes by for 1 % of the "
-            "coefficient."
+            "coefficient; ±: its standard error."
         ),
         Text(""),
         _sources(found),
@@ -75,7 +75,9 @@ def _layout(run: TrainingRun) -> str:
 
 
 def _regime(used: IntervalUsed) -> str:
-    said = f"90 % interval of the regime `{used.regime}`: {used.rows} rows that were left out"
+    said = f"90 % interval of {used.rows} rows that were left out ({used.regime})"
+    if used.spread is not None:
+        said += f"; what is known of its coefficients leaves the step ±{used.spread:.1%}"
     if used.scale != 1.0:
         said += f", {used.scale:.2f} times as wide by the calibration's left-out runs"
     return said
@@ -105,9 +107,10 @@ def _terms(found: RunExplanation) -> RenderableType:
 
 
 def _coefficients(found: RunExplanation) -> RenderableType:
-    rows = table("coefficient", ">value", "from", ">weight", "meaning")
+    rows = table("coefficient", ">value", ">±", "from", ">weight", "meaning")
     for x in sorted(found.coefficients, key=lambda x: -abs(x.weight)):
-        rows.add_row(x.name, f"{x.value:.4g}", x.origin, f"{x.weight:.3f}", x.meaning)
+        value, weight = f"{x.value:.4g}", f"{x.weight:.3f}"
+        rows.add_row(x.name, value, f"{x.spread:.0%}", x.origin, weight, x.meaning)
     rows.columns[0].overflow = "fold"
     return rows
 

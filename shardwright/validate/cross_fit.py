@@ -17,6 +17,11 @@ from shardwright.validate.groups import source_of
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.targets import utilisation
 from simulator.training_run.fit.fit import Fitted, fit_coefficients
+from simulator.training_run.fit.step_spread import (
+    Information,
+    information_names,
+    step_spreads,
+)
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
@@ -109,14 +114,36 @@ def predicted_s(table: FitTable, values: Array) -> Array:
     return step_parts(table.features, table.assigned.of(values)).total_s
 
 
-def left_out_s(table: FitTable, folds: Mapping[str, str], *, start: Array | None = None) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Of rows that were left out: time_s  [runs] predicted;  spread  [runs] of its logarithm, as
+    the rows that were fitted on tell (step_spread.py)."""
+
+    time_s: Array
+    spread: Array
+
+
+def left_out(table: FitTable, folds: Mapping[str, str], *, start: Array | None = None) -> LeftOut:
     """[runs] step times, each under coefficients that were fitted without its fold.
 
     start  [coefficients] where each search begins: a fit of all rows is near, and shows in what
            comes out by no more than the searches' tolerance
     """
-    found = np.full(len(table.runs), np.nan)
-    for rows in members(folds, [run.id for run in table.runs]).values():
-        fitted = fit(table, without=rows, start=start)
-        found[rows] = predicted_s(table, fitted.values)[rows]
-    return found
+    time_s = np.full(len(table.runs), np.nan)
+    spread = time_s.copy()
+    for members_of_fold in members(folds, [run.id for run in table.runs]).values():
+        rows = np.asarray(members_of_fold, dtype=np.intp)
+        fitted = fit(table, without=members_of_fold, start=start)
+        time_s[rows] = predicted_s(table, fitted.values)[rows]
+        spread[rows] = step_spreads(
+            table.features.rows(rows),
+            table.assigned.rows(rows),
+            fitted.values,
+            information_of(table, fitted),
+        )
+    return LeftOut(time_s=time_s, spread=spread)
+
+
+def information_of(table: FitTable, fitted: Fitted) -> Information:
+    """What the rows of a fit say of the coefficients."""
+    return Information(names=information_names(table.assigned), matrix=fitted.information)

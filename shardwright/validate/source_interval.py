@@ -1,78 +1,117 @@
-"""Intervals of runs whose whole source was left out: what a new source would get.
-
-A run of a source that the bands have never seen either belongs to a software and device of which
-other sources have rows enough, and takes the band of those, or it takes the band of whole sources
-left out, here of the other ones alone.
+"""Bands of step times from rows that were left out, and the intervals of whole sources left out:
+what a new source would get, from the rows of the others alone.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from shardwright.validate.cross_fit import Array, FitTable
+import numpy as np
+
+from shardwright.validate.cross_fit import Array, FitTable, LeftOut
 from shardwright.validate.groups import source_of
 from simulator.training_run.fit.interval import (
-    UNSEEN,
-    UNSEEN_STRANGE,
-    Band,
-    bands,
+    FEWEST,
+    StepBands,
+    band_of,
     group_band,
+    may_stall,
+    stalled_regimes,
     step_interval,
-    step_regimes_of,
-    unseen_regime,
+    step_width,
 )
-from simulator.training_run.framework.framework import load_framework
 from simulator.values.prediction import Interval
+
+# Floors and ceilings that are tried.
+_FLOORS = (0.01, 0.014, 0.02, 0.028, 0.04, 0.056, 0.08, 0.11)
+_CEILINGS = (0.04, 0.056, 0.08, 0.11, 0.16, 0.22, 0.32, 1.0)
+# Of an interval's score: what a measured value outside costs, over the share that may lie outside.
+_OUTSIDE = 2 / 0.1
 
 
 def step_bands(
-    table: FitTable, fold_s: Array, source_s: Array, *, without: str = ""
-) -> dict[str, Band]:
-    """The bands of step times by regime, and of sources left out, from the rows of all but one.
+    table: FitTable, folds: LeftOut, sources: LeftOut, *, without: str = ""
+) -> StepBands | None:
+    """The bands of step times from the rows of all sources but one; None where there is no other.
 
-    Empty where there is no other source: `step_interval` then takes the shipped ones.
-    A regime that one source alone makes says nothing of how far another one may be: its band
-    reaches at least as far as `unseen`. The jobs that stall because their host waits for messages
-    between nodes (blocked_host.py) say nothing of other frameworks.
+    Of the floors and ceilings that are tried it is those under which intervals score best in the
+    mean over sources, of rows left out with their source and with a fold alike: width and, weighed
+    by 20, what lies outside, in the logarithm (Gneiting and Raftery, JASA 102(477), 2007, equation
+    43). Jobs that may stall say nothing of other frameworks.
 
-    fold_s, source_s  [runs] step times predicted with a fold, and with the whole source left out
+    folds, sources  with a fold, and with the whole source left out
     """
-    regimes: dict[str, list[float]] = {}
-    unseen: dict[str, dict[str, list[float]]] = {UNSEEN: {}, UNSEEN_STRANGE: {}}
-    makers: dict[str, set[str]] = {}
-    for i, run in enumerate(table.runs):
+    rows: dict[str, list[int]] = {}
+    stalled: dict[str, list[float]] = {}
+    for place, run in enumerate(table.runs):
         source = source_of(run.id)
         if source == without:
             continue
-        if not (load_framework(run.stack).blocking_messages and run.num_nodes > 1):
-            ratio = float(table.measured_s[i] / source_s[i])
-            unseen[unseen_regime(run)].setdefault(source, []).append(ratio)
-        for name in step_regimes_of(run):
-            regimes.setdefault(name, []).append(float(table.measured_s[i] / fold_s[i]))
-            makers.setdefault(name, set()).add(source)
-    whole = {name: group_band(found) for name, found in unseen.items() if found}
-    if not whole:
-        return {}
-    plain = whole.setdefault(UNSEEN, next(iter(whole.values())))
-    whole[UNSEEN_STRANGE] = _reaching(whole.get(UNSEEN_STRANGE, plain), plain)
-    known = {
-        name: band if len(makers[name]) > 1 else _reaching(band, plain)
-        for name, band in bands(regimes).items()
-    }
-    return known | whole
+        if may_stall(run):
+            for name in stalled_regimes(run):
+                stalled.setdefault(name, []).append(
+                    float(table.measured_s[place] / folds.time_s[place])
+                )
+        else:
+            rows.setdefault(source, []).append(place)
+    if not rows:
+        return None
+    tried = [
+        _bands_in_widths(table.measured_s, folds, sources, rows, floor, ceiling)
+        for floor in _FLOORS
+        for ceiling in _CEILINGS
+    ]
+    best, _ = min(tried, key=lambda each: each[1])
+    bands = {n: band_of(ratios) for n, ratios in sorted(stalled.items()) if len(ratios) >= FEWEST}
+    return replace(best, stalled=bands)
 
 
-def _reaching(band: Band, other: Band) -> Band:
-    return replace(band, low=min(band.low, other.low), high=max(band.high, other.high))
+def _bands_in_widths(
+    measured_s: Array,
+    folds: LeftOut,
+    sources: LeftOut,
+    rows: dict[str, list[int]],
+    floor: float,
+    ceiling: float,
+) -> tuple[StepBands, float]:
+    """The bands with a floor and a ceiling, and their score."""
+    both = [
+        (np.log(measured_s / left.time_s), step_width(left.spread, floor, ceiling))
+        for left in (sources, folds)
+    ]
+    miss, width = both[0]
+    band = group_band({source: np.exp(miss[i] / width[i]).tolist() for source, i in rows.items()})
+    low, high = math.log(band.low), math.log(band.high)
+    scores = []
+    for miss, width in both:
+        outside = np.maximum(0.0, low * width - miss) + np.maximum(0.0, miss - high * width)
+        each = (high - low) * width + _OUTSIDE * outside
+        scores += [float(np.mean(each[i])) for i in rows.values()]
+    bands = StepBands(
+        low=low, high=high, floor=floor, ceiling=ceiling, rows=band.rows, sources=len(rows)
+    )
+    return bands, float(np.mean(scores))
 
 
-def source_intervals(table: FitTable, fold_s: Array, source_s: Array) -> tuple[Interval, ...]:
+def fold_intervals(
+    table: FitTable, left: LeftOut, known: StepBands | None = None
+) -> tuple[Interval, ...]:
+    """[runs] 90 % intervals of step times that were left out, of the same bands for all: of the
+    shipped ones, or of others."""
+    return tuple(
+        step_interval(run, time_s, spread, known)
+        for run, time_s, spread in zip(
+            table.runs, left.time_s.tolist(), left.spread.tolist(), strict=True
+        )
+    )
+
+
+def source_intervals(table: FitTable, folds: LeftOut, left: LeftOut) -> tuple[Interval, ...]:
     """[runs] 90 % intervals of step times, each from the rows of other sources alone."""
     sources = [source_of(run.id) for run in table.runs]
-    known = {
-        name: step_bands(table, fold_s, source_s, without=name) for name in sorted(set(sources))
-    }
+    known = {name: step_bands(table, folds, left, without=name) for name in sorted(set(sources))}
     return tuple(
-        step_interval(run, float(source_s[i]), known[sources[i]])
+        step_interval(run, float(left.time_s[i]), float(left.spread[i]), known[sources[i]])
         for i, run in enumerate(table.runs)
     )

@@ -13,16 +13,15 @@ from profiles.document import read_document
 from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out_s, predicted_s
+from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of
 from simulator.training_run.fit.evidence import EVIDENCE_SCHEMA, EvidenceFile
 from simulator.training_run.fit.interval import (
     INTERVALS_SCHEMA,
-    UNSEEN,
-    UNSEEN_STRANGE,
     IntervalFile,
 )
+from simulator.training_run.fit.step_spread import read_information
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_SCHEMA, CoefficientFile
 from tools import derive_calibration
@@ -138,9 +137,9 @@ def test_a_rows_own_time_never_reaches_its_prediction(table: FitTable) -> None:
     """Slow down one fold three times: its own predictions stay to the bit, the others move."""
     folds = {run.id: "odd" if i % 2 else "even" for i, run in enumerate(table.published)}
     odd = np.asarray([folds[run.id] == "odd" for run in table.published])
-    before = left_out_s(table, folds)
+    before = left_out(table, folds).time_s
     spoilt = fit_table(PUBLISHED, slowed({i for i, fold in folds.items() if fold == "odd"}, 3.0))
-    after = left_out_s(spoilt, folds)
+    after = left_out(spoilt, folds).time_s
     assert np.isfinite(before).all()
     assert after[odd].tolist() == before[odd].tolist()
     assert np.all(after[~odd] > 1.5 * before[~odd])
@@ -153,7 +152,7 @@ def test_a_rows_own_time_never_reaches_its_prediction(table: FitTable) -> None:
 def test_a_source_left_out_takes_the_values_of_its_kinds(table: FitTable) -> None:
     """Without its rows a B200 is a new device: its coefficients are those of the kinds."""
     folds = source_folds(table.published)
-    found = left_out_s(table, folds)
+    found = left_out(table, folds).time_s
     rows = [i for i, run in enumerate(table.runs) if folds[run.id] == "simumax-b200"]
     fitted = fit(table, without=rows)
     values = fitted.values.copy()
@@ -166,9 +165,18 @@ def test_a_source_left_out_takes_the_values_of_its_kinds(table: FitTable) -> Non
     np.testing.assert_allclose(found[rows], predicted_s(table, values)[rows], rtol=1e-6)
 
 
+def test_rows_left_out_are_less_certain(table: FitTable) -> None:
+    """A source's rows rest on coefficients that only its device and framework inform: without them
+    the step is less certain, and with half of them hardly."""
+    whole = left_out(table, source_folds(table.published)).spread
+    halves = left_out(table, {run.id: str(i % 2) for i, run in enumerate(table.published)}).spread
+    assert np.all(halves < whole)
+    assert np.all(halves > 0)
+
+
 def test_rows_in_no_fold_have_no_prediction(table: FitTable) -> None:
     first = table.published[0].id
-    found = left_out_s(table, {first: "only", "not in the table": "only"})
+    found = left_out(table, {first: "only", "not in the table": "only"}).time_s
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
 
@@ -176,7 +184,7 @@ def test_rows_in_no_fold_have_no_prediction(table: FitTable) -> None:
 def test_the_data_files_are_made_from_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All three files read back, hold every kind, and are the same when made again."""
+    """All files read back, hold every kind, and are the same when made again."""
     lines = FIGURES.read_text(encoding="utf-8").splitlines(keepends=True)
     few = {run.id for run in PUBLISHED[::2]}
     runs = tmp_path / "runs.csv"
@@ -188,11 +196,14 @@ def test_the_data_files_are_made_from_a_table(
     monkeypatch.setattr(derive_calibration, "INTERVALS_FILE", intervals)
     evidence = tmp_path / "run_evidence.toml"
     monkeypatch.setattr(derive_calibration, "EVIDENCE_FILE", evidence)
+    information = tmp_path / "run_information.npz"
+    monkeypatch.setattr(derive_calibration, "INFORMATION_FILE", information)
     monkeypatch.setattr(sys, "argv", ["derive_calibration", str(runs)])
     made = []
     for _ in range(2):
         derive_calibration.main()
-        made.append((coefficients.read_bytes(), intervals.read_bytes(), evidence.read_bytes()))
+        files = (coefficients, intervals, evidence, information)
+        made.append([file.read_bytes() for file in files])
     assert made[0] == made[1]
     said = capsys.readouterr().out
     assert "in-sample mean" in said
@@ -211,7 +222,9 @@ def test_the_data_files_are_made_from_a_table(
         "b200-sxm",
     }
     bands = read_document(intervals, IntervalFile, schema=INTERVALS_SCHEMA)
-    assert set(bands.step) == {"*", UNSEEN, UNSEEN_STRANGE}  # too few rows for regimes
-    assert bands.step["*"].rows == len(few)
+    assert bands.step.sources == len({source_of(name) for name in few})
+    assert bands.step.rows == len(few)
+    made_of = read_information(information)
+    assert set(file.values) <= set(made_of.names)
     known = read_document(evidence, EvidenceFile, schema=EVIDENCE_SCHEMA)
     assert sum(found.runs for found in known.step.values()) == len(few)

@@ -10,13 +10,10 @@ import pytest
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit_table
+from shardwright.validate.cross_fit import Array, FitTable, LeftOut, fit_table
 from shardwright.validate.groups import source_of
-from shardwright.validate.source_interval import (
-    source_intervals,
-    step_bands,
-)
-from simulator.training_run.fit.interval import FEWEST
+from shardwright.validate.source_interval import fold_intervals, source_intervals, step_bands
+from simulator.training_run.fit.interval import step_interval
 from tools.derive_calibration import coverage_by_source
 
 SOURCES = ("llmf", "simumax-b200")
@@ -29,49 +26,87 @@ def table() -> FitTable:
     return fit_table(rows, read_measured(FIGURES))
 
 
+def left_out_at(table: FitTable, time_s: Array, spread: float) -> LeftOut:
+    return LeftOut(time_s=time_s, spread=np.full(len(table.runs), spread))
+
+
 def test_a_source_is_judged_by_the_others_alone(table: FitTable) -> None:
-    """llmf is predicted 10 % too fast with itself left out, SimuMax's rows 2 and 4 % too slow."""
+    """llmf is predicted 10 % too fast with itself left out, SimuMax's rows 2 and 4 % too slow: each
+    gets what holds the other's, however known its coefficients are."""
     of_llmf = np.asarray([source_of(run.id) == "llmf" for run in table.runs])
     slower = np.where(np.arange(len(of_llmf)) % 2 == 0, 1.02, 1.04)
-    source_s = table.measured_s * np.where(of_llmf, 1 / 1.1, slower)
-    intervals = source_intervals(table, table.measured_s, source_s)
+    left = left_out_at(table, table.measured_s * np.where(of_llmf, 1 / 1.1, slower), 0.1)
+    intervals = source_intervals(table, left, left)
     for i, interval in enumerate(intervals):
-        ends = interval.low / source_s[i], interval.high / source_s[i]
-        expected = (1 / 1.04, 1.0) if of_llmf[i] else (1.0, 1.1)
-        assert ends == pytest.approx(expected)
+        ends = interval.low / left.time_s[i], interval.high / left.time_s[i]
+        assert ends == pytest.approx((1 / 1.04, 1.0) if of_llmf[i] else (1.0, 1.1))
     held = coverage_by_source(table, intervals)
     assert held == {"llmf": 0.0, "simumax-b200": 0.0}
 
 
-def test_what_other_sources_know_well_keeps_its_band(table: FitTable) -> None:
-    """Rows of one software and device in three sources: each takes the band of the others'
-    folds, drawn towards that of sources left out;
-    where one source alone made it, it reaches as far as the band of sources left out."""
-    mine = [i for i, run in enumerate(table.runs) if run.stack == "torch-fsdp"]
-    fewest = [table.runs[i] for i in mine if table.runs[i].device == "h100-sxm-80gb"]
-    assert fewest
-    runs = tuple(
-        replace(fewest[0], id=f"{name}-{i}")
-        for name in ("one", "two", "three")
-        for i in range(FEWEST)
+def test_intervals_are_as_wide_as_coefficients_are_uncertain(table: FitTable) -> None:
+    """Misses of 0.2 and of 0.4 where the coefficients are twice as uncertain: two spreads either
+    way, beside which no floor is needed and no ceiling."""
+    odd = np.arange(len(table.runs)) % 2
+    spread = np.where(odd, 0.2, 0.1)
+    signs = np.where(np.arange(len(odd)) // 2 % 2 == 0, 1.0, -1.0)
+    left = LeftOut(time_s=table.measured_s * np.exp(-2.0 * signs * spread), spread=spread)
+    found = step_bands(table, left, left)
+    assert found is not None
+    assert (found.floor, found.ceiling) == (0.01, 1.0)
+    assert (found.low, found.high) == pytest.approx((-2.0, 2.0), rel=0.03)
+    assert (found.rows, found.sources) == (len(table.runs), len(SOURCES))
+    even = LeftOut(time_s=table.measured_s * np.exp(-0.3 * signs), spread=spread / 10)
+    wider = step_bands(table, even, even)
+    assert wider is not None
+    # Misses that the coefficients say nothing of.
+    assert wider.floor > found.floor
+    ends = [step_interval(table.runs[0], 1.0, each, wider) for each in (0.01, 0.02)]
+    assert ends[1].high / ends[0].high < 1.1
+
+
+def test_of_one_source_nothing_is_said(table: FitTable) -> None:
+    left = left_out_at(table, table.measured_s, 0.1)
+    assert step_bands(table, left, left, without="") is not None
+    mine = [i for i, run in enumerate(table.runs) if source_of(run.id) == "llmf"]
+    rows = np.asarray(mine)
+    alone = replace(
+        table,
+        published=tuple(table.published[i] for i in mine),
+        runs=tuple(table.runs[i] for i in mine),
+        features=table.features.rows(rows),
+        assigned=table.assigned.rows(rows),
+        measured_s=table.measured_s[rows],
+        weights=table.weights[rows],
     )
-    many = np.resize([0], len(runs))
-    copies = FitTable(
-        published=tuple(table.published[0] for _ in runs),
-        runs=runs,
+    few = left_out_at(alone, alone.measured_s, 0.1)
+    assert step_bands(alone, few, few, without="llmf") is None
+
+
+def test_jobs_that_may_stall_have_bands_of_their_own(table: FitTable) -> None:
+    """Twenty copies of a run on two nodes whose host waits, five times as slow as predicted: the
+    others' bands know nothing of them."""
+    first = table.runs[0]
+    stalled = replace(
+        first, id="ultra-1", stack="nanotron", num_devices=16, node_devices=8, pp=2, dp=8, tp=1
+    )
+    many = np.concatenate([np.arange(len(table.runs)), np.zeros(20, dtype=np.intp)])
+    both = replace(
+        table,
+        published=tuple(table.published[i] for i in many),
+        runs=(*table.runs, *[stalled] * 20),
         features=table.features.rows(many),
-        assigned=table.assigned,
-        measured_s=np.ones(len(runs)),
-        weights=np.ones(len(runs)),
+        assigned=table.assigned.rows(many),
+        measured_s=table.measured_s[many],
+        weights=table.weights[many],
     )
-    fold_s = np.full(len(runs), 1 / 1.05)
-    source_s = np.full(len(runs), 1 / 1.5)
-    for interval in source_intervals(copies, fold_s, source_s):
-        joined = 1.05**0.2 * 1.5**0.8
-        assert (interval.low, interval.high) == pytest.approx((1 / 1.5, joined / 1.5))
-    two = step_bands(copies, fold_s, source_s)
-    pair = f"{runs[0].stack}, {runs[0].device}"
-    assert two[pair].high == pytest.approx(1.05)
-    alone = step_bands(table, table.measured_s / 1.05, table.measured_s / 1.5)
-    assert alone[pair].high == pytest.approx(1.5)
-    assert step_bands(copies, fold_s, source_s)["unseen"].high == pytest.approx(1.5)
+    slow = np.where(np.arange(len(many)) < len(table.runs), 1.0, 5.0)
+    left = left_out_at(both, both.measured_s / slow, 0.1)
+    found = step_bands(both, left, left)
+    assert found is not None
+    assert (found.low, found.high) == (0.0, 0.0)
+    names = ("nanotron, few nodes, stages between nodes", "nanotron, stages between nodes")
+    assert {name: found.stalled[name].high for name in names} == pytest.approx(
+        dict.fromkeys(names, 5.0)
+    )
+    assert fold_intervals(both, left, found)[-1].high == pytest.approx(both.measured_s[-1])

@@ -14,8 +14,9 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import FitTable, fit, fit_table, predicted_s
+from shardwright.validate.cross_fit import FitTable, fit, fit_table, information_of, predicted_s
 from shardwright.validate.groups import source_of
+from simulator.training_run.fit import step_spread
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.recalibrate import (
     REFITTED,
@@ -26,6 +27,7 @@ from simulator.training_run.fit.recalibrate import (
     interval_scale,
     recalibrate,
 )
+from simulator.training_run.fit.step_spread import Information
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
@@ -165,7 +167,7 @@ def open_rows() -> FitTable:
     return fit_table(read_runs(TRUTH, lenient=True), read_measured(TRUTH))
 
 
-def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
+def fitted_without(table: FitTable, rows: np.ndarray) -> tuple[CoefficientFile, Information]:
     """What we would ship had we never seen a source."""
     found = fit(table, without=rows.tolist())
     used = np.setdiff1d(np.flatnonzero(table.weights > 0), rows)
@@ -173,7 +175,8 @@ def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
     own = {name: float(found.values[i]) for i, name in enumerate(table.assigned.names) if i in seen}
     for kind in KINDS:
         own.setdefault(f"{kind.name}.*", found.kind_values[kind.name])
-    return CoefficientFile(source="", method="", date="", runs=len(used), residual=0.0, values=own)
+    file = CoefficientFile(source="", method="", date="", runs=len(used), residual=0.0, values=own)
+    return file, information_of(table, found)
 
 
 @pytest.mark.slow
@@ -182,7 +185,7 @@ def fitted_without(table: FitTable, rows: np.ndarray) -> CoefficientFile:
     [("bloom", 5, 0.75), ("simumax-b200", 3, 0.75)],
 )
 def test_a_few_runs_of_a_source_that_was_never_seen_help_on_its_others(
-    open_rows: FitTable, source: str, count: int, gain: float
+    open_rows: FitTable, source: str, count: int, gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten draws of `count` rows; error of the source's other rows, median over the draws.
 
@@ -199,7 +202,8 @@ def test_a_few_runs_of_a_source_that_was_never_seen_help_on_its_others(
     table = open_rows
     sources = np.asarray([source_of(run.id) for run in table.runs])
     rows = np.flatnonzero((sources == source) & (table.weights > 0))
-    shipped = fitted_without(table, rows)
+    shipped, information = fitted_without(table, rows)
+    monkeypatch.setattr(step_spread, "shipped_information", lambda: information)
     before_s = predicted_s(table, table.assigned.from_file(shipped))
     before, after, inside = [], [], []
     for seed in range(10):

@@ -1,7 +1,8 @@
-"""Intervals: ranks by hand, which regime a run falls in, and that bands cover what they say."""
+"""Intervals: ranks and ends by hand, and that bands cover what they say."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,20 +13,18 @@ from hypothesis import strategies as st
 
 from simulator.training_run.fit.interval import (
     FEWEST,
-    UNSEEN_STRANGE,
     Band,
     IntervalFile,
+    StepBands,
     band_of,
     bands,
     group_band,
+    may_stall,
     memory_interval,
-    regimes_of,
     shipped_intervals,
-    step_band,
     step_interval,
-    step_regimes_of,
-    unseen_regime,
 )
+from simulator.training_run.fit.step_spread import run_spreads
 from simulator.values.prediction import Interval
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
 
@@ -83,12 +82,11 @@ def test_a_regime_needs_enough_rows() -> None:
         {
             "a, one node": [1.0] * (FEWEST - 1),
             "a": [1.0] * FEWEST,
-            "*": [1.0],
-            "unseen": [1.0, 3.0],
+            "*": [1.0, 3.0],
         }
     )
-    assert sorted(found) == ["*", "a", "unseen"]
-    assert found["unseen"] == Band(low=1.0, high=3.0, rows=2)
+    assert sorted(found) == ["*", "a"]
+    assert found["*"] == Band(low=1.0, high=3.0, rows=2)
 
 
 def test_a_band_of_groups_by_hand() -> None:
@@ -108,85 +106,61 @@ def test_a_band_of_groups_holds_nine_tenths_of_their_mean(groups: list[list[floa
     assert np.mean(shares) >= 0.9 - 1e-9
 
 
-@pytest.mark.parametrize(
-    ("devices", "size"),
-    [(4, "one node"), (8, "one node"), (16, "few nodes"), (64, "few nodes"), (72, "many nodes")],
+BANDS = StepBands(
+    low=-1.0,
+    high=2.0,
+    floor=0.03,
+    ceiling=1e6,
+    rows=100,
+    sources=9,
+    stalled={
+        "nanotron, few nodes, stages between nodes": Band(low=0.97, high=6.0, rows=20),
+        "nanotron, no stages between nodes": Band(low=0.9, high=1.01, rows=40),
+    },
 )
-def test_regimes_by_size(devices: int, size: str) -> None:
-    run = replace(LLAMA_RUN, num_devices=devices, dp=devices)
-    device = LLAMA_RUN.device
-    assert regimes_of(run) == (
-        f"torch-fsdp, {device}, {size}",
-        f"torch-fsdp, {device}",
-        f"torch-fsdp, {size}",
-        "torch-fsdp",
-        "h100-sxm-80gb",
-        "*",
-    )
 
 
-def test_a_known_regime_s_band_is_held_and_lies_near_that_of_sources_left_out() -> None:
-    """By the shipped bands: a software of which there are few rows on the device takes that of
-    sources left out, others at least their regime's."""
-    step = shipped_intervals().step
-    for stack in ("megatron-2021", "torch-fsdp", "nanotron", "maxtext"):
-        for devices in (8, 16, 128):
-            run = replace(LLAMA_RUN, stack=stack, num_devices=devices, dp=devices)
-            unseen = step["unseen"]
-            found = step_interval(run, 10.0)
-            if f"{run.stack}, {run.device}" not in step:
-                assert found.low == pytest.approx(10.0 * unseen.low)
-                assert found.high == pytest.approx(10.0 * unseen.high)
-                continue
-            band = next(step[name] for name in step_regimes_of(run) if name in step)
-            assert found.low <= 10.0 * min(1.0, band.low) * (1 + 1e-9)
-            assert found.high >= 10.0 * max(1.0, band.high) * (1 - 1e-9)
-            assert 10.0 * min(band.low, unseen.low) <= found.low * (1 + 1e-9)
-            assert found.high <= 10.0 * max(band.high, unseen.high) * (1 + 1e-9)
+def test_a_step_s_interval_by_hand() -> None:
+    """A spread of 0.04 beside a floor of 0.03 is 0.05: from exp(-0.05) to exp(0.1)."""
+    found = step_interval(LLAMA_RUN, 10.0, 0.04, BANDS)
+    assert found.value == 10.0
+    assert found.low == pytest.approx(10.0 * math.exp(-0.05))
+    assert found.high == pytest.approx(10.0 * math.exp(0.1))
+    assert step_interval(LLAMA_RUN, 10.0, 0.0, BANDS).high == pytest.approx(10 * math.exp(0.06))
+    # Far above a ceiling a spread counts as that.
+    low = replace(BANDS, ceiling=0.04)
+    assert step_interval(LLAMA_RUN, 10.0, 100.0, low).high == pytest.approx(found.high)
 
 
-def test_experts_adapters_and_eight_bits_are_stranger_than_plain_runs() -> None:
-    assert unseen_regime(LLAMA_RUN) == "unseen"
-    for strange in (
+@pytest.mark.parametrize(
+    ("devices", "pp", "low", "high"),
+    [
+        (8, 2, math.exp(-0.05), math.exp(0.1)),  # one node: no message to wait for
+        (16, 2, math.exp(-0.05), 6.0),  # the farther end of both on either side
+        (16, 1, 0.9, math.exp(0.1)),  # no band of few nodes: that of all sizes
+        (128, 2, math.exp(-0.05), math.exp(0.1)),  # none of many nodes at all
+    ],
+)
+def test_what_may_stall_reaches_as_far_as_its_like(
+    devices: int, pp: int, low: float, high: float
+) -> None:
+    run = replace(LLAMA_RUN, stack="nanotron", num_devices=devices, pp=pp, dp=devices // pp)
+    assert may_stall(run) == (devices > 8)
+    found = step_interval(run, 10.0, 0.04, BANDS)
+    assert (found.low, found.high) == pytest.approx((10.0 * low, 10.0 * high))
+
+
+def test_what_nobody_ran_is_less_certain() -> None:
+    """A device without coefficients of its own, experts, a framework of one source."""
+    plain = run_spreads([GPT_RUN])[0]
+    for run in (
+        replace(GPT_RUN, device="trainium2"),
+        replace(GPT_RUN, stack="maxtext"),
         replace(LLAMA_RUN, model=MIXTRAL),
-        replace(LLAMA_RUN, lora=True),
-        replace(LLAMA_RUN, precision="fp8"),
     ):
-        assert unseen_regime(strange) == UNSEEN_STRANGE
-        shipped = [step_band(run, shipped_intervals().step) for run in (strange, LLAMA_RUN)]
-        assert shipped[0].low <= shipped[1].low
-        assert shipped[0].high >= shipped[1].high
-
-
-def test_known_software_on_a_known_device_is_strange_where_the_two_never_met() -> None:
-    band = Band(low=0.95, high=1.05, rows=20)
-    wide = Band(low=0.5, high=2.0, rows=20)
-    known = {
-        "torch-fsdp, a100-sxm-80gb": band,
-        "torch-fsdp": band,
-        "h100-sxm-80gb": band,
-        "*": band,
-        "unseen": wide,
-    }
-    found = step_interval(LLAMA_RUN, 10.0, known)
-    assert (found.low, found.high) == (5.0, 20.0)
-    found = step_interval(replace(LLAMA_RUN, device="a100-sxm-80gb"), 10.0, known)
-    # A fifth of the way from the wide band to the narrow one, in logarithms.
-    assert found.low == pytest.approx(10.0 * 0.95**0.2 * 0.5**0.8)
-    assert found.high == pytest.approx(10.0 * 1.05**0.2 * 2.0**0.8)
-
-
-def test_deepspeed_s_megatron_has_bands_of_its_own() -> None:
-    assert regimes_of(replace(GPT_RUN, stack="megatron-deepspeed"))[3] == "megatron-deepspeed"
-    assert regimes_of(GPT_RUN)[3] == "megatron-2021"
-
-
-def test_a_device_without_coefficients_gets_the_band_of_sources_left_out() -> None:
-    unseen = shipped_intervals().step["unseen"]
-    found = step_interval(replace(LLAMA_RUN, device="trainium2"), 10.0)
-    assert (found.low, found.high) == pytest.approx((10.0 * unseen.low, 10.0 * unseen.high))
-    seen = step_interval(GPT_RUN, 10.0)
-    assert found.high / found.low > seen.high / seen.low
+        assert run_spreads([run])[0] > plain
+        wide, narrow = step_interval(run, 1.0), step_interval(GPT_RUN, 1.0)
+        assert wide.high / wide.low > narrow.high / narrow.low
 
 
 @given(st.floats(1e-3, 1e5))
@@ -199,14 +173,14 @@ def test_an_interval_holds_its_value(value: float) -> None:
 
 def test_the_shipped_bands() -> None:
     file: IntervalFile = shipped_intervals()
-    assert {"*", "unseen"} <= set(file.step)
-    assert "*" in file.memory
     assert "conformal" in file.method
-    for table in (file.step, file.memory):
+    assert file.step.low < 0.0 < file.step.high
+    assert file.step.rows > file.step.sources > 20
+    assert "*" in file.memory
+    for table in (file.step.stalled, file.memory):
         for name, band in table.items():
             assert 0.0 < band.low <= band.high, name
-            assert band.rows >= FEWEST or name in ("*", "unseen"), name
-        # Narrower regimes are parts of wider ones.
-        for name, band in table.items():
-            stack = name.partition(",")[0]
-            assert band.rows <= table[stack].rows
+            assert band.rows >= FEWEST or name == "*", name
+    # Narrower regimes are parts of wider ones.
+    for name, band in file.memory.items():
+        assert band.rows <= file.memory[name.partition(",")[0]].rows

@@ -17,11 +17,12 @@ from simulator.training_run.explain.explain_step import StepLine, step_lines
 from simulator.training_run.explain.predict_runs import unfitted_s
 from simulator.training_run.fit.interval import (
     Band,
+    may_stall,
     memory_interval,
     memory_regime,
     shipped_intervals,
+    stalled_regimes,
     step_interval,
-    step_regime,
     widened,
 )
 from simulator.training_run.fit.recalibrate import (
@@ -30,17 +31,23 @@ from simulator.training_run.fit.recalibrate import (
     calibrated_interval,
     is_calibrated,
 )
+from simulator.training_run.fit.step_spread import (
+    coefficient_spreads,
+    shipped_information,
+    step_spreads,
+)
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
 from simulator.training_run.step.features import features
+from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 from simulator.training_run.work.layer_work import matmul_type, wide_type
 from simulator.values.prediction import Interval
 
-# A coefficient's weight is the change of the step over that of the coefficient, at this change.
-_NUDGE = 1e-3
+# Weights that rounding makes of none.
+_NO_WEIGHT = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,7 @@ class CoefficientUsed:
     origin   `own`, `of its kind` (none of its own: the value that members are drawn towards),
              `assumed` (where fits begin) or `calibration`
     weight   per cent that the step changes by when the coefficient changes by 1 %
+    spread   standard deviation of its logarithm that the fit leaves it (step_spread.py)
     """
 
     name: str
@@ -57,6 +65,7 @@ class CoefficientUsed:
     meaning: str
     origin: str
     weight: float
+    spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +80,16 @@ class SourceUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalUsed:
-    """An interval with the regime whose left-out residuals it is made of."""
+    """An interval with the rows that were left out whose residuals it is made of.
+
+    regime  of those rows;  spread  of the step, that its coefficients leave it (step_spread.py)
+    """
 
     interval: Interval
     regime: str
     rows: int
     scale: float = 1.0
+    spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +119,28 @@ def explain_run(
     values = assigned.from_file(file)
     lines = step_lines(x, assigned.of(values))
     total = float(step_parts(x, assigned.of(values)).total_s[0])
-    weights = {}
-    for i, name in enumerate(assigned.names):
-        nudged = values.copy()
-        nudged[i] *= 1.0 + _NUDGE
-        changed = float(step_parts(x, assigned.of(nudged)).total_s[0])
-        weights[name] = (changed / total - 1.0) / _NUDGE
+    slopes = log_slopes(x, assigned.of(values))
+    weights = [float(slopes[KINDS[kind].name][0]) for kind in assigned.kinds]
+    spreads = coefficient_spreads(assigned, shipped_information()).tolist()
+    spread = float(step_spreads(x, assigned, values, shipped_information())[0])
     overridden = {} if calibration is None else calibration.values
     meanings = {kind.name: kind.meaning for kind in KINDS}
     memory, why = _memory(run)
     return RunExplanation(
         run=run,
         lines=lines,
-        step=_step(run, total, calibration),
+        step=_step(run, total, spread, calibration),
         coefficients=tuple(
             CoefficientUsed(
                 name=name,
                 value=float(values[i]),
                 meaning=meanings[KINDS[assigned.kinds[i]].name],
                 origin=_origin(name, overridden, shipped),
-                weight=weights[name],
+                weight=weights[i],
+                spread=spreads[i],
             )
             for i, name in enumerate(assigned.names)
-            if weights[name]
+            if abs(weights[i]) > _NO_WEIGHT
         ),
         fitted=shipped,
         fitted_file="/".join(COEFFICIENTS_FILE.parts[-4:]),
@@ -153,15 +165,24 @@ def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile
     return "of its kind" if f"{name.partition('.')[0]}.*" in shipped.values else "assumed"
 
 
-def _step(run: TrainingRun, time_s: float, calibration: Calibration | None) -> IntervalUsed:
+def _step(
+    run: TrainingRun, time_s: float, spread: float, calibration: Calibration | None
+) -> IntervalUsed:
     known = shipped_intervals().step
-    regime = step_regime(run, known)
-    if calibration is not None and is_calibrated(run, calibration):
-        found = _used(calibrated_interval(run, time_s, calibration), regime, known)
-        return replace(found, scale=calibration.interval_scale)
-    # What no fitted run had widens it, as in the batch predictions.
-    widen = widened(step_interval(run, time_s), unfitted_s([run], [time_s])[0])
-    return _used(widen, regime, known)
+    names = (name for name in stalled_regimes(run) if may_stall(run) and name in known.stalled)
+    regime = next(names, "")
+    rows = known.stalled[regime].rows if regime else known.rows
+    found = IntervalUsed(
+        # What no fitted run had widens it, as in the batch predictions.
+        interval=widened(step_interval(run, time_s, spread), unfitted_s([run], [time_s])[0]),
+        regime=regime or f"{known.sources} sources, each left out whole",
+        rows=rows,
+        spread=spread,
+    )
+    if calibration is None or not is_calibrated(run, calibration):
+        return found
+    interval = calibrated_interval(run, time_s, calibration)
+    return replace(found, interval=interval, scale=calibration.interval_scale)
 
 
 def _used(interval: Interval, regime: str, bands: Mapping[str, Band]) -> IntervalUsed:

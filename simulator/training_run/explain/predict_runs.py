@@ -15,6 +15,7 @@ from simulator.training_run.fit.interval import (
     step_interval,
     widened,
 )
+from simulator.training_run.fit.step_spread import Array, shipped_information, step_spreads
 from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
@@ -69,12 +70,12 @@ def predict_runs(
         except ShardwrightError as error:
             why_not[place] = str(error)
     try:
-        parts = predicted_parts(tuple(ready.values()))
+        parts, spreads = predicted_steps(tuple(ready.values()))
     except ShardwrightError:
         impossible = _impossible(ready)
         why_not |= impossible
         ready = {place: run for place, run in ready.items() if place not in impossible}
-        parts = predicted_parts(tuple(ready.values()))
+        parts, spreads = predicted_steps(tuple(ready.values()))
     totals = parts.total_s.tolist()
     unfitted = unfitted_s(tuple(ready.values()), totals)
     found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
@@ -84,7 +85,9 @@ def predict_runs(
         found[place] = RunPrediction(
             id=run.id,
             run=run,
-            step_time_s=widened(step_interval(run, totals[row]), unfitted[row]),
+            step_time_s=widened(
+                step_interval(run, totals[row], float(spreads[row])), unfitted[row]
+            ),
             parts=split,
             peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
             why_no_memory=why_no_memory,
@@ -155,3 +158,13 @@ def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
     return step_parts(features(runs), assigned.of(values))
+
+
+def predicted_steps(runs: Sequence[TrainingRun]) -> tuple[StepParts, Array]:
+    """The same, and [runs] the spread of each step (step_spread.py)."""
+    assigned = assign(runs)
+    values = assigned.from_file(shipped_coefficients())
+    x = features(runs)
+    return step_parts(x, assigned.of(values)), step_spreads(
+        x, assigned, values, shipped_information()
+    )

@@ -49,7 +49,7 @@ def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
     if found is None:
         return (
             f"no run of {software} on {run.device} was fitted: its coefficients are those of its "
-            "relatives, its interval that of sources never seen"
+            "relatives, its interval the wider for it"
         )
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"

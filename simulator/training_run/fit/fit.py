@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficients import Assigned
 from simulator.training_run.step.features import Features
+from simulator.training_run.step.step_slopes import NUDGE
 from simulator.training_run.step.step_time import step_parts
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ Array = NDArray[np.float64]
 _NOISE = 0.05
 # Beyond so many units a residual pulls less and less.
 _CAP = 4.0
-# Step of the finite differences, in the logarithm of a coefficient: the root of what a double
-# resolves, as usual of one-sided differences.
-_NUDGE = 1.5e-8
 # The search ends when a step gains less than this share of the sum of squares.
 _GAIN = 1e-7
 _MOST_STEPS = 200
@@ -48,12 +46,17 @@ _FAMILY, _FAMILY_OF_STACKS = 0.5, 0.15
 class Fitted:
     """values  [coefficients] in the order of `Assigned.names`; family_values in that of
     `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
-    fitted on, nan without any."""
+    fitted on, nan without any.
+
+    information  [coefficients, families, kinds] squared: the normal matrix at the optimum, whose
+                 inverse is the covariance of the logarithms of all three
+    """
 
     values: Array
     family_values: Array
     kind_values: dict[str, float]
     residual: float
+    information: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class _Tree:
         count, families = len(assigned.names), len(assigned.family_names)
         kinds = np.asarray((*assigned.kinds, *assigned.family_kinds), dtype=np.intp)
         family = np.asarray((*assigned.families, *[-1] * families), dtype=np.intp)
-        of_family = np.asarray([_share_of_family(kind) for kind in KINDS])[kinds]
+        of_family = np.asarray([share_of_family(kind) for kind in KINDS])[kinds]
         is_family = np.arange(kinds.size) >= count
         shared = np.where(is_family, of_family, np.where(family >= 0, 1.0 - of_family, 1.0))
         return cls(
@@ -80,7 +83,8 @@ class _Tree:
         )
 
 
-def _share_of_family(kind: Kind) -> float:
+def share_of_family(kind: Kind) -> float:
+    """Share of the variance of a kind's members that lies between their families."""
     return _FAMILY_OF_STACKS if kind.owner.startswith("stack") else _FAMILY
 
 
@@ -120,7 +124,7 @@ def fit_coefficients(
         """[used] log of predicted over measured, all coefficients of one kind a little larger."""
         c = {kind: values[i] for kind, i in index.items()}
         if nudged:
-            c[nudged] = c[nudged] * math.exp(_NUDGE)
+            c[nudged] = c[nudged] * math.exp(NUDGE)
         return np.asarray(np.log(step_parts(rows, c).total_s) - target)
 
     def residuals(theta: Array) -> Array:
@@ -147,7 +151,7 @@ def fit_coefficients(
         run = np.arange(used.size)
         entries = []
         for kind, i in index.items():
-            slope = (missed(values, kind) - base) / _NUDGE / _NOISE
+            slope = (missed(values, kind) - base) / NUDGE / _NOISE
             entries.append((run, i, root * bend * slope))
         own = np.arange(below)
         entries.append((used.size + own, own, 1 / tree.spreads))
@@ -162,11 +166,13 @@ def fit_coefficients(
     theta = _descend(residuals, slopes, theta, low, high)
     values = np.exp(theta[:count])
     miss = missed(values)
+    jacobian = slopes(theta)
     return Fitted(
         values=values,
         family_values=np.exp(theta[count:below]),
         kind_values={kind.name: float(np.exp(theta[below + i])) for i, kind in enumerate(KINDS)},
         residual=float(np.abs(np.expm1(miss)).mean()) if used.size else math.nan,
+        information=(jacobian.T @ jacobian).toarray(),
     )
 
 

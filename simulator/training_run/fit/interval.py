@@ -1,12 +1,12 @@
 """90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
 
-A run of somebody else is as strange as those of a source that nobody saw: its band is that of
-whole sources left out (`group_band`), one for plain runs, one for what differs most from source to
-source (`unseen_regime`). Where the rows of its software on its device say something of it, their
-band counts a little too (Mondrian conformal prediction, Vovk, Gammerman and Shafer 2005, section
-4.5): by software, device and size of machine, since what was not predicted of a cluster (its
-network, above all) grows with it. A size with few rows takes the band of all sizes. The regimes of
-a peak are those of `memory_regimes_of`.
+A run of somebody else is as strange as those of a source that nobody saw. How far its step may lie
+off follows from how well the coefficients are known that it rests on (step_spread.py), and from a
+floor that no coefficient tells of; how many of those widths hold nine of ten, from whole sources
+left out (`group_band` of their residuals over their widths: normalised conformal prediction,
+Papadopoulos, Gammerman and Vovk, IASTED AIA 2008, section 4). Jobs whose host waits for messages
+between nodes stall as no coefficient says: they have bands of their rows. The regimes of a peak are
+those of `memory_regimes_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
+import numpy as np
+
 from profiles.document import read_document
+from simulator.training_run.fit.step_spread import Array, run_spreads
 from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.training_run import TrainingRun
@@ -25,16 +28,11 @@ from simulator.training_run.step.coefficient_owner import software_of
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
 from simulator.values.prediction import Interval
 
-INTERVALS_SCHEMA = "shardwright/run-intervals@1"
+INTERVALS_SCHEMA = "shardwright/run-intervals@2"
 INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
 # A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
 FEWEST = 15
-_EVERY, UNSEEN = "*", "unseen"
-UNSEEN_STRANGE = "unseen, experts, adapters or 8 bits"
-# Place of a known regime's band between its own rows' and that of sources left out, in logarithms:
-# at 0, 0.3 and 0.5 the intervals hold 91, 86 and 83 % of the rows of sources left out, and of known
-# ones 98 % each (2026-11-22).
-_OWN_SHARE = 0.2
+_EVERY = "*"
 # Share of the residuals beyond each end of a band.
 _TAIL = 0.05
 # How far the seconds may be off that nothing fitted tells of: levels beyond the network, host
@@ -54,13 +52,35 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepBands:
+    """Of step times: the band of residuals in widths, and the bands of jobs that may stall.
+
+    low, high   the logarithms of measured over predicted, in widths (`step_width`), between which
+                nine of ten rows of a source left out lie
+    floor       what a step is off by though all its coefficients were known, in its logarithm
+    ceiling     what coefficients of which nothing is known add to that, however far the fit would
+                let them lie
+    rows, sources   that this was found on
+    stalled     by regime (`stalled_regimes`) measured over predicted
+    """
+
+    low: float
+    high: float
+    floor: float
+    ceiling: float
+    rows: int
+    sources: int
+    stalled: Mapping[str, Band] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalFile:
-    """profiles/data/calibration/run_intervals.toml: bands by regime."""
+    """profiles/data/calibration/run_intervals.toml; memory  bands by regime."""
 
     source: str
     method: str
     date: str
-    step: Mapping[str, Band] = field(default_factory=dict)
+    step: StepBands
     memory: Mapping[str, Band] = field(default_factory=dict)
 
 
@@ -70,81 +90,55 @@ def shipped_intervals() -> IntervalFile:
     return read_document(INTERVALS_FILE, IntervalFile, schema=INTERVALS_SCHEMA)
 
 
-def regimes_of(run: TrainingRun) -> tuple[str, ...]:
-    """The regimes that a run belongs to, the narrowest first."""
-    nodes, software = run.num_nodes, _software(run)
-    size = "one node" if nodes == 1 else "few nodes" if nodes <= 8 else "many nodes"
-    return (
-        f"{software}, {run.device}, {size}",
-        _pair(run),
-        f"{software}, {size}",
-        software,
-        run.device,
-        _EVERY,
-    )
+def may_stall(run: TrainingRun) -> bool:
+    """Whether a run's host waits for messages between nodes: some such jobs take many times as long
+    (blocked_host.py)."""
+    return load_framework(run.stack).blocking_messages and run.num_nodes > 1
 
 
-def _pair(run: TrainingRun) -> str:
-    return f"{_software(run)}, {run.device}"
-
-
-def _software(run: TrainingRun) -> str:
-    """The framework, or the one whose coefficients it takes where that has such layouts too."""
-    own, lender = load_framework(run.stack), load_framework(software_of(run))
-    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel}
-    return lender.name if lender.rules.runs(degrees, run.zero_stage) else own.name
-
-
-def step_regimes_of(run: TrainingRun) -> tuple[str, ...]:
-    """The regimes of a run's step time, the narrowest first.
-
-    Where hosts wait for messages between stages, runs with and without stages between nodes are
-    regimes of their own: some of the former take many times as long (blocked_host.py).
-    """
-    names = regimes_of(run)
-    if not load_framework(run.stack).blocking_messages:
-        return names
-    with_stages = run.pp > 1 and run.num_nodes > 1
-    word = "stages between nodes" if with_stages else "no stages between nodes"
-    return (f"{names[0]}, {word}", *names)
-
-
-def step_regime(run: TrainingRun, known: Mapping[str, Band]) -> str:
-    """The narrowest regime that tells of a run's step time."""
-    unseen = (unseen_regime(run), UNSEEN, _EVERY)
-    names = step_regimes_of(run) if _pair(run) in known else unseen
-    return next(name for name in names if name in known)
-
-
-def unseen_regime(run: TrainingRun) -> str:
-    """The regime of a run of which no source is known. With experts, adapters, 8 bits or less,
-    sources differ more than elsewhere: by 20 % on average, others by 12 % (2026-11-22)."""
-    strange = run.model.num_experts > 0 or run.lora or run.precision in LOW_PRECISIONS
-    return UNSEEN_STRANGE if strange else UNSEEN
-
-
-def step_band(run: TrainingRun, known: Mapping[str, Band]) -> Band:
-    """The band of a run's step time: of the sources left out, and where its software is known on
-    its device, `_OWN_SHARE` of the way from that to its regime's, which it holds."""
-    unseen = next(known[name] for name in (unseen_regime(run), UNSEEN, _EVERY) if name in known)
-    if _pair(run) not in known:
-        return unseen
-    own = known[step_regime(run, known)]
-    return Band(
-        low=min(own.low, own.low**_OWN_SHARE * unseen.low ** (1.0 - _OWN_SHARE)),
-        high=max(own.high, own.high**_OWN_SHARE * unseen.high ** (1.0 - _OWN_SHARE)),
-        rows=own.rows,
-    )
+def stalled_regimes(run: TrainingRun) -> tuple[str, ...]:
+    """The regimes of the step time of a run that may stall, the narrowest first: by size of machine
+    and by whether stages lie on several nodes."""
+    size = "few nodes" if run.num_nodes <= 8 else "many nodes"
+    cut = "stages between nodes" if run.pp > 1 else "no stages between nodes"
+    return f"{software_of(run)}, {size}, {cut}", f"{software_of(run)}, {cut}"
 
 
 def step_interval(
-    run: TrainingRun, time_s: float, known: Mapping[str, Band] | None = None
+    run: TrainingRun, time_s: float, spread: float | None = None, known: StepBands | None = None
 ) -> Interval:
-    """The interval of a predicted step time, of the shipped bands, or of others where there are
-    any."""
-    if not known:
+    """The interval of a predicted step time.
+
+    spread  of its logarithm (step_spread.py); None for that of the shipped coefficients
+    known   bands other than the shipped ones
+    """
+    if spread is None:
+        spread = float(run_spreads([run])[0])
+    if known is None:
         known = shipped_intervals().step
-    return _within(step_band(run, known), time_s)
+    found = step_band(spread, known)
+    if may_stall(run):
+        name = next((name for name in stalled_regimes(run) if name in known.stalled), None)
+        if name is not None:
+            stalled = known.stalled[name]
+            found = Band(
+                low=min(found.low, stalled.low),
+                high=max(found.high, stalled.high),
+                rows=stalled.rows,
+            )
+    return _within(found, time_s)
+
+
+def step_band(spread: float, known: StepBands) -> Band:
+    """Measured over predicted of a step of a spread."""
+    width = float(step_width(np.asarray(spread), known.floor, known.ceiling))
+    return Band(low=math.exp(known.low * width), high=math.exp(known.high * width), rows=known.rows)
+
+
+def step_width(spread: Array, floor: float, ceiling: float) -> Array:
+    """What residuals of steps are counted in: their spread, which nears the ceiling from below, and
+    beside it the floor."""
+    return np.hypot(floor, spread / np.sqrt(1.0 + (spread / ceiling) ** 2))
 
 
 def widened(found: Interval, unfitted_s: float) -> Interval:
@@ -270,5 +264,5 @@ def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
     return {
         name: band_of(found)
         for name, found in sorted(ratios.items())
-        if len(found) >= FEWEST or name in (_EVERY, UNSEEN)
+        if len(found) >= FEWEST or name == _EVERY
     }

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.fit.workload_shift import (
     COEFFICIENT_SHARE,
     LoggedWorkload,
@@ -235,7 +236,8 @@ def recalibrate(
         found = table.fit(others) if len(others) else table.unfitted
         left_out[rows] = table.predicted_s(found)[rows]
     misses = np.abs(np.log(left_out / table.measured_s))
-    scores = misses / np.asarray([_half_width(run) for run in runs])
+    halves = zip(runs, run_spreads(runs).tolist(), strict=True)
+    scores = misses / np.asarray([_half_width(run, spread) for run, spread in halves])
     by_fold = np.asarray([float(np.mean(scores[rows] ** 2)) for rows in folds])
     meanings = {kind.name: kind.meaning for kind in KINDS}
     return Recalibration(
@@ -278,8 +280,8 @@ def interval_scale(squared_scores: Sequence[float]) -> float:
     return float(student.ppf(0.95, seen)) * math.sqrt(variance)
 
 
-def _half_width(run: TrainingRun) -> float:
-    band = step_interval(run, 1.0)
+def _half_width(run: TrainingRun, spread: float | None = None) -> float:
+    band = step_interval(run, 1.0, spread)
     return 0.5 * math.log(band.high / band.low)
 
 

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 PLAIN_SPREAD = 1.0
 """Standard deviation between workloads of one cluster, of dense models in 16 bits."""
 STRANGE_SPREAD = 1.91
-"""The same of experts, adapters and 8 bits or fewer, which differ most (interval.unseen_regime)."""
+"""The same of experts, adapters and 8 bits or fewer, which differ most from source to source."""
 SIZE_SCALE = 0.41
 """Difference in the logarithm of the parameters over which likeness fades."""
 SEQ_SCALE = 1.0

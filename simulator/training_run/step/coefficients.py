@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +64,10 @@ class Assigned:
     def of(self, values: Array) -> dict[str, Array]:
         """Per kind the value of every run."""
         return {kind: values[index] for kind, index in self.index.items()}
+
+    def rows(self, index: NDArray[np.intp]) -> Assigned:
+        """Those of some of the runs."""
+        return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
     def starts(self) -> Array:
         """Where fits begin, per coefficient."""
