@@ -134,7 +134,7 @@ def test_an_explanation_fits_in_100_columns_and_cuts_nothing() -> None:
         text = console.file.getvalue()
         assert max(map(len, text.splitlines())) <= 100
         assert "…" not in text, run.id
-        for words in ("step ", "coefficient", "rests on", "90 % interval of the regime"):
+        for words in ("step ", "coefficient", "rests on", "90 % interval of"):
             assert words in text
 
 

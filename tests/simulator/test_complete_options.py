@@ -11,6 +11,7 @@ from profiles.errors import UnknownNameError
 from profiles.published.run import MEASURED_COLUMNS, PublishedRun
 from profiles.published.run_table import read_runs
 from simulator.training_run.explain.predict_runs import predict_runs
+from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 
 RUN = PublishedRun(
@@ -98,9 +99,9 @@ def test_options_widen_the_interval_by_half_of_what_they_change() -> None:
     assert uneven.step_time_s is not None
     slower = uneven.step_time_s.value - plain.step_time_s.value
     assert slower > 0
-    ratio = plain.step_time_s.high / plain.step_time_s.value
-    expected = ratio * uneven.step_time_s.value + 0.5 * slower
-    assert uneven.step_time_s.high == pytest.approx(expected)
+    assert uneven.run is not None
+    alone = step_interval(uneven.run, uneven.step_time_s.value)
+    assert uneven.step_time_s.high == pytest.approx(alone.high + 0.5 * slower)
 
 
 def test_columns_are_checked_and_measured_ones_pass(tmp_path: Path) -> None:
