@@ -113,6 +113,8 @@ def test_processes_give_the_bytes_of_this_process(
     assert swept(tmp_path, local_workers(SOLVE, count)) == alone
 
 
+# tests/shardwright/test_sweep_command.py asks the same of the command.
+@pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_gives_the_same_bytes(
     two_nodes: str, alone: dict[str, bytes], tmp_path: Path
 ) -> None:
