@@ -37,7 +37,8 @@ def worst_error(plan: Plan) -> float:
     return max(errors)
 
 
-def _stages(plan: Plan) -> list[StageModule]:
+def stages_of(plan: Plan) -> list[StageModule]:
+    """The plan's stages with their starting weights, before anything is split or sharded."""
     spec = resolve_model(plan.model)
     settings = {
         "sequence_length": plan.workload.sequence_length,
@@ -73,7 +74,7 @@ def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
     )
     data = build(micro_batch=plan.workload.global_batch)
     constants = constants_of(build, data)
-    stages = _stages(plan)
+    stages = stages_of(plan)
     total = 0.0
     for m in range(plan.num_microbatches):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
