@@ -151,13 +151,7 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:
-            findings.contradict(
-                KEYS[path[-1]][0],
-                f"{key} is {found[path][0]} ({found[path][1]}) and {plain} ({word.place}); the "
-                "later one wins",
-                found[path][1],
-                word.place,
-            )
+            findings.say_twice(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found
 

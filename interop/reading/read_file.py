@@ -195,12 +195,10 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
             return
 
 
-def read_python_config(
-    name: str, folder: ConfigFolder, *, asked: str | None = None
-) -> Findings | None:
+def read_python_config(name: str, folder: ConfigFolder) -> Findings | None:
     """The findings of a Python configuration; None where it is none."""
     findings = Findings()
-    framework = say_python(name, folder, findings, asked=asked, overrides=[])
+    framework = say_python(name, folder, findings, asked=None, overrides=[])
     if framework is None:
         return None
     findings.say("framework", framework, Place(name, 1), name)

@@ -13,6 +13,7 @@ from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import layer_class
+from interop.exports.values.options import replaced
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import to_json
 
@@ -33,7 +34,8 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
     gaps = [gap for gap in base.unexpressed if not (by_deepspeed and gap.option == "zero_stage")]
     if run.precision in _LOW:
         gaps = [gap for gap in gaps if gap.option != "precision"]
-        gaps.append(_low_precision(run.precision))
+        why = "the Trainer's arguments are bf16 and fp16"
+        gaps.append(replaced("precision", run.precision, "bf16", why))
     whole_plan, _ = whole_layers(planned, "hf-trainer")
     files = [file for file in base.files if file.path == "config.json"]
     files.append(job_file(planned, recomputes=False))
@@ -61,16 +63,6 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
 
 def _renamed(gap: Unexpressed) -> Unexpressed:
     return replace(gap, why=gap.why.replace("accelerate", "the Trainer"))
-
-
-def _low_precision(precision: str) -> Unexpressed:
-    return Unexpressed(
-        option="precision",
-        planned=precision,
-        written="bf16",
-        why="the Trainer's arguments are bf16 and fp16",
-        change={"precision": "bf16"},
-    )
 
 
 def _arguments(planned: PlannedRun, *, recomputes: bool) -> dict[str, Any]:
