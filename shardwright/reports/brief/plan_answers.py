@@ -129,7 +129,7 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
             assumptions=answer.assumptions,
         )
     sheet = sheet_of(answer)
-    full = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    full = prediction.fullest
     return Planned(
         model=model,
         cluster=cluster,
