@@ -21,6 +21,7 @@ from shardwright.asking import python_plan
 from shardwright.asking.layout_task import LayoutTask, solve_layout_task
 from shardwright.asking.places import trace_cache
 from simulator.training_run.framework.framework import load_framework
+from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 
@@ -181,4 +182,5 @@ def _solve(task: Task | LayoutTask) -> Verdict:
         seed=task.seed,
         price=None,
     )
+    assert isinstance(answer, PlanFile)  # without a stack
     return Verdict(answer=answer)

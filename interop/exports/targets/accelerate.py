@@ -39,9 +39,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
     axes that it lacks.
     """
     run, gaps = without_axes(planned.run, ("pp", "expert_parallel"), "accelerate")
-    planned, more = whole_layers(
-        replace(planned, run=run, stages=_one_stage(planned)), "accelerate"
-    )
+    planned, more = whole_layers(replace(planned, run=run, stages=one_stage(planned)), "accelerate")
     run = planned.run
     precision, low = nearest(
         "precision", run.precision, _PRECISION, "accelerate's fp8 is per tensor"
@@ -106,7 +104,7 @@ def whole_layers(planned: PlannedRun, target: str) -> tuple[PlannedRun, tuple[Un
     return replace(planned, run=changed), (*gaps, *mixed)
 
 
-def _one_stage(planned: PlannedRun) -> tuple[Any, ...]:
+def one_stage(planned: PlannedRun) -> tuple[Any, ...]:
     """All layers in one stage."""
     kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
     first = planned.stages[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from interop.exports.targets.accelerate import export_accelerate, whole_layers
+from interop.exports.targets.accelerate import export_accelerate, one_stage, whole_layers
 from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
@@ -26,9 +26,7 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
     FSDP shards for stages 2 and 3, DeepSpeed for 1 and where the optimizer is in host memory.
     """
     run, axes = without_axes(planned.run, ("tp", "cp", "pp", "expert_parallel"), "hf-trainer")
-    kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
-    whole = replace(planned.stages[0], rank=0, recompute=kinds, has_embedding=True, has_head=True)
-    planned = replace(planned, run=run, stages=(whole,))
+    planned = replace(planned, run=run, stages=one_stage(planned))
     base = export_accelerate(planned)
     by_deepspeed = run.zero_stage == 1 or run.optimizer_offload
     gaps = [gap for gap in base.unexpressed if not (by_deepspeed and gap.option == "zero_stage")]
