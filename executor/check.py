@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +18,7 @@ from executor.recorder import Recorder
 from executor.replay.data_flow import units_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, part_of_targets
-from executor.starting_weights import build_meta, materialize, parameter_names
+from executor.starting_weights import builder_of, materialize, parameter_names
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
@@ -69,13 +68,7 @@ def reference_gradients(
     The global batch goes through in micro-batches of the plan's size, so that layers which look at
     the batch (batch normalisation) see what they see in the run.
     """
-    build = partial(
-        build_meta,
-        spec,
-        sequence_length=plan.workload.sequence_length,
-        dtype=dtype,
-        seed=plan.seed,
-    )
+    build = builder_of(plan, spec, dtype)
     built = build(micro_batch=plan.workload.global_batch)
     constants = constants_of(build, built)
     whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)

@@ -81,7 +81,6 @@ def run_plan(
     check: bool = False,
     output: str | Path = "run.json",
     processes: int | None = None,
-    threads: int | None = None,
     timeout_s: float = 300.0,
     device: str = "cpu",
     any_machine: bool = False,
@@ -92,7 +91,6 @@ def run_plan(
     """Run the plan in a file on this machine and give back its measurement, written to `output`.
 
     processes  how many are wanted; None takes the plan's number, another number is refused
-    threads    per rank on a CPU; None takes what the plan was made for
     any_machine  run although this is not the machine that the plan was made for
     answer     what the file holds, where it was read before
     announce   told of the command once nothing is left that refuses it
@@ -101,8 +99,7 @@ def run_plan(
     than timeout_s.
     """
     answer = answer or read_plan_file(plan_path)
-    if threads is None:
-        threads = int(answer.machine.get("threads_per_device", "1"))
+    threads = int(answer.machine.get("threads_per_device", "1"))
     plan = _runnable(plan_path, answer, processes)
     planned_model(plan_path, plan, model)
     if not any_machine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
-from executor.starting_weights import build_meta, materialize, parameter_names
+from executor.starting_weights import build_meta, builder_of, materialize, parameter_names
 from executor.torch_pipeline import Pipeline
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
@@ -77,13 +77,7 @@ class Rank:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
         dtype = exact or plan.workload.compute_dtype
-        build = partial(
-            build_meta,
-            spec,
-            sequence_length=plan.workload.sequence_length,
-            dtype=dtype,
-            seed=plan.seed,
-        )
+        build = builder_of(plan, spec, dtype)
         flow = _flow(
             spec,
             plan.block_entries,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from profiles.model.building.build import BuiltModel, build_model
 from profiles.model.loaders import ModelSpec
+from simulator.values.plan import Plan
 
 # How modules draw their first values: what of torch.nn.init a mode sees, and the methods that the
 # rest of it calls (2.13: trunc_normal_ calls none that is seen, and runs on meta tensors).
@@ -99,6 +101,17 @@ def parameter_names(module: nn.Module) -> dict[int, str]:
     for name, p in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(p), name)
     return names
+
+
+def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:
+    """`build_meta` of a plan's model with its sequences and seed, of any micro-batch."""
+    return partial(
+        build_meta,
+        spec,
+        sequence_length=plan.workload.sequence_length,
+        dtype=dtype,
+        seed=plan.seed,
+    )
 
 
 def build_meta(

@@ -153,9 +153,14 @@ def to_json(data: Any) -> str:
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
+def to_line(value: Any, *, allow_nan: bool = False) -> str:
+    """A value as one line of JSON, of equal values the same."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
+
+
 def content_hash(value: Any) -> str:
     """16 hexadecimal digits that identify the content of a value (SHA-256 of its JSON)."""
-    text = json.dumps(encode(value), sort_keys=True, separators=(",", ":"))
+    text = to_line(value, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -112,9 +112,13 @@ def plan(
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
     infeasible is a value with its reasons.
     """
-    if stack is None:
-        return shown_as(PlanResult, python_plan.plan(model, on, work, **options))
-    return shown_as(LayoutResult, python_plan.plan(model, on, work, stack=stack, **options))
+    return _shown(python_plan.plan(model, on, work, stack=stack, **options))
+
+
+def _shown(answer: PlanFile | LayoutFile) -> PlanResult | LayoutResult:
+    if isinstance(answer, LayoutFile):
+        return shown_as(LayoutResult, answer)
+    return shown_as(PlanResult, answer)
 
 
 def shard(
@@ -208,10 +212,7 @@ def load_plan(path: str | Path) -> PlanResult | LayoutResult:
 
     Raises DocumentError, naming the key, where its decision was changed after it was made.
     """
-    answer = open_plan(path).answer
-    if isinstance(answer, LayoutFile):
-        return shown_as(LayoutResult, answer)
-    return shown_as(PlanResult, answer)
+    return _shown(open_plan(path).answer)
 
 
 def profile(

@@ -14,13 +14,13 @@ for the older figures of 2016 and 2019.
 from __future__ import annotations
 
 import csv
-import io
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from profiles.csv_text import csv_text
 from profiles.document import write_text
 from profiles.hardware.energy.grid_carbon import GRID_FILE, WORLD
 from profiles.hardware.energy.power_draw import POWER_FILE, POWER_SCHEMA
@@ -203,12 +203,8 @@ def _apart(
 
 def grid_text(rows: list[Row]) -> str:
     """grids.csv."""
-    text = io.StringIO()
     columns = ("region", "name", "g_per_kwh", "year", "uncertainty", "source", "notes")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(grid_rows(rows))
-    return text.getvalue()
+    return csv_text(columns, ([row[name] for name in columns] for row in grid_rows(rows)))
 
 
 def _read(path: Path) -> list[Row]:

@@ -11,10 +11,10 @@ Rows without a date are one snapshot of unknown day and are not taken.
 from __future__ import annotations
 
 import csv
-import io
 import sys
 from pathlib import Path
 
+from profiles.csv_text import csv_text
 from profiles.document import write_text
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
@@ -83,11 +83,7 @@ def tables(rows: list[Row]) -> tuple[str, str]:
 
 
 def _csv(columns: tuple[str, ...], rows: list[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(columns, ([row[name] for name in columns] for row in rows))
 
 
 def main(path: Path) -> None:

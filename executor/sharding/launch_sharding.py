@@ -27,7 +27,6 @@ def run_sharding(
     steps: int = 3,
     output: str | Path = "run.json",
     processes: int | None = None,
-    threads: int = 1,
     timeout_s: float = 300.0,
     announce: Callable[[str], None] | None = None,
 ) -> ShardedRun:
@@ -53,7 +52,7 @@ def run_sharding(
         path,
         devices,
         {"steps": steps, "output": output, "timeout": f"{timeout_s:g}", "model": model},
-        threads=threads,
+        threads=1,
         announce=announce,
     )
     return read_document(output, ShardedRun, schema=SHARDED_RUN_SCHEMA)

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from executor.sharding.cut_sums import class_parallel_loss, once, synchronised_norm
 from executor.sharding.row_exchange import balanced_product, exchanged_rows, grouped_product
-from executor.sharding.shard_position import PARTIAL, REPLICATED, Position, split_dim
+from executor.sharding.shard_position import PARTIAL, REPLICATED, Position
 from profiles.errors import InputError
-from simulator.values.op_sharding_file import PlacedTensor
+from simulator.values.op_sharding_file import PlacedTensor, split_dim
 
 Shape = tuple[int, ...]
 

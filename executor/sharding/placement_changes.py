@@ -15,9 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from executor.sharding.shard_position import PARTIAL, Position, dtensor_placements, split_dim
+from executor.sharding.shard_position import PARTIAL, Position, dtensor_placements
 from profiles.errors import MismatchError
-from simulator.values.op_sharding_file import Change, Conversion, PlacedTensor, Placements
+from simulator.values.op_sharding_file import (
+    Change,
+    Conversion,
+    PlacedTensor,
+    Placements,
+    split_dim,
+)
 
 
 def changed(local: Tensor, change: Change, shape: tuple[int, ...], position: Position) -> Tensor:

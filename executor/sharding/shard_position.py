@@ -9,18 +9,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from simulator.values.op_sharding_file import Placements
+from simulator.values.op_sharding_file import Placements, split_dim
 
 REPLICATED, PARTIAL = "R", "P"
-
-
-def split_dim(placement: str) -> int | None:
-    """The dim that a placement splits, None where it splits none.
-
-    >>> split_dim("S(2)"), split_dim("R")
-    (2, None)
-    """
-    return int(placement[2:-1]) if placement.startswith("S") else None
 
 
 def dtensor_placements(placements: Placements) -> list[Placement]:

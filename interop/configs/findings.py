@@ -124,6 +124,13 @@ class Findings:
         if found not in self.contradictions:
             self.contradictions.append(found)
 
+    def say_twice(
+        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+    ) -> None:
+        """A command line says two things by the same option."""
+        text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
+        self.contradict(key, text, old[1], new[1])
+
     def override(
         self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
     ) -> None:

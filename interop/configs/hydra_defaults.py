@@ -113,7 +113,7 @@ class _Walk:
         head = _PACKAGE.search(text)
         below = _below(head[1] if head else package)
         inner = self.parts(
-            read_keyed(name, text),
+            read_keyed(name, self.folder),
             name.removeprefix(self.root).strip("/").rpartition("/")[0],
             depth + 1,
         )

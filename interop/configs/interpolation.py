@@ -2,8 +2,8 @@
 `${multiply:4, ${.hidden_size}}`, `${oc.env:NAME,default}`, and `???` for what a command line must
 fill in (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of arithmetic).
 
-An environment variable has the default that stands beside it, as nothing sets it; what cannot be
-told is `Open`.
+An environment variable has what the script that starts the run exports, else the default that
+stands beside it; what cannot be told is `Open`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from interop.shell.folder import Environment
+from interop.shell.text_places import Hole
 
 Key = tuple[str, ...]
 _MOST_DEEP = 12
@@ -35,9 +38,10 @@ class _OpenError(Exception):
 
 @dataclass(slots=True)
 class _Source:
-    """The values that one value may name, and how many more texts are followed for it."""
+    """The values and variables that one value may name, and how many more texts are followed."""
 
     values: Mapping[Key, Any]
+    environment: Environment
     left: int = _MOST_FOLLOWED
 
 
@@ -50,14 +54,14 @@ def plain_value(text: str) -> Any:
     return float(number) if found[2] or found[3] else int(number)
 
 
-def resolved(path: Key, values: Mapping[Key, Any]) -> Any:
+def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> Any:
     """The value at a path with everything in it that names others followed; `Open` where one of
     them is not told."""
     raw = values.get(path)
     if not isinstance(raw, str) or ("${" not in raw and raw.strip() != "???"):
         return raw
     try:
-        return _text(raw, path, _Source(values), 0)
+        return _text(raw, path, _Source(values, environment), 0)
     except _OpenError as error:
         return Open(str(error))
 
@@ -111,6 +115,11 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
         return _key(_joined(inner, path, source, depth), path, source, depth)
     arguments = _arguments(rest)
     if name == "oc.env":
+        told = source.environment.get(arguments[0].strip())
+        if isinstance(told, Hole):
+            raise _OpenError(f"{told.words} ({told.place})")
+        if told is not None:
+            return _argument(told, path, source, depth)
         if len(arguments) < 2:
             raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
         return _argument(",".join(arguments[1:]), path, source, depth)

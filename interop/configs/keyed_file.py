@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from interop.configs.interpolation import Key, Open, plain_value, resolved
+from interop.shell.folder import ConfigFolder, Environment
 from interop.shell.text_places import Place
 from profiles.errors import DocumentError
 
@@ -23,13 +24,15 @@ _MOST_VALUES = 20_000
 class KeyedFile:
     """Values (numbers, texts, truths, None, lists of them) by their path of keys.
 
-    twice  keys that stand twice in one table, with both lines
+    twice        keys that stand twice in one table, with both lines
+    environment  the variables that values may name
     """
 
     name: str
     values: Mapping[Key, Any]
     lines: Mapping[Key, int]
     twice: tuple[tuple[Key, int, int], ...] = ()
+    environment: Environment = field(default_factory=dict)
 
     def place(self, key: Key) -> Place:
         """Where a key stands."""
@@ -40,12 +43,12 @@ class KeyedFile:
     def get(self, *key: str) -> Any:
         """The value of a key, with references to others (`${model.hidden_size}`) followed; None
         where they do not tell it."""
-        found = resolved(key, self.values)
+        found = resolved(key, self.values, self.environment)
         return None if isinstance(found, Open) else found
 
     def open(self, *key: str) -> Open | None:
         """Why a key that is there does not tell its value."""
-        found = resolved(key, self.values)
+        found = resolved(key, self.values, self.environment)
         return found if isinstance(found, Open) else None
 
     def has(self, *key: str) -> bool:
@@ -64,11 +67,14 @@ class KeyedFile:
         return {path[size] for path in self.lines if path[:size] == key and len(path) > size}
 
 
-def read_keyed(name: str, text: str) -> KeyedFile:
-    """The values of a file, by its ending; raises DocumentError for what is no such file."""
+def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
+    """The values of a file of the folder, by its ending; raises DocumentError for what is no such
+    file."""
+    text = folder.text(name) or ""
     if name.endswith(".toml"):
         return _toml(name, text)
-    return _yaml(name, text, is_json=name.endswith(".json"))
+    read = _yaml(name, text, is_json=name.endswith(".json"))
+    return replace(read, environment=folder.environment)
 
 
 def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:

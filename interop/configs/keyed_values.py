@@ -37,6 +37,12 @@ def truth_of(value: Any) -> bool | None:
     return truth(str(value)) if isinstance(value, (str, int)) else None
 
 
+def recompute_of(value: Any) -> str | None:
+    """`full` for a switch that is on, `none` for one that is off."""
+    on = truth_of(value)
+    return None if on is None else "full" if on else "none"
+
+
 def word_of(value: Any) -> str | None:
     """A text in lower case."""
     return value.strip().lower() or None if isinstance(value, str) else None
@@ -51,16 +57,11 @@ def say_keys(
     file: KeyedFile,
     findings: Findings,
     keys: Mapping[str, tuple[str, Reader]],
-    *,
-    under: Key = (),
 ) -> None:
-    """Says every value whose key is in the table (`parallelism.tp`), in the order of the file.
-
-    under  keys count from there
-    """
+    """Says every value whose key is in the table (`parallelism.tp`), in the order of the file."""
     found = []
     for dotted, (key, reader) in keys.items():
-        path = (*under, *dotted.split("."))
+        path = tuple(dotted.split("."))
         if path not in file.values:
             continue
         if (hole := file.open(*path)) is not None:
@@ -76,10 +77,10 @@ def say_keys(
     for place, key, value, dotted in sorted(found, key=lambda each: each[0]):
         findings.say(key, value, place, dotted)
     for path, first, second in file.twice:
-        if path[: len(under)] == under and ".".join(path[len(under) :]) in keys:
-            name = ".".join(path)
+        name = ".".join(path)
+        if name in keys:
             findings.contradict(
-                keys[".".join(path[len(under) :])][0],
+                keys[name][0],
                 f"{name} stands twice, in line {first} and {second} of {file.name}; the later one "
                 "is taken",
                 Place(file.name, first),

@@ -40,7 +40,6 @@ class Options:
 
     given: tuple[Option, ...]
     holes: Sequence[Hole]
-    loose: tuple[Word, ...] = ()
 
     def __contains__(self, key: str) -> bool:
         return any(option.key == key for option in self.given)
@@ -121,9 +120,8 @@ class Options:
 
 
 def read_options(words: Sequence[Word], holes: Sequence[Hole]) -> Options:
-    """The options of words, and the words before the first of them that belong to none."""
+    """The options of words, each with the words behind it; those before the first are left out."""
     given: list[Option] = []
-    loose: list[Word] = []
     for word in _pieces(words):
         text = word.plain
         if _OPTION.match(text):
@@ -133,9 +131,7 @@ def read_options(words: Sequence[Word], holes: Sequence[Hole]) -> Options:
         elif given:
             last = given[-1]
             given[-1] = Option(last.name, (*last.values, word), last.place)
-        else:
-            loose.append(word)
-    return Options(tuple(given), holes, tuple(loose))
+    return Options(tuple(given), holes)
 
 
 def _pieces(words: Sequence[Word]) -> Iterator[Word]:

@@ -11,6 +11,7 @@ from interop.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    recompute_of,
     say_keys,
     say_unknown,
     truth_of,
@@ -44,11 +45,6 @@ def _reshards(value: Any) -> int | None:
     return strategy_stage(value)
 
 
-def _full(value: Any) -> str | None:
-    on = truth_of(value)
-    return None if on is None else "full" if on else "none"
-
-
 def _selective(value: Any) -> str | None:
     on = truth_of(value)
     return None if on is None else "selective" if on else "none"
@@ -59,7 +55,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "num_processes": ("devices", degree_of),
     "mixed_precision": ("precision", precision_word),
     "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
-    "fsdp_config.fsdp_activation_checkpointing": ("recompute", _full),
+    "fsdp_config.fsdp_activation_checkpointing": ("recompute", recompute_of),
     "deepspeed_config.zero_stage": ("zero_stage", count_of),
     "deepspeed_config.gradient_accumulation_steps": ("gradient_accumulation", degree_of),
     "megatron_lm_config.megatron_lm_tp_degree": ("tp", degree_of),

@@ -69,13 +69,8 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
             continue
         told = key in found and not isinstance(found[key][0], Open)
         if told and found[key][0] != value and key in _MARKS | set(_KEYS):
-            findings.contradict(
-                _KEYS.get(key, ("", word_of))[0],
-                f"{key} is {found[key][0]} ({found[key][1]}) and {value} ({word.place}); the later "
-                "one wins",
-                found[key][1],
-                word.place,
-            )
+            about = _KEYS.get(key, ("", word_of))[0]
+            findings.say_twice(about, key, found[key], (value, word.place))
         found[key] = (value, word.place)
     return found
 
@@ -101,7 +96,7 @@ def is_maxtext(keys: set[str]) -> bool:
     return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
-def say_maxtext(given: Given, findings: Findings, *, check: bool = True) -> None:
+def say_maxtext(given: Given, findings: Findings) -> None:
     """What flags say; those of the command line already stand over those of a file."""
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _abouts(key):
@@ -111,7 +106,7 @@ def say_maxtext(given: Given, findings: Findings, *, check: bool = True) -> None
         if key in _KEYS:
             name, reader = _KEYS[key]
             findings.say(name, reader(value), place, key)
-        if check and not is_known("maxtext", key):
+        if not is_known("maxtext", key):
             findings.not_known(key, place)
     _axes(given, findings)
     _words(given, findings)

@@ -92,11 +92,8 @@ def is_megatron(options: Options, program: str = "") -> bool:
     return len(keys & _MARKS) >= 3 and own
 
 
-def say_megatron(options: Options, findings: Findings, *, check: bool = True) -> None:
-    """What Megatron-LM's arguments say.
-
-    check  options that no version has are named
-    """
+def say_megatron(options: Options, findings: Findings) -> None:
+    """What Megatron-LM's arguments say; options that no version has are named."""
     options.say_counts(findings, _COUNTS)
     experts = options.last("num_experts")
     if experts is not None and len({word.plain for word in experts.values}) > 1:
@@ -121,11 +118,10 @@ def say_megatron(options: Options, findings: Findings, *, check: bool = True) ->
     if optimizer is not None:
         told = options.told(optimizer, findings)
         findings.say("optimizer", told and told.lower(), optimizer.place, optimizer.name)
-    if check:
-        for option in options.given:
-            named = option.name.startswith("--") and not hole_numbers(option.name)
-            if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
-                findings.not_known(option.name, option.place)
+    for option in options.given:
+        named = option.name.startswith("--") and not hole_numbers(option.name)
+        if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
+            findings.not_known(option.name, option.place)
     _pairs(options, findings)
     findings.default(
         _DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="fp32", recompute="none",

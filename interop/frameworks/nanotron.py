@@ -10,9 +10,9 @@ from interop.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    recompute_of,
     say_keys,
     say_unknown,
-    truth_of,
     word_of,
 )
 from interop.frameworks.model_config import KEYS as MODEL_KEYS
@@ -29,11 +29,6 @@ def _sequence_parallel(value: Any) -> bool | None:
     return {"reduce_scatter": True, "all_reduce": False}.get(str(value).lower())
 
 
-def _recompute(value: Any) -> str | None:
-    on = truth_of(value)
-    return None if on is None else "full" if on else "none"
-
-
 _KEYS: dict[str, tuple[str, Reader]] = {
     "parallelism.dp": ("dp", degree_of),
     "parallelism.tp": ("tp", degree_of),
@@ -43,7 +38,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "parallelism.expert_parallel_size": ("ep", degree_of),
     "parallelism.pp_engine": ("schedule", _engine),
     "parallelism.tp_mode": ("sequence_parallel", _sequence_parallel),
-    "parallelism.recompute_layer": ("recompute", _recompute),
+    "parallelism.recompute_layer": ("recompute", recompute_of),
     "parallelism.recompute_granularity": ("recompute", word_of),
     "tokens.micro_batch_size": ("micro_batch", degree_of),
     "tokens.sequence_length": ("seq_len", degree_of),

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interop.configs.findings import Findings
-from interop.configs.imported_run import Value
 from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
 from interop.configs.option_words import Options
+from interop.shell.folder import Environment
 from interop.shell.text_places import Hole, Place, Word, hole_numbers
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
@@ -151,13 +151,7 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:
-            findings.contradict(
-                KEYS[path[-1]][0],
-                f"{key} is {found[path][0]} ({found[path][1]}) and {plain} ({word.place}); the "
-                "later one wins",
-                found[path][1],
-                word.place,
-            )
+            findings.say_twice(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found
 
@@ -167,8 +161,13 @@ def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     return len({path[-1] for path in paths} & _MARKS) >= 2
 
 
-def say_nemo(given: Sequence[Values], findings: Findings) -> None:
-    """What configurations say, a later one over those before it."""
+def say_nemo(
+    given: Sequence[Values], findings: Findings, environment: Environment | None = None
+) -> None:
+    """What configurations say, a later one over those before it.
+
+    environment  the variables that values may name
+    """
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
@@ -177,7 +176,7 @@ def say_nemo(given: Sequence[Values], findings: Findings) -> None:
             merged[path] = (value, place)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
-        value = resolved(path, written)
+        value = resolved(path, written, environment or {})
         if not path or _elsewhere(path):
             continue
         if isinstance(value, Open):
@@ -213,13 +212,9 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
 
 def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
     name, key = ".".join(path), path[-1]
-    said: Value = None
     if key in KEYS:
         about, reader = KEYS[key]
-        said = reader(value)
-        if about == "vpp" and said == 1:
-            said = 1
-        findings.say(about, said, place, name)
+        findings.say(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         findings.say("devices_per_node", degree_of(value), place, name)
     elif path[-2:] == ("trainer", "precision") or (

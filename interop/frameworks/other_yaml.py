@@ -9,7 +9,14 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, degree_of, say_keys, truth_of, word_of
+from interop.configs.keyed_values import (
+    Reader,
+    degree_of,
+    recompute_of,
+    say_keys,
+    truth_of,
+    word_of,
+)
 from interop.frameworks.accelerate import strategy_stage
 from interop.frameworks.deepspeed_config import say_deepspeed
 
@@ -34,11 +41,6 @@ def _untied(value: Any) -> bool | None:
     return None if on is None else not on
 
 
-def _full(value: Any) -> str | None:
-    on = truth_of(value)
-    return None if on is None else "full" if on else "none"
-
-
 def _flash(value: Any) -> bool | None:
     """MPT's word for the attention (llm-foundry, models/layers/attention.py)."""
     return {"flash": True, "torch": False}.get(str(value).lower())
@@ -55,7 +57,7 @@ _NEOX: dict[str, tuple[str, Reader]] = {
     "seq_length": ("seq_len", degree_of),
     "max_position_embeddings": ("model.max_positions", degree_of),
     "no_weight_tying": ("model.tied_embeddings", _untied),
-    "checkpoint_activations": ("recompute", _full),
+    "checkpoint_activations": ("recompute", recompute_of),
     "precision": ("precision", _precision),
     "moe_num_experts": ("model.num_experts", degree_of),
     "num_gpus": ("devices_per_node", degree_of),
@@ -71,7 +73,7 @@ _COMPOSER: dict[str, tuple[str, Reader]] = {
     "optimizer.name": ("optimizer", word_of),
     "fsdp_config.sharding_strategy": ("zero_stage", strategy_stage),
     "fsdp.sharding_strategy": ("zero_stage", strategy_stage),
-    "fsdp_config.activation_checkpointing": ("recompute", _full),
+    "fsdp_config.activation_checkpointing": ("recompute", recompute_of),
     "model.d_model": ("model.hidden_size", degree_of),
     "model.n_layers": ("model.num_layers", degree_of),
     "model.n_heads": ("model.num_heads", degree_of),

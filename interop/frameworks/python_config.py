@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from interop.configs.findings import Findings
-from interop.configs.keyed_values import count_of, degree_of, truth_of
+from interop.configs.keyed_values import count_of, degree_of, recompute_of, truth_of
 from interop.configs.python_values import PythonFile, PythonValues
 from interop.frameworks.flavors import say_figures_of
 from interop.frameworks.nemo import KEYS as NEMO_KEYS
@@ -126,17 +126,12 @@ def say_internevo(top: PythonValues, findings: Findings) -> None:
         ("model", "num_chunks"): ("vpp", degree_of),
         ("moe", "top_k"): ("model.top_k", degree_of),
         ("model", "use_flash_attn"): ("flash_attention", truth_of),
+        ("model", "checkpoint"): ("recompute", recompute_of),
     }
     for path, (key, reader) in plain.items():
         if path in top.values:
             value, place = top.values[path]
             findings.say(key, reader(value), place, ".".join(path))
-    for path in (("model", "checkpoint"),):
-        if path in top.values:
-            value, place = top.values[path]
-            on = truth_of(value)
-            if on is not None:
-                findings.say("recompute", "full" if on else "none", place, "model.checkpoint")
     if ("model", "dtype") in top.values:
         value, place = top.values[("model", "dtype")]
         word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.interpolation import Open
-from interop.configs.keyed_file import KeyedFile, read_keyed
+from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
 from interop.configs.option_words import Options
@@ -291,8 +291,3 @@ def _say_model(findings: Findings) -> None:
         said = flavor or name
         text = str(flavor.value) if flavor is not None else ""
         say_figures_of(str(name.value), text, findings, said.place, said.option)
-
-
-def read_torchtitan_file(name: str, text: str) -> KeyedFile:
-    """A TOML file."""
-    return read_keyed(name, text)

@@ -11,17 +11,12 @@ from typing import Any
 
 from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
+from interop.configs.keyed_values import Reader, degree_of, recompute_of, text_of, truth_of, word_of
 from interop.frameworks.flavors import say_figures_of
 from interop.shell.text_places import Hole, Place, Word, hole_numbers
 
 _DEFAULTS = "torchtune 0.6, recipes/full_finetune_distributed.py"
 _RECIPE = re.compile(r".*_(distributed|single_device)$")
-
-
-def _recompute(value: Any) -> str | None:
-    on = truth_of(value)
-    return None if on is None else "full" if on else "none"
 
 
 def _component(value: Any) -> str | None:
@@ -36,7 +31,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
     "tokenizer.max_seq_len": ("seq_len", degree_of),
     "dtype": ("precision", lambda v: {"bf16": "bf16", "fp32": "fp32"}.get(str(v).lower())),
-    "enable_activation_checkpointing": ("recompute", _recompute),
+    "enable_activation_checkpointing": ("recompute", recompute_of),
     "fsdp_cpu_offload": ("optimizer_offload", truth_of),
     "optimizer._component_": ("optimizer", _component),
     "model.lora_rank": ("model.lora_rank", degree_of),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from interop.logs.training_log import TrainingLog
+from profiles.document import read_mapping
 from profiles.errors import DocumentError
 from profiles.text_file import read_text
 
@@ -27,18 +27,15 @@ def read_trainer_state(path: str | Path) -> TrainingLog:
 
     Raises DocumentError for JSON that is no such state.
     """
-    try:
-        state = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DocumentError(f"{path}: is no whole JSON: {error}") from error
-    history = state.get("log_history") if isinstance(state, dict) else None
+    state = read_mapping(path)
+    history = state.get("log_history")
     if not isinstance(history, list):
         raise DocumentError(f"{path}: log_history is missing; is it a trainer_state.json?")
     entries = [entry for entry in history if isinstance(entry, dict)]
     losses = [(e.get("step"), e["loss"]) for e in entries if _is_number(e.get("loss"))]
     evaluations_s = sum(e["eval_runtime"] for e in entries if _is_number(e.get("eval_runtime")))
     end = next((e for e in reversed(entries) if _is_number(e.get("train_runtime"))), {})
-    steps = state.get("global_step")
+    steps: Any = state.get("global_step")
     runtime_s = end.get("train_runtime")
     rate = end.get("train_steps_per_second")
     counted = runtime_s * rate if _is_number(rate) and runtime_s else steps

@@ -80,7 +80,7 @@ def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
 
 def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
     """The run that a job file of a cluster starts; places are those in it."""
-    file = read_keyed(name, folder.text(name) or "")
+    file = read_keyed(name, folder)
     job = script_of_job(file)
     if job is None:
         return None

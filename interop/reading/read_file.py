@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from interop.configs.findings import Findings
 from interop.configs.hydra_defaults import hydra_parts
@@ -65,10 +66,9 @@ def say_keyed(
 
     chosen  options of Hydra's groups by the command line
     """
-    text = folder.text(name)
-    if text is None:
+    if folder.text(name) is None:
         return None
-    file = read_keyed(name, text)
+    file = read_keyed(name, folder)
     if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
         # MosaicML's launcher has the run's own configuration in its job's.
         gpus = degree_of(file.get("compute", "gpus"))
@@ -107,7 +107,7 @@ def say_keyed(
     elif framework == "maxtext":
         maxtext.say_maxtext(maxtext.given_by_file(file), findings)
     elif framework in ("nemo", "megatron-bridge"):
-        nemo.say_nemo([values], findings)
+        nemo.say_nemo([values], findings, folder.environment)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
         if file.get("modules", "pre_trainer", "framework") == "megatron":
@@ -120,7 +120,7 @@ def say_keyed(
         named = hf_trainer.say_trainer(hf_trainer.given_by_file(file, findings), findings)
         if nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
-            nemo.say_nemo([values], findings)
+            nemo.say_nemo([values], findings, folder.environment)
         if named:
             say_deepspeed_file(named, folder, findings, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):
@@ -130,10 +130,11 @@ def say_keyed(
 
 def _section(file: KeyedFile, section: str) -> KeyedFile:
     """A part of a file as a file of its own."""
-    return KeyedFile(
-        name=file.name,
+    return replace(
+        file,
         values={path[1:]: v for path, v in file.values.items() if path[0] == section},
         lines={path[1:]: n for path, n in file.lines.items() if path[0] == section},
+        twice=(),
     )
 
 
@@ -145,7 +146,7 @@ def say_deepspeed_file(
     if found is None:
         findings.cannot_tell("deepspeed", f"the file {named!r} is not beside this one", place)
         return
-    file = read_keyed(found, folder.text(found) or "")
+    file = read_keyed(found, folder)
     if found not in findings.files:
         findings.files.append(found)
     deepspeed_config.say_deepspeed(_moved(file, found, folder), findings)
@@ -156,12 +157,8 @@ def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
     if name not in folder.written:
         return file
     script, line = folder.written[name]
-    return KeyedFile(
-        name=script,
-        values=file.values,
-        lines={path: number + line - 1 for path, number in file.lines.items()},
-        twice=file.twice,
-    )
+    lines = {path: number + line - 1 for path, number in file.lines.items()}
+    return replace(file, name=script, lines=lines)
 
 
 def read_keyed_config(name: str, folder: ConfigFolder) -> Findings | None:
@@ -181,9 +178,8 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
     said = findings.said.get("model.name")
     if said is None:
         # A program that loads its model from its own folder names none.
-        text = folder.text("config.json")
-        if text is not None and "model.num_layers" not in findings.said:
-            file = read_keyed("config.json", text)
+        if folder.text("config.json") is not None and "model.num_layers" not in findings.said:
+            file = read_keyed("config.json", folder)
             if model_config.is_model_config(file):
                 findings.files.append("config.json")
                 model_config.say_model_config(file, findings)
@@ -192,19 +188,17 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
         found = folder.find(name, beside=beside) if name.endswith(".json") else None
         if found is None or (name == "config.json" and "/" in str(said.value).strip("./")):
             continue
-        file = read_keyed(found, folder.text(found) or "")
+        file = read_keyed(found, folder)
         if model_config.is_model_config(file):
             findings.files.append(found)
             model_config.say_model_config(file, findings)
             return
 
 
-def read_python_config(
-    name: str, folder: ConfigFolder, *, asked: str | None = None
-) -> Findings | None:
+def read_python_config(name: str, folder: ConfigFolder) -> Findings | None:
     """The findings of a Python configuration; None where it is none."""
     findings = Findings()
-    framework = say_python(name, folder, findings, asked=asked, overrides=[])
+    framework = say_python(name, folder, findings, asked=None, overrides=[])
     if framework is None:
         return None
     findings.say("framework", framework, Place(name, 1), name)

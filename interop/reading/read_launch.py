@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 from interop.configs.findings import Findings
 from interop.configs.hydra_defaults import hydra_parts
@@ -26,9 +27,9 @@ from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_b
 from interop.reading.slurm_header import SlurmHeader, slurm_header
 from interop.reading.swift_launch import say_swift_launch
 from interop.reading.torchtitan_launch import is_torchtitan_launch, say_torchtitan_launch
-from interop.shell.folder import ConfigFolder
+from interop.shell.folder import ConfigFolder, Environment
 from interop.shell.script_reading import HERE, ScriptReading
-from interop.shell.text_places import Place, Word, hole_numbers, without_lines
+from interop.shell.text_places import Hole, Place, Word, hole_numbers, without_lines
 from interop.shell.variables import Variable
 from profiles.errors import DocumentError
 
@@ -53,6 +54,7 @@ def read_launch(
 ) -> Findings:
     """What the first of the launches says."""
     launch = launches[0]
+    folder = replace(folder, environment=_exported(launch, reading))
     findings = Findings(files=[name for name in reading.sourced if not name.endswith(HERE)])
     same = [one for one in launches if one.program == launch.program]
     findings.runs = len({tuple(word.plain for word in one.command.words) for one in same})
@@ -107,6 +109,15 @@ def _variables(launch: Launch, reading: ScriptReading) -> Variables:
     scope = reading.scopes.get(launch.command.script)
     own = dict(scope.variables) if scope is not None else {}
     return {**launch.command.environment, **own}
+
+
+def _exported(launch: Launch, reading: ScriptReading) -> Environment:
+    """The variables that the command finds set; one that nobody knows is a hole."""
+    found: dict[str, str | Hole] = {}
+    for name, variable in launch.command.environment.items():
+        numbers = hole_numbers(variable.text)
+        found[name] = reading.holes[numbers[0]] if numbers else without_lines(variable.text)
+    return found
 
 
 def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> SlurmHeader:
@@ -168,7 +179,7 @@ def _say_arguments(
         return _say_nemo(launch, hydra, named, folder, findings)
     if {"tp", "pp", "ng"} & keys or recipe:
         nemo.say_performance_script(options, findings)
-        nemo.say_nemo([hydra], findings)
+        nemo.say_nemo([hydra], findings, folder.environment)
         return "megatron-bridge" if "recipe" in program or "experiment" in program else "nemo"
     framework = _say_named(named, folder, findings, launch)
     config = options.last("config", "config_file", "config_path", "cfg")
@@ -210,7 +221,7 @@ def _say_torchtune(
             findings.lack("--config", f"{config!r} is not beside it", named.place)
         else:
             findings.files.append(found)
-    file = None if found is None else read_keyed(found, folder.text(found) or "")
+    file = None if found is None else read_keyed(found, folder)
     torchtune.say_torchtune(file, launch.arguments, reading.holes, findings)
     if launch.program.endswith("_single_device"):
         findings.say("devices", 1, launch.place, launch.program)
@@ -244,7 +255,7 @@ def _say_maxtext(
         found = folder.find(text) if text.endswith((".yml", ".yaml")) else None
         if found is not None:
             findings.files.append(found)
-            given |= maxtext.given_by_file(read_keyed(found, folder.text(found) or ""))
+            given |= maxtext.given_by_file(read_keyed(found, folder))
     given |= maxtext.given_by_words(launch.arguments, reading.holes, findings)
     maxtext.say_maxtext(given, findings)
     return "maxtext"
@@ -264,13 +275,13 @@ def _say_nemo(
     for name in named:
         findings.files.append(name)
         if name.endswith((".yaml", ".yml")):
-            file = read_keyed(name, folder.text(name) or "")
+            file = read_keyed(name, folder)
             read = hydra_parts(file, folder, _chosen(launch))
             findings.files += [part.name for _, part in read.parts if part.name != name]
             for why in read.missing:
                 findings.lack("defaults", why, file.place(("defaults",)))
             given.append(nemo.values_of_files(read.parts))
-    nemo.say_nemo([*given, hydra], findings)
+    nemo.say_nemo([*given, hydra], findings, folder.environment)
     recipe = "recipe" in launch.program or any(
         path[0] == "train" for path in hydra if len(path) > 1
     )

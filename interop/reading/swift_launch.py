@@ -3,10 +3,8 @@ Trainer, `megatron sft` with Megatron's names."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from interop.configs.findings import Findings
-from interop.configs.known_options import known_options
+from interop.configs.known_options import is_known
 from interop.configs.option_words import Options, option_key
 from interop.frameworks import hf_trainer, megatron
 from interop.reading.launch import Launch
@@ -23,14 +21,9 @@ def say_swift_launch(
     findings.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     if launch.program == "megatron":
         megatron.say_megatron(options, findings)
-        own = {"max_length", "lora_rank", "model"}
-        # Its own options stand beside Megatron's: what is almost one of those is misspelt.
-        names = known_options("megatron")
+        # Its own options stand beside Megatron's.
         findings.unknown = [
-            each
-            for each in findings.unknown
-            if option_key(each.option) not in own
-            and get_close_matches(option_key(each.option), names, 1, 0.9)
+            each for each in findings.unknown if not is_known("ms-swift", option_key(each.option))
         ]
         options.say_counts(findings, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
         for option in options.of("model"):

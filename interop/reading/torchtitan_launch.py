@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interop.configs.findings import Findings
+from interop.configs.keyed_file import read_keyed
 from interop.configs.option_words import Options
 from interop.frameworks import torchtitan
 from interop.reading.consistency import Variables
@@ -39,8 +40,7 @@ def say_torchtitan_launch(
             findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
         elif found.endswith(".toml"):
             findings.files.append(found)
-            file = torchtitan.read_torchtitan_file(found, folder.text(found) or "")
-            given.append(torchtitan.values_of_file(file))
+            given.append(torchtitan.values_of_file(read_keyed(found, folder)))
     asked = options.text("config") or _text(variables, "CONFIG")
     module = options.text("module") or _text(variables, "MODULE")
     ranks = _text(variables, "NGPU")

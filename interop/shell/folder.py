@@ -6,10 +6,11 @@ write (here-documents) stand beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from interop.shell.text_places import without_holes, without_marks
+from interop.shell.text_places import Hole, without_holes, without_marks
 from profiles.errors import DocumentError
 
 MOST_BYTES = 4 * 2**20
@@ -18,6 +19,7 @@ KINDS = (
     ".sh", ".bash", ".slurm", ".sbatch", ".env", ".json", ".yaml", ".yml", ".toml", ".py", ".conf",
     ".cfg", ".txt", ".args", ".srun", ".job", ".slrm", ".gin", ".config", "",
 )  # fmt: skip
+Environment = Mapping[str, str | Hole]
 
 
 @dataclass(slots=True)
@@ -27,12 +29,14 @@ class ConfigFolder:
     texts    what was read so far, or written by a script
     written  names of the latter, and the line at which their text begins in which script
     unread   files that could not be read, and why
+    environment  what the command that starts the run finds exported
     """
 
     root: Path
     texts: dict[str, str] = field(default_factory=dict)
     written: dict[str, tuple[str, int]] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
 
     def text(self, name: str) -> str | None:
         """The text of a file of the folder, None where there is none that can be read."""

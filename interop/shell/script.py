@@ -59,7 +59,6 @@ def read_script(
     folder: ConfigFolder,
     *,
     header: Callable[[str, str], dict[str, str]],
-    arguments: Sequence[Word] = (),
     shown: str = "",
 ) -> ScriptReading:
     """Read a script of the folder.
@@ -69,7 +68,7 @@ def read_script(
     """
     reading = ScriptReading()
     runner = _Runner(folder, reading, header)
-    scope = Scope(arguments=tuple(arguments), holes=reading.holes, script=name)
+    scope = Scope(holes=reading.holes, script=name)
     runner.file(name, scope, shown)
     return reading
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profiles.document import read_mapping
 from profiles.errors import DocumentError
-from profiles.text_file import read_text
 
 _AS_JSON = (
     "python -c \"import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), "
@@ -49,11 +48,8 @@ def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
             f"{path}: is a pickle, which runs code when it is read; where you trust it, write it "
             f"as JSON: {_AS_JSON}"
         )
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DocumentError(f"{path}: is no whole JSON: {error}") from error
-    segments = data.get("segments") if isinstance(data, dict) else None
+    data = read_mapping(path)
+    segments = data.get("segments")
     if not isinstance(segments, list):
         raise DocumentError(f"{path}: has no segments; is it a memory snapshot of torch as JSON?")
     traces = data.get("device_traces") or []

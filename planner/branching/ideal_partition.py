@@ -53,10 +53,6 @@ class _IdealSolver(PartitionSolver):
         self.time_before = self.forward_before + self.backward_before
         self.longest_block = float((np.min(forward, axis=0) + np.min(least, axis=0)).max())
 
-    def mean_stage_time(self) -> float:
-        """Seconds that some stage takes at least: the mean, or the longest block."""
-        return max(float(self.time_before[-1]) / self.problem.num_stages, self.longest_block)
-
     def _node(self, stage: int, i: int, j: int) -> LabelSet:
         kinds = [self.ideal.kinds[block] for block in self.ideal.lattice.blocks(i, j)]
         return self.labels[self.problem.slots[stage].costs].of_kinds(kinds)
@@ -81,9 +77,7 @@ class _IdealSolver(PartitionSolver):
             node = self._node(stage, i, j)
             label = self._label(stage, node, i, j)
             backward[index] = node.backward_s[label] if label >= 0 else np.inf
-        ok = np.isfinite(backward)
-        start, end = start[ok], end[ok]
-        return start, end, self.forward[slot.costs][start, end], backward[ok]
+        return self._fitting(stage, start, end, backward)
 
     def _surely_fits(self, stage: int, start: Index, end: Index) -> np.ndarray:
         """Where every block's fastest strategy fits, even if the largest rise of any block met all

@@ -7,7 +7,7 @@ blocks [i, j) there hold it here for the blocks of ideal j without those of idea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.chain.block_lattice import BlockLattice
 from planner.chain.problem import Array, BlockCosts, StageSlot
@@ -64,13 +64,6 @@ class IdealProblem:
     @property
     def num_stages(self) -> int:
         return len(self.slots)
-
-    def with_capacity(self, more_bytes: float) -> IdealProblem:
-        """The same problem with so many bytes more (or, if negative, less) on every device."""
-        slots = tuple(
-            replace(slot, capacity_bytes=slot.capacity_bytes + more_bytes) for slot in self.slots
-        )
-        return replace(self, slots=slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

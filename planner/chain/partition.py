@@ -90,11 +90,11 @@ class PartitionSolver:
         self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
         self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
         self.time_before = self.forward_before + self.backward_before
+        self.longest_block = float(np.diff(self.time_before).max())
 
     def mean_stage_time(self) -> float:
         """Seconds that some stage takes at least: the mean, or the longest block."""
-        longest = float(np.diff(self.time_before).max())
-        return max(float(self.time_before[-1]) / self.problem.num_stages, longest)
+        return max(float(self.time_before[-1]) / self.problem.num_stages, self.longest_block)
 
     def largest_stage_time(self) -> float:
         """Seconds of the longest range of blocks at its fastest: no stage takes longer."""
@@ -153,10 +153,15 @@ class PartitionSolver:
             label = self._label(stage, node, i, j)
             if label >= 0:
                 fastest_fitting[index] = node.backward_s[label]
-        backward = fastest_fitting[where]
+        return self._fitting(stage, start, end, fastest_fitting[where])
+
+    def _fitting(
+        self, stage: int, start: Index, end: Index, backward: Array
+    ) -> tuple[Index, Index, Array, Array]:
+        """Those of a stage's ranges that have a backward within the memory, with their times."""
         ok = np.isfinite(backward)
         start, end = start[ok], end[ok]
-        return start, end, self.forward[slot.costs][start, end], backward[ok]
+        return start, end, self.forward[self.problem.slots[stage].costs][start, end], backward[ok]
 
     def _node(self, stage: int, i: int, j: int) -> LabelSet:
         """The labels of the blocks between two cuts."""

@@ -63,17 +63,12 @@ def solve_integer(
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
-    status = solver.solve(model.model)
-    name = {
-        cp_model.OPTIMAL: "optimal",
-        cp_model.FEASIBLE: "feasible",
-        cp_model.INFEASIBLE: "infeasible",
-    }.get(status, "unknown")
-    found = model.read(solver) if name in ("optimal", "feasible") else None
+    status = solver.status_name(solver.solve(model.model)).lower()
+    found = model.read(solver) if status in ("optimal", "feasible") else None
     if found is not None and not fits(problem, found):
         found = None  # only by rounding of fractional bytes; the bound holds all the same
-    bound = solver.best_objective_bound * model.unit_s if name != "infeasible" else math.inf
-    return IntegerAnswer(status=name, partition=found, bound_s=bound, error_s=model.error_s)
+    bound = solver.best_objective_bound * model.unit_s if status != "infeasible" else math.inf
+    return IntegerAnswer(status=status, partition=found, bound_s=bound, error_s=model.error_s)
 
 
 class _CountModel:

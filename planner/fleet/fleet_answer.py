@@ -18,8 +18,7 @@ from planner.fleet.fleet_question import FleetQuestion, Priced, usd_of
 from planner.fleet.fleet_relax import Relaxed
 from planner.fleet.fleet_solver import Proof, Solution
 from planner.fleet.phase_price import PhasePrice
-from simulator.log_interval import probability_below
-from simulator.values.prediction import Interval
+from simulator.log_interval import probability_below, total
 
 _LEVEL_WORDS = {
     "lateness": "days late, weighted",
@@ -215,12 +214,7 @@ def _probability(deadline_h: float | None, phases: Sequence[PlannedPhase]) -> fl
     """Phases of one run are as late as each other: their ends add up."""
     if deadline_h is None:
         return None
-    days = [phase.price.days for phase in phases]
-    whole = Interval(
-        value=sum(each.value for each in days),
-        low=sum(each.low for each in days),
-        high=sum(each.high for each in days),
-    )
+    whole = total(*(phase.price.days for phase in phases))
     waited = phases[0].begin_h + sum(
         behind.begin_h - before.end_h for before, behind in pairwise(phases)
     )

@@ -318,12 +318,7 @@ class FleetModel:
         solver.parameters.relative_gap_limit = gap
         if math.isfinite(limit_s):
             solver.parameters.max_time_in_seconds = limit_s
-        code = solver.solve(self.model)
-        status = {
-            cp_model.OPTIMAL: "optimal",
-            cp_model.FEASIBLE: "feasible",
-            cp_model.INFEASIBLE: "infeasible",
-        }.get(code, "unknown")
+        status = solver.status_name(solver.solve(self.model)).lower()
         if status not in ("optimal", "feasible"):
             return status, 0.0, None
         return status, solver.best_objective_bound, self._read(solver)

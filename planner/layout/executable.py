@@ -22,9 +22,7 @@ _KINDS = {
 _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
 
 
-def executable_plan(
-    run: TrainingRun, traced: Traced, cluster: Cluster, workload: Workload, *, seed: int = 0
-) -> Plan:
+def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload: Workload) -> Plan:
     """The plan that our executor runs for a layout.
 
     Layers lie on stages as the layout's memory and time count them; what comes before the first
@@ -61,7 +59,6 @@ def executable_plan(
             Stage(first_block=i, last_block=j, recompute=_kinds(run, range(i, j), layers))
             for i, j in zip(begins, ends, strict=True)
         ),
-        seed=seed,
     )
 
 

@@ -10,6 +10,7 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.plan_title import title_parts
 from simulator.values.prediction import Interval
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
@@ -146,12 +147,7 @@ def layout_title(run: TrainingRun) -> str:
     mesh += [f"cp{run.cp}"] if run.cp > 1 else []
     mesh += [f"pp{run.pp}", f"dp{run.dp}"]
     mesh += [f"ep{run.expert_parallel}"] if run.expert_parallel > 1 else []
-    parts = [" ".join(mesh)]
-    if run.pp > 1:
-        parts.append(run.schedule + (f" x{run.vpp}" if run.vpp > 1 else ""))
-    parts.append(f"micro-batch {run.micro_batch}")
-    if run.zero_stage:
-        parts.append(f"ZeRO {run.zero_stage}")
+    parts = title_parts(run, " ".join(mesh))
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")

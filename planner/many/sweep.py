@@ -17,7 +17,7 @@ from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
 from planner.layout.layout_price import with_layout_price
 from planner.layout.layout_question import LayoutAsk
 from planner.search.space import Space
-from profiles.document import decode, encode
+from profiles.document import decode
 from profiles.errors import ShardwrightError
 from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.sourced import Sourced
@@ -170,11 +170,6 @@ def sweep(
                 yield Row(question=posed.question, key=posed.key, reason=verdict.reason)
             else:
                 yield row_of(posed, shelf.keep(posed, verdict.found), reused=False)
-
-
-def verdict_text(verdict: Verdict) -> str:
-    """The verdict as one line of JSON."""
-    return json.dumps(encode(verdict), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def verdict_of(reply: Reply) -> Verdict:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.values.op_sharding_file import split_dim
+
 REPLICATED = "R"
 PARTIAL = "P"
 
@@ -21,15 +23,6 @@ def split(dim: int) -> str:
     'S(1)'
     """
     return f"S({dim})"
-
-
-def split_dim(placement: str) -> int | None:
-    """The dim that a placement splits, None where it splits none.
-
-    >>> split_dim("S(2)"), split_dim("R")
-    (2, None)
-    """
-    return int(placement[2:-1]) if placement.startswith("S") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,10 @@ from planner.op_sharding.flow import (
     forward_of,
     shards,
     split,
-    split_dim,
 )
 from planner.op_sharding.mesh import Mesh
 from profiles.model.op_graphs.op_graph import GraphTensor
-from simulator.values.op_sharding_file import Change, Placements
+from simulator.values.op_sharding_file import Change, Placements, split_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.op_sharding.flow import Layout, forward_of, split_dim
+from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.solve_block import OpSharding, PlacedOp
 from profiles.model.op_graphs.op_graph import OpGraph
+from simulator.values.op_sharding_file import split_dim
 
 _TEXT = {"R": "Replicate()", "P": "Partial()"}
 

@@ -68,14 +68,6 @@ class PlannedStep:
         return found
 
 
-def planned_step(path: str | Path) -> PlannedStep:
-    """The prediction in a plan file, of our executor's or of a framework's layout.
-
-    Raises DocumentError for a file that holds none.
-    """
-    return step_of_answer(open_plan(path).answer, str(path))
-
-
 def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
     """The prediction in an answer of `plan`; raises DocumentError, naming `where`, without one."""
     if isinstance(answer, LayoutFile):

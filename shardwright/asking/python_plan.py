@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from planner.cells.branch_and_bound import Progress
 from planner.layout.layout_answer import LayoutFile
@@ -146,28 +146,6 @@ def _spec_of(
     )
 
 
-@overload
-def plan(
-    model: TracedModel | str,
-    on: Cluster | str,
-    work: Workload,
-    *,
-    stack: None = None,
-    **options: Unpack[PlanOptions],
-) -> PlanFile: ...
-
-
-@overload
-def plan(
-    model: TracedModel | str,
-    on: Cluster | str,
-    work: Workload,
-    *,
-    stack: str,
-    **options: Unpack[PlanOptions],
-) -> LayoutFile: ...
-
-
 def plan(
     model: TracedModel | str,
     on: Cluster | str,
@@ -183,20 +161,7 @@ def plan(
     region: str = WORLD,
     **pins: Unpack[Pins],
 ) -> PlanFile | LayoutFile:
-    """The best plan.
-
-    model, on        values, or names that lead to them
-    stack            a framework (`frameworks()`), whose layouts are then searched
-    pins             axes that are not free (`Pins`): tp, pp, dp, cp, ep, zero, vpp, micro_batch,
-                     recompute, schedule
-    space            the axes of our own executor as one value, in the place of the pins
-    time_limit_s     of the search; None for none
-    price            of a device-hour: a kind of the price table, a Sourced value, or None
-    region           with stack=: of the grid that it draws on, for its carbon: DEU, aws:us-east-1
-
-    Raises InputError for what is none of these, and where no cell is legal. An answer that is
-    infeasible is a value with its reasons.
-    """
+    """The best plan, as `shardwright.plan` says: a LayoutFile with a stack, else a PlanFile."""
     axes = axes_from(**pins)
     if not isinstance(work, Workload):
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")

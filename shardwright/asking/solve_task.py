@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 
 from planner.many.answer_cache import answer_key, code_and_data_version, trace_content
-from planner.many.sweep import Job, Verdict, verdict_text
+from planner.many.sweep import Job, Verdict
 from planner.search.space import Space
-from profiles.document import content_hash, decode, encode
+from profiles.document import content_hash, decode, to_line
 from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import HEAD_COUNTS, ModelSpec
@@ -21,6 +21,7 @@ from shardwright.asking import python_plan
 from shardwright.asking.layout_task import LayoutTask, solve_layout_task
 from shardwright.asking.places import trace_cache
 from simulator.training_run.framework.framework import load_framework
+from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 
@@ -118,7 +119,7 @@ def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
 
 def job_of(task: Task | LayoutTask) -> Job:
     """The task as text for a worker."""
-    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = to_line(task)
     return Job(key=key_of(task), text=text, kin=_kin_of(task))
 
 
@@ -143,14 +144,19 @@ def solve_text(text: str) -> str:
         # A layout's task holds its question as one value.
         kind = LayoutTask if "question" in data else Task
         verdict = _solve(decode(kind, data, where="the task"))
-    except ShardwrightError as error:
-        verdict = Verdict(reason=str(error))
     except Exception as error:  # a worker must outlive any question
-        verdict = Verdict(
-            reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
-            "please report it with the question"
-        )
-    return verdict_text(verdict)
+        verdict = Verdict(reason=reason_of(error))
+    return to_line(verdict)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a question has no answer: an error that is the user's to read, or a fault of ours."""
+    if isinstance(error, ShardwrightError):
+        return str(error)
+    return (
+        f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
+        "please report it with the question"
+    )
 
 
 def need_version(asked: str) -> None:
@@ -176,4 +182,5 @@ def _solve(task: Task | LayoutTask) -> Verdict:
         seed=task.seed,
         price=None,
     )
+    assert isinstance(answer, PlanFile)  # without a stack
     return Verdict(answer=answer)

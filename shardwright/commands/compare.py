@@ -14,7 +14,7 @@ from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_step import planned_or_imported
 from shardwright.commands.predict import write_reports
-from shardwright.console.flags import Json, Local
+from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.findings.comparison import compare_run, comparison_data
 from shardwright.findings.log_comparison import compare_logs, log_comparison_data
@@ -40,11 +40,9 @@ def compare(
         typer.Option("--log", help="a training's log instead, and profiles of it (repeat)"),
     ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
-    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
-    ] = None,
+    html: Html = None,
+    trace: Trace = None,
+    figure: Figure = None,
     on: Annotated[
         str, typer.Option("--on", help="with --log: where an imported run that does not say ran")
     ] = "",

@@ -15,7 +15,7 @@ from profiles.errors import DocumentError, InputError
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.asking.planned_step import refuse_devices_of_plan
-from shardwright.console.flags import Json, Local
+from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
 from simulator.values.measurement import Measurement
@@ -49,14 +49,12 @@ def predict(
         str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="write a report here")] = None,
+    html: Html = None,
     on: Annotated[
         str, typer.Option("--on", help="of an imported run: 8x8xh100-sxm-80gb, or a device")
     ] = "",
-    trace: Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")] = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
-    ] = None,
+    trace: Trace = None,
+    figure: Figure = None,
     local: Local = None,
     json_output: Json = False,
 ) -> None:

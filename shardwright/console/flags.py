@@ -84,6 +84,11 @@ Seq = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="machine output on stdout")]
+Html = Annotated[Path | None, typer.Option("--html", help="write a report here")]
+Trace = Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")]
+Figure = Annotated[
+    Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 Prices = Annotated[
     Path | None,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.layout.layout_choice import model_flop_per_token, power_mfu
+from profiles.csv_text import csv_text
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.published.case import PublishedCase
@@ -79,19 +78,17 @@ def _answer(case: PublishedCase, made: CasePrediction) -> CaseAnswer:
 
 def cases_table(found: Sequence[CaseAnswer]) -> str:
     """The answers as CSV, one row per case in their order."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CASE_ANSWER_COLUMNS)
-    for answer in found:
-        made = answer.prediction
-        hours = made.device_hours
-        numbers = (
-            made.days.value if made.days else None,
-            *((hours.value, hours.low, hours.high) if hours else (None, None, None)),
-            answer.kwh.value if answer.kwh else None,
-            answer.usd.value if answer.usd else None,
-        )
-        cells = ["" if number is None else f"{number:.6g}" for number in numbers]
-        defaults = "; ".join((*made.defaults, *answer.assumed))
-        writer.writerow([made.id, *cells, made.status, defaults])
-    return text.getvalue()
+    return csv_text(CASE_ANSWER_COLUMNS, map(_cells, found))
+
+
+def _cells(answer: CaseAnswer) -> list[str]:
+    made = answer.prediction
+    hours = made.device_hours
+    numbers = (
+        made.days.value if made.days else None,
+        *((hours.value, hours.low, hours.high) if hours else (None, None, None)),
+        answer.kwh.value if answer.kwh else None,
+        answer.usd.value if answer.usd else None,
+    )
+    cells = ["" if number is None else f"{number:.6g}" for number in numbers]
+    return [made.id, *cells, made.status, "; ".join((*made.defaults, *answer.assumed))]

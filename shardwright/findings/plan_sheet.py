@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.sourced import Sourced
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Interval, Prediction, RankMemory
+from simulator.values.prediction import Interval, Prediction
 
 # The parts of a rank's peak: what they are called, and the field of RankMemory.
 MEMORY_PARTS = (
@@ -68,7 +68,7 @@ def _plan_sheet(answer: PlanFile) -> PlanSheet:
     sheet = PlanSheet(asked=_asked(answer), decided=_decided(answer))
     if prediction is None:
         return sheet
-    fullest = _fullest(prediction)
+    fullest = prediction.fullest if prediction.ranks else None
     return PlanSheet(
         asked=sheet.asked,
         decided=sheet.decided,
@@ -88,12 +88,6 @@ def _figures(prediction: Prediction) -> dict[str, tuple[str, float]]:
         if value is not None:
             found[name] = (unit, value.value)
     return found
-
-
-def _fullest(prediction: Prediction) -> RankMemory | None:
-    if not prediction.ranks:
-        return None
-    return max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
 
 
 def _asked(answer: PlanFile) -> dict[str, str]:

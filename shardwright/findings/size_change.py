@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planner.sizing.run_outlook import RunOutlook
+from profiles.document import read_mapping
 from profiles.errors import DocumentError, ToleranceError, UnitError
 from profiles.units import format_time, format_usd, parse_quantity
 from shardwright.findings.size_json import SIZE_SCHEMA
@@ -34,11 +34,8 @@ class Change:
 
 def read_before(path: Path) -> dict[str, Any]:
     """An answer that `size --json` wrote; raises DocumentError."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DocumentError(f"{path}: no answer of size --json: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != SIZE_SCHEMA:
+    data = read_mapping(path)
+    if data.get("schema") != SIZE_SCHEMA:
         raise DocumentError(f"{path}: no answer of size --json (schema {SIZE_SCHEMA})")
     return data
 

@@ -128,7 +128,7 @@ def fact(name: str, value: str, note: str) -> dict[str, str]:
 
 def _facts(prediction: Prediction, measured: Measurement | None) -> list[dict[str, str]]:
     step = prediction.step_time_s
-    tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    tight = prediction.fullest
     between = f"{format_time(step.low)} to {format_time(step.high)}, 90 %"
     facts = [fact("Predicted step", format_time(step.value), between)]
     if measured is not None:

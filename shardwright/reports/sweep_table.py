@@ -5,8 +5,6 @@ Nothing in it depends on who solved the questions, in which order or when.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +15,7 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_price import tokens_per_s
 from planner.many.sweep import Answer, Row, has_plan
+from profiles.csv_text import csv_text
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError
 from profiles.sourced import Sourced
@@ -180,12 +179,9 @@ def sorted_rows(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
 
 def sweep_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV, empty where there is no value."""
-    stream = io.StringIO()
     names = [field.name for field in fields(Line)]
-    writer = csv.DictWriter(stream, names, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(encode(line_of(row)) for row in rows)
-    return stream.getvalue()
+    lines = (encode(line_of(row)) for row in rows)
+    return csv_text(names, ([line.get(name) for name in names] for line in lines))
 
 
 def sweep_json(rows: Sequence[Row], by: str) -> str:

@@ -93,7 +93,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
         ),
     )
     step = prediction.step_time_s
-    tight = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    tight = prediction.fullest
     facts = [
         f"step {format_interval(step)}",
         f"MFU {format_share(prediction.mfu)}",

@@ -10,10 +10,9 @@ from planner.many.sweep import Job
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.size_run import search_here, size_run
-from profiles.document import content_hash, decode, encode
-from profiles.errors import ShardwrightError
+from profiles.document import content_hash, decode, to_line
 from shardwright.asking.sizing.size_request import SizeRequest
-from shardwright.asking.solve_task import need_version, solve_text
+from shardwright.asking.solve_task import need_version, reason_of, solve_text
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 WORKER = "shardwright.sweeps.worker:answer_text"
@@ -30,7 +29,6 @@ class SizingTask:
     sizing: SizeQuestion
     assumed: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
-    seed: int
     version: str
 
 
@@ -42,16 +40,15 @@ class SizeVerdict:
     reason: str = ""
 
 
-def sizing_job(asked: SizeRequest, seed: int = 0) -> Job:
+def sizing_job(asked: SizeRequest) -> Job:
     """The question as text for a worker."""
     task = SizingTask(
         sizing=asked.question,
         assumed=asked.assumed,
         left_out=asked.left_out,
-        seed=seed,
         version=code_and_data_version(),
     )
-    text = json.dumps(encode(task), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = to_line(task)
     question = asked.question
     devices = " ".join(choice.device for choice in question.choices)
     stacks = " ".join(stack.name for stack in question.stacks)
@@ -68,19 +65,10 @@ def answer_text(text: str) -> str:
         data = json.loads(text)
         if "sizing" not in data:
             return solve_text(text)
-        return _text(SizeVerdict(size=_sized(decode(SizingTask, data, where="the task"))))
-    except ShardwrightError as error:
-        verdict = SizeVerdict(reason=str(error))
+        return to_line(SizeVerdict(size=_sized(decode(SizingTask, data, where="the task"))))
     except Exception as error:  # a worker must outlive any question
-        verdict = SizeVerdict(
-            reason=f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
-            "please report it with the question"
-        )
-    return _text(verdict)
-
-
-def _text(verdict: SizeVerdict) -> str:
-    return json.dumps(encode(verdict), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        verdict = SizeVerdict(reason=reason_of(error))
+    return to_line(verdict)
 
 
 def _sized(task: SizingTask) -> SizeAnswer:
@@ -91,7 +79,6 @@ def _sized(task: SizingTask) -> SizeAnswer:
         search=search_here(coefficients, _still),
         coefficients=coefficients,
         clock=_still,
-        seed=task.seed,
         explain=False,
     )
     return replace(

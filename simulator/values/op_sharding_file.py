@@ -17,6 +17,15 @@ OP_SHARDING_SCHEMA = "shardwright/op-sharding@1"
 Placements = tuple[str, ...]
 
 
+def split_dim(placement: str) -> int | None:
+    """The dim that a placement splits, None where it splits none.
+
+    >>> split_dim("S(2)"), split_dim("R")
+    (2, None)
+    """
+    return int(placement[2:-1]) if placement.startswith("S") else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedTensor:
     """A tensor's placements and those of its gradient."""

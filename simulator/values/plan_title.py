@@ -26,10 +26,15 @@ class Degrees(Protocol):
 
 def plan_title(of: Degrees) -> str:
     """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
-    parts = [f"tp{of.tp} pp{of.pp} dp{of.dp}"]
+    return ", ".join(title_parts(of, f"tp{of.tp} pp{of.pp} dp{of.dp}"))
+
+
+def title_parts(of: Degrees, mesh: str) -> list[str]:
+    """The parts of a title whose first one, its degrees, is `mesh`."""
+    parts = [mesh]
     if of.pp > 1:
         parts.append(of.schedule + (f" x{of.vpp}" if of.vpp > 1 else ""))
     parts.append(f"micro-batch {of.micro_batch}")
     if of.zero_stage:
         parts.append(f"ZeRO {of.zero_stage}")
-    return ", ".join(parts)
+    return parts

@@ -178,6 +178,11 @@ class Prediction:
             )
 
     @property
+    def fullest(self) -> RankMemory:
+        """The rank that needs the largest share of its memory."""
+        return max(self.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+
+    @property
     def counted_in(self) -> str:
         """What rates and costs are per: `tokens` or `samples`."""
         return "samples" if self.tokens_per_s is None else "tokens"

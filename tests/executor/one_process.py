@@ -5,8 +5,6 @@ Cheaper than processes, and enough to see a stage that computes something else t
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -15,8 +13,7 @@ from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, model_arguments
 from executor.stages import StageModule
-from executor.starting_weights import build_meta, materialize, parameter_names
-from profiles.model.building.build import BuiltModel
+from executor.starting_weights import builder_of, materialize, parameter_names
 from profiles.model.loaders import resolve_model
 from simulator.values.plan import Plan
 
@@ -37,22 +34,14 @@ def worst_error(plan: Plan) -> float:
     return max(errors)
 
 
-def _stages(plan: Plan) -> list[StageModule]:
-    spec = resolve_model(plan.model)
-    settings = {
-        "sequence_length": plan.workload.sequence_length,
-        "dtype": "float32",
-        "seed": plan.seed,
-    }
-
-    def built() -> BuiltModel:
-        return build_meta(spec, micro_batch=plan.micro_batch, **settings)
-
-    flow = flow_of(built(), plan.block_entries)
+def stages_of(plan: Plan) -> list[StageModule]:
+    """The plan's stages with their starting weights, before anything is split or sharded."""
+    build = builder_of(plan, resolve_model(plan.model), "float32")
+    flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
     made: list[StageModule] = []
     draws = Draws(plan.seed)
     for cut in plan.stages:
-        model = built()
+        model = build(micro_batch=plan.micro_batch)
         names = parameter_names(model.module)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
@@ -64,16 +53,10 @@ def _stages(plan: Plan) -> list[StageModule]:
 
 
 def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
-    build = partial(
-        build_meta,
-        resolve_model(plan.model),
-        sequence_length=plan.workload.sequence_length,
-        dtype="float32",
-        seed=plan.seed,
-    )
+    build = builder_of(plan, resolve_model(plan.model), "float32")
     data = build(micro_batch=plan.workload.global_batch)
     constants = constants_of(build, data)
-    stages = _stages(plan)
+    stages = stages_of(plan)
     total = 0.0
     for m in range(plan.num_microbatches):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)

@@ -8,21 +8,26 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from executor.parallelize import average_gradients, broadcast_updates, shares
+from executor.parallelize import average_gradients, broadcast_updates, local, shares
 from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from tests.executor.processes import run_ranks
 
 
 def _parameters(rank: int) -> list[nn.Parameter]:
-    """Two types in turn, one tensor larger than a bucket, one transposed, one number."""
+    """Two types in turn, one tensor larger than a bucket, one transposed, one number, one that
+    tensor parallelism holds as a DTensor."""
     seed = torch.Generator().manual_seed(rank)
     large = GRADIENT_BUCKET_BYTES // 4 + 1
 
     def made(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.randint(-64, 64, size, generator=seed).to(dtype)
 
+    tp = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))["tp"]
     values = [
+        distribute_tensor(made(6, 2), tp, [Shard(0)]),
         made(3, 4),
         made(5, dtype=torch.bfloat16),
         made(large),
@@ -41,12 +46,12 @@ def _exchange(source: Path, results: Path) -> None:
     average_gradients(mine, dist.group.WORLD, 2)
     faults = []
     for i, (p, first, second) in enumerate(zip(mine, *both, strict=True)):
-        if not torch.equal(p.grad, (first + second) / 2):
+        if not torch.equal(local(p.grad), local((first + second) / 2)):
             faults.append(f"rank {rank}: gradient {i} is not the mean")
     owner = shares(mine, 2)
     broadcast_updates(mine, owner, dist.group.WORLD, [0, 1])
     for i, (p, of) in enumerate(zip(mine, owner, strict=True)):
-        if not torch.equal(p, both[of][i]):
+        if not torch.equal(local(p), local(both[of][i])):
             faults.append(f"rank {rank}: parameter {i} is not its owner's")
     told: list[list[str]] = [[], []]
     dist.all_gather_object(told, faults)

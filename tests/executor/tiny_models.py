@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from examples.resnet50 import ResNet50
 from examples.unet import UNet
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 
 
 class Residual(nn.Module):
@@ -32,6 +33,13 @@ def cnn() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     )
     images = torch.linspace(-1, 1, 4 * 3 * 8 * 8).reshape(4, 3, 8, 8)
     return module, (images,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()
+
+
+def one_wide_block() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    """Linear layers, of which the second alone has the weights of a bucket of gradients."""
+    wide = GRADIENT_BUCKET_BYTES // 4 // 8
+    module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, wide), nn.Linear(wide, 1))
+    return module, (torch.linspace(-1, 1, 24).reshape(4, 6),), torch.ones(4, 1), nn.MSELoss()
 
 
 def unet() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:

@@ -165,11 +165,26 @@ class Experts(nn.Module):
         return x + out.view_as(x)
 
 
+class SortedExperts(Experts):
+    """Rows sorted by expert, split by how many each has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        scores = self.router(flat).softmax(-1)
+        chosen = scores.argmax(-1)
+        order = chosen.argsort()
+        sizes = torch.bincount(chosen, minlength=4).tolist()
+        parts = flat[order].split(sizes)
+        done = [f(part) for f, part in zip(self.experts, parts, strict=True) if len(part)]
+        out = torch.empty_like(flat).index_copy(0, order, torch.cat(done))
+        return x + (out * scores.gather(1, chosen[:, None])).view_as(x)
+
+
 class Routed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, experts: type[Experts]) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Experts() for _ in range(3))
+        self.layers = nn.ModuleList(experts() for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
@@ -179,43 +194,11 @@ class Routed(nn.Module):
 
 
 def routed() -> Made:
-    return classified(Routed(), (line(4, 8, 6),))
-
-
-class Sorted(nn.Module):
-    """Rows sorted by expert, split by how many each has."""
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.router = nn.Linear(12, 4, bias=False)
-            self.experts = nn.ModuleList(Mlp() for _ in range(4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            flat = x.reshape(-1, x.shape[-1])
-            scores = self.router(flat).softmax(-1)
-            chosen = scores.argmax(-1)
-            order = chosen.argsort()
-            sizes = torch.bincount(chosen, minlength=4).tolist()
-            parts = flat[order].split(sizes)
-            done = [f(part) for f, part in zip(self.experts, parts, strict=True) if len(part)]
-            out = torch.empty_like(flat).index_copy(0, order, torch.cat(done))
-            return x + (out * scores.gather(1, chosen[:, None])).view_as(x)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h.mean(1))
+    return classified(Routed(Experts), (line(4, 8, 6),))
 
 
 def sorted_rows() -> Made:
-    return classified(Sorted(), (line(4, 8, 6),))
+    return classified(Routed(SortedExperts), (line(4, 8, 6),))
 
 
 class DeepSupervision(nn.Module):

@@ -17,9 +17,9 @@ from planner.many.sweep import (
     Reply,
     Verdict,
     sweep,
-    verdict_text,
     with_price,
 )
+from profiles.document import to_line
 from profiles.errors import InputError
 from profiles.sourced import Sourced
 from simulator.values.plan_file import Infeasibility, PlanFile, Relaxation
@@ -27,7 +27,7 @@ from simulator.values.workload import Workload
 from tests.shardwright.hand_made import answer
 
 WORK = Workload(global_batch=8, sequence_length=16, precision="fp32")
-SOLVED = verdict_text(Verdict(answer=with_price(answer(), None)))
+SOLVED = to_line(Verdict(answer=with_price(answer(), None)))
 
 
 def dollars(value: float) -> Sourced:
@@ -166,7 +166,7 @@ def test_an_infeasible_question_is_a_row_with_what_would_fit(tmp_path: Path) -> 
     nothing = PlanFile(
         status="infeasible", search_time_s=1.0, cells_considered=3, infeasibility=why
     )
-    workers = Counting(text=verdict_text(Verdict(answer=nothing)))
+    workers = Counting(text=to_line(Verdict(answer=nothing)))
     shelf = AnswerFolder(folder=tmp_path)
     for reused in (False, True):
         (row,) = sweep([question("a")], pose=pose, workers=workers, shelf=shelf)

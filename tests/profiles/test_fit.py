@@ -75,11 +75,6 @@ def test_a_larger_size_that_was_faster_is_pooled() -> None:
     assert [curve.at(x).value for x in (1, 10, 100)] == pytest.approx([2.0, 4.0, 4.0])
 
 
-def test_a_measured_point_is_as_uncertain_as_its_own_samples() -> None:
-    value = fit_curve([1, 10], [1.0, 2.0], point_spread=0.1).at(10)
-    assert (value.value, value.high, value.method) == pytest.approx((2.0, 2.2, "measured"))
-
-
 @given(increasing)
 def test_exact_at_the_points_of_increasing_data(points: tuple[list[float], list[float]]) -> None:
     curve = fit_curve(*points)

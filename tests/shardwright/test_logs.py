@@ -28,7 +28,7 @@ from profiles.errors import (
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
 from shardwright.asking.opened_plan import write_layout
-from shardwright.asking.planned_step import PlannedStep, planned_step
+from shardwright.asking.planned_step import PlannedStep, step_of
 from shardwright.cli import app
 from shardwright.commands.compare import compare_with_logs
 from shardwright.commands.import_config import read_logs
@@ -68,7 +68,7 @@ def printed(renderable: object) -> str:
 
 
 def test_a_log_is_held_against_its_plan(plan: Path, tmp_path: Path) -> None:
-    planned = planned_step(plan)
+    planned = step_of(plan, "")
     log = log_of(tmp_path / "train.log", planned, 1.1)
     done = CliRunner().invoke(app, ["compare", str(plan), "--log", str(log), "--json"])
     assert done.exit_code == 0, done.output
@@ -84,7 +84,7 @@ def test_a_log_is_held_against_its_plan(plan: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_log_says_of_a_difference_is_told(plan: Path, tmp_path: Path) -> None:
-    planned = planned_step(plan)
+    planned = step_of(plan, "")
     path = log_of(tmp_path / "train.log", planned, 2.0, batch=512)
     compared = compare_log(planned, read_training_log(path))
     assert not compared.inside
@@ -116,7 +116,7 @@ def test_what_the_log_says_of_a_difference_is_told(plan: Path, tmp_path: Path) -
 
 
 def test_watching_once_ends_with_4_where_the_run_is_off(plan: Path, tmp_path: Path) -> None:
-    planned = planned_step(plan)
+    planned = step_of(plan, "")
     log = log_of(tmp_path / "train.log", planned, 1.0)
     done = CliRunner().invoke(app, ["watch", str(log), "--plan", str(plan), "--once"])
     assert done.exit_code == 0, done.output
@@ -139,7 +139,7 @@ def test_watching_once_ends_with_4_where_the_run_is_off(plan: Path, tmp_path: Pa
 
 def test_devices_are_named_for_imported_runs_alone(plan: Path, tmp_path: Path) -> None:
     """A plan file has its devices: others are not left out in silence."""
-    log = log_of(tmp_path / "train.log", planned_step(plan), 1.0)
+    log = log_of(tmp_path / "train.log", step_of(plan, ""), 1.0)
     for asked in (
         lambda: public.predict(plan, on="8xh200"),
         lambda: public.watch(log, plan, on="8xh200"),
@@ -162,7 +162,7 @@ def test_watching_ends_with_the_run(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command and the function are one loop: an alarm, and the end that the log tells."""
-    planned = planned_step(plan)
+    planned = step_of(plan, "")
     log = log_of(tmp_path / "train.log", planned, 1.6)
     with log.open("a", encoding="utf-8") as file:
         file.write("[after training is done] datetime: 2031-05-06 07:08:09\n")
@@ -176,7 +176,7 @@ def test_watching_ends_with_the_run(
 
 def test_a_run_that_failed_is_watched_when_it_starts_again(plan: Path, tmp_path: Path) -> None:
     """A requeued job prints into the log that it failed in."""
-    planned = planned_step(plan)
+    planned = step_of(plan, "")
     log = log_of(tmp_path / "train.log", planned, 1.0)
     again = log_of(tmp_path / "again.log", planned, 1.6).read_text(encoding="utf-8")
     with log.open("a", encoding="utf-8") as file:

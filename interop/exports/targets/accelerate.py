@@ -17,7 +17,7 @@ from interop.exports.targets.training_scripts import (
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import layer_class
-from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
+from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.yaml_text import yaml_text
 
@@ -39,9 +39,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
     axes that it lacks.
     """
     run, gaps = without_axes(planned.run, ("pp", "expert_parallel"), "accelerate")
-    planned, more = whole_layers(
-        replace(planned, run=run, stages=_one_stage(planned)), "accelerate"
-    )
+    planned, more = whole_layers(replace(planned, run=run, stages=one_stage(planned)), "accelerate")
     run = planned.run
     precision, low = nearest(
         "precision", run.precision, _PRECISION, "accelerate's fp8 is per tensor"
@@ -101,22 +99,12 @@ def whole_layers(planned: PlannedRun, target: str) -> tuple[PlannedRun, tuple[Un
     kind, gaps = nearest(
         "recompute", run.recompute, _RECOMPUTE, f"{target} recomputes whole layers or nothing"
     )
-    layers, mixed = uneven_recompute(planned, target)
-    if layers and not mixed:
-        mixed = (
-            Unexpressed(
-                option="recompute_layers",
-                planned=f"the first {layers} layers of every stage",
-                written="all layers",
-                why=f"{target} recomputes every layer or none",
-                change={"recompute_layers": 0},
-            ),
-        )
+    mixed = all_or_no_layers(planned, target, f"{target} recomputes every layer or none")
     changed = replace(run, recompute=kind, recompute_layers=0)
     return replace(planned, run=changed), (*gaps, *mixed)
 
 
-def _one_stage(planned: PlannedRun) -> tuple[Any, ...]:
+def one_stage(planned: PlannedRun) -> tuple[Any, ...]:
     """All layers in one stage."""
     kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
     first = planned.stages[0]
@@ -129,25 +117,13 @@ def _sharding(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
     run = planned.run
     split = run.dp > 1 and (run.tp > 1 or run.cp > 1)
     if planned.device_type == "cpu" and run.zero_stage:
-        gap = Unexpressed(
-            option="zero_stage",
-            planned=str(run.zero_stage),
-            written="0",
-            why="accelerate has no FSDP on CPUs",
-            change={"zero_stage": 0},
-        )
-        return 0, (gap,)
+        return 0, (replaced("zero_stage", run.zero_stage, 0, "accelerate has no FSDP on CPUs"),)
     if run.zero_stage >= 2 or (run.zero_stage == 0 and not split):
         return run.zero_stage, ()
     why = "FSDP2 shards gradients with the optimizer's states"
-    gap = Unexpressed(
-        option="zero_stage",
-        planned=str(run.zero_stage),
-        written="2",
-        why=why if run.zero_stage else "accelerate's DDP goes with no other axis",
-        change={"zero_stage": 2},
-    )
-    return 2, (gap,)
+    if not run.zero_stage:
+        why = "accelerate's DDP goes with no other axis"
+    return 2, (replaced("zero_stage", run.zero_stage, 2, why),)
 
 
 def _fsdp(planned: PlannedRun, stage: int) -> dict[str, Any]:

@@ -19,7 +19,12 @@ from interop.exports.targets.training_scripts import (
 )
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.options import nearest, schedule_gap, unexpressed_options
+from interop.exports.values.options import (
+    nearest,
+    replaced,
+    schedule_gap,
+    unexpressed_options,
+)
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import to_json
 
@@ -79,14 +84,8 @@ def _zero(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
     run = planned.run
     if run.pp == 1 or run.zero_stage < 2:
         return run.zero_stage, ()
-    gap = Unexpressed(
-        option="zero_stage",
-        planned=str(run.zero_stage),
-        written="1",
-        why="DeepSpeed's pipeline engine takes ZeRO 0 and 1",
-        change={"zero_stage": 1},
-    )
-    return 1, (gap,)
+    why = "DeepSpeed's pipeline engine takes ZeRO 0 and 1"
+    return 1, (replaced("zero_stage", run.zero_stage, 1, why),)
 
 
 def _config(planned: PlannedRun, zero: int) -> dict[str, Any]:

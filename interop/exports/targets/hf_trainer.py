@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from interop.exports.targets.accelerate import export_accelerate, whole_layers
+from interop.exports.targets.accelerate import export_accelerate, one_stage, whole_layers
 from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import layer_class
+from interop.exports.values.options import replaced
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import to_json
 
@@ -25,15 +26,14 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
     FSDP shards for stages 2 and 3, DeepSpeed for 1 and where the optimizer is in host memory.
     """
     run, axes = without_axes(planned.run, ("tp", "cp", "pp", "expert_parallel"), "hf-trainer")
-    kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
-    whole = replace(planned.stages[0], rank=0, recompute=kinds, has_embedding=True, has_head=True)
-    planned = replace(planned, run=run, stages=(whole,))
+    planned = replace(planned, run=run, stages=one_stage(planned))
     base = export_accelerate(planned)
     by_deepspeed = run.zero_stage == 1 or run.optimizer_offload
     gaps = [gap for gap in base.unexpressed if not (by_deepspeed and gap.option == "zero_stage")]
     if run.precision in _LOW:
         gaps = [gap for gap in gaps if gap.option != "precision"]
-        gaps.append(_low_precision(run.precision))
+        why = "the Trainer's arguments are bf16 and fp16"
+        gaps.append(replaced("precision", run.precision, "bf16", why))
     whole_plan, _ = whole_layers(planned, "hf-trainer")
     files = [file for file in base.files if file.path == "config.json"]
     files.append(job_file(planned, recomputes=False))
@@ -61,16 +61,6 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
 
 def _renamed(gap: Unexpressed) -> Unexpressed:
     return replace(gap, why=gap.why.replace("accelerate", "the Trainer"))
-
-
-def _low_precision(precision: str) -> Unexpressed:
-    return Unexpressed(
-        option="precision",
-        planned=precision,
-        written="bf16",
-        why="the Trainer's arguments are bf16 and fp16",
-        change={"precision": "bf16"},
-    )
 
 
 def _arguments(planned: PlannedRun, *, recomputes: bool) -> dict[str, Any]:

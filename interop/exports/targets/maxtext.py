@@ -10,7 +10,7 @@ import shlex
 from typing import Any
 
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
-from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
+from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.yaml_text import yaml_text
 from profiles.errors import InputError
@@ -49,9 +49,7 @@ def export_maxtext(planned: PlannedRun) -> Exported:
     kind, more = nearest(
         "recompute", run.recompute, _RECOMPUTE, "MaxText's remat_policy has no such policy"
     )
-    layers, mixed = uneven_recompute(planned, "maxtext")
-    if layers and not mixed:
-        mixed = (_partial(layers),)
+    mixed = all_or_no_layers(planned, "maxtext", "MaxText has one policy for all layers")
     data: dict[str, Any] = {
         "run_name": "planned",
         "base_output_directory": "outputs",
@@ -181,16 +179,6 @@ def _remat(planned: PlannedRun, kind: str) -> str:
     return _REMAT[kind]
 
 
-def _partial(layers: int) -> Unexpressed:
-    return Unexpressed(
-        option="recompute_layers",
-        planned=f"the first {layers} layers of every stage",
-        written="all layers",
-        why="MaxText has one policy for all layers",
-        change={"recompute_layers": 0},
-    )
-
-
 def _pipeline_gaps(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     """Its pipeline runs all forwards, then all backwards, with stages of equal size."""
     run = planned.run
@@ -224,15 +212,8 @@ def _sharding(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     stage = planned.run.zero_stage
     if stage in (0, 3):
         return ()
-    return (
-        Unexpressed(
-            option="zero_stage",
-            planned=str(stage),
-            written="3",
-            why="MaxText's fsdp axis shards weights, gradients and states",
-            change={"zero_stage": 3},
-        ),
-    )
+    why = "MaxText's fsdp axis shards weights, gradients and states"
+    return (replaced("zero_stage", stage, 3, why),)
 
 
 def _words(data: dict[str, Any]) -> list[str]:

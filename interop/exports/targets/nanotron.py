@@ -13,7 +13,7 @@ from interop.exports.targets.accelerate import whole_layers
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import is_plain_llama, norm_epsilon, rope_theta
-from interop.exports.values.options import nearest, unexpressed_options
+from interop.exports.values.options import nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun, stages_of_run
 from interop.exports.values.yaml_text import yaml_text
 from profiles.errors import InputError
@@ -38,7 +38,8 @@ def export_nanotron(planned: PlannedRun) -> Exported:
     gaps += unexpressed_options(run, "nanotron", can=())
     zero = min(run.zero_stage, 1)
     if zero != run.zero_stage:
-        gaps += (_zero(run.zero_stage),)
+        why = "nanotron shards the optimizer's states alone"
+        gaps += (replaced("zero_stage", run.zero_stage, 1, why),)
     engine = _ENGINES.get(run.schedule, "1f1b")
     if run.pp > 1 and run.schedule not in _ENGINES:
         gaps += (_schedule(planned),)
@@ -179,16 +180,6 @@ def _stages(planned: PlannedRun) -> tuple[Unexpressed, ...]:
             written=", ".join(map(str, counts)),
             why="nanotron cuts its pipeline by the cost of its blocks",
         ),
-    )
-
-
-def _zero(stage: int) -> Unexpressed:
-    return Unexpressed(
-        option="zero_stage",
-        planned=str(stage),
-        written="1",
-        why="nanotron shards the optimizer's states alone",
-        change={"zero_stage": 1},
     )
 
 

@@ -15,7 +15,7 @@ from interop.exports.targets.torchtitan_model import model_file
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
 from interop.exports.values.model_words import is_plain_llama
-from interop.exports.values.options import nearest, uneven_recompute, unexpressed_options
+from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.toml_text import toml_text
 from profiles.errors import InputError
@@ -131,13 +131,8 @@ def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpress
     kind = schedule_kind(run.schedule)
     if kind.copies > 1 or kind.follows_durations:
         written = "interleaved" if run.vpp > 1 else "1f1b"
-        gap = Unexpressed(
-            option="schedule",
-            planned=run.schedule,
-            written=written,
-            why="torch's pipelines hold one copy of the model, in an order known before the step",
-            change={"schedule": written},
-        )
+        why = "torch's pipelines hold one copy of the model, in an order known before the step"
+        gap = replaced("schedule", run.schedule, written, why)
         return found | {"pipeline_parallel_schedule": _SCHEDULES[written]}, "", (gap,)
     schedule = build_schedule(
         run.schedule,
@@ -167,17 +162,7 @@ def _activation(planned: PlannedRun) -> tuple[dict[str, Any], tuple[Unexpressed,
     kind, gaps = nearest(
         "recompute", run.recompute, _RECOMPUTE, "torchtitan recomputes by op or by whole layer"
     )
-    layers, mixed = uneven_recompute(planned, "torchtitan")
-    if layers and not mixed:
-        mixed = (
-            Unexpressed(
-                option="recompute_layers",
-                planned=f"the first {layers} layers of every stage",
-                written="all layers",
-                why="torchtitan recomputes every layer or none",
-                change={"recompute_layers": 0},
-            ),
-        )
+    mixed = all_or_no_layers(planned, "torchtitan", "torchtitan recomputes every layer or none")
     if kind == "alternate":
         return {"mode": "selective", "selective_ac_option": "op"}, (*gaps, *mixed)
     return {"mode": kind}, (*gaps, *mixed)

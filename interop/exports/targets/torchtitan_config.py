@@ -76,7 +76,7 @@ class NoTokenizer(BaseTokenizer):
         super().__init__()
 
     def encode(self, *_, **__):
-        raise NotImplementedError
+        raise NotImplementedError("tokens are drawn at random: give planned() a tokenizer for text")
 
     decode = encode
 

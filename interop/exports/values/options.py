@@ -57,10 +57,18 @@ def nearest(
     if planned not in instead:
         return planned, ()
     written = instead[planned]
-    gap = Unexpressed(
-        option=option, planned=planned, written=written, why=why, change={option: written}
+    return written, (replaced(option, planned, written, why),)
+
+
+def replaced(option: str, planned: object, written: object, why: str) -> Unexpressed:
+    """A value of a field of TrainingRun that is not expressed, and the one in its place."""
+    return Unexpressed(
+        option=option,
+        planned=str(planned),
+        written=str(written),
+        why=why,
+        change={option: written},
     )
-    return written, (gap,)
 
 
 def schedule_gap(
@@ -71,14 +79,24 @@ def schedule_gap(
     if run.pp == 1 or run.schedule in able:
         return run.schedule, ()
     written = "interleaved" if run.vpp > 1 else "1f1b"
-    gap = Unexpressed(
-        option="schedule",
-        planned=run.schedule,
-        written=written,
-        why=f"{target} does not run this schedule",
-        change={"schedule": written},
+    why = f"{target} does not run this schedule"
+    return written, (replaced("schedule", run.schedule, written, why),)
+
+
+def all_or_no_layers(planned: PlannedRun, target: str, why: str) -> tuple[Unexpressed, ...]:
+    """The gap of a target that runs every layer again or none, where part of them is planned."""
+    layers, mixed = uneven_recompute(planned, target)
+    if mixed or not layers:
+        return mixed
+    return (
+        Unexpressed(
+            option="recompute_layers",
+            planned=f"the first {layers} layers of every stage",
+            written="all layers",
+            why=why,
+            change={"recompute_layers": 0},
+        ),
     )
-    return written, (gap,)
 
 
 def uneven_recompute(planned: PlannedRun, target: str) -> tuple[int, tuple[Unexpressed, ...]]:

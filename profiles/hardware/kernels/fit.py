@@ -82,15 +82,8 @@ class Curve:
         )
 
 
-def fit_curve(
-    x: Sequence[float],
-    y: Sequence[float],
-    *,
-    point_spread: float = 0.0,
-) -> Curve:
+def fit_curve(x: Sequence[float], y: Sequence[float]) -> Curve:
     """The curve through the points (x, y), both above 0; exact at every point of increasing data.
-
-    point_spread  relative half-width of a single point (its own measurement noise)
 
     Raises InputError for no points, unequal lengths and values that are not finite and above 0.
     """
@@ -99,8 +92,6 @@ def fit_curve(
     for value in (*x, *y):
         if not (value > 0 and math.isfinite(value)):
             raise InputError(f"a curve's points must be finite and above 0, got {value!r}")
-    if point_spread < 0:
-        raise InputError("the spread of a curve's points must not be negative")
     points = sorted((math.log(a), math.log(b)) for a, b in zip(x, y, strict=True))
     log_x, raw, weights = _merged(points)
     log_y = _isotonic(raw, weights)
@@ -111,7 +102,7 @@ def fit_curve(
     return Curve(
         log_x=log_x,
         log_y=log_y,
-        log_error=max(math.log1p(point_spread), _quantile(moved)),
+        log_error=_quantile(moved),
         log_residual=_quantile(residuals) if residuals else UNKNOWN_LOG_HALF_WIDTH,
         log_edge_error=edge_error,
     )

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiles.csv_text import csv_text
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
@@ -225,11 +226,7 @@ def price_file_text(offers: Iterable[Offer], suffix: str) -> str:
     ordered = sorted(offers, key=lambda o: (o.device, o.kind, o.provider, o.region, o.instance))
     rows = [_cells(offer) for offer in ordered]
     if suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return csv_text(COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows))
     if suffix != ".toml":
         raise InputError(f"a price file ends in .toml or .csv, not in {suffix!r}")
     lines = [f"schema = {json.dumps(PRICES_SCHEMA)}"]

@@ -52,6 +52,7 @@ _WINDOWED = ConfigKind(global_every=_EVERY)
 _GATED_TIED = ConfigKind(tied=True)
 _GEMMA = ConfigKind(tied=True, head_size=256)
 _BERT = ConfigKind(gated=False, tied=True, biases=True, learned=True)
+_GPT2 = ConfigKind(gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS)
 _PLAIN = ConfigKind(gated=False)
 
 # Encoders: a token's attention meets those behind it too.
@@ -96,10 +97,8 @@ CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "arcee": _PLAIN,
     "nemotron": _PLAIN,
     "starcoder2": ConfigKind(gated=False, tied=True, biases=True, global_every=1),
-    "gpt2": ConfigKind(gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS),
-    "gpt_bigcode": ConfigKind(
-        gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS
-    ),
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2,
     "gptj": ConfigKind(gated=False, wide=4, keys=_GPT_KEYS),
     "gpt_neox": ConfigKind(gated=False, biases=True),
     "opt": ConfigKind(

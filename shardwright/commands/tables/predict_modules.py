@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiles.csv_text import csv_text
 from profiles.errors import ShardwrightError
 from profiles.model.steps.traced_steps import TracedSteps
 from profiles.published.module_table import ModuleRow, read_modules
@@ -27,11 +26,8 @@ def predict_module_table(path: Path, output: Path) -> None:
     A row that cannot be predicted says why under `status` and costs no other row its prediction.
     """
     found = predicted_modules(read_modules(path), folder=path.parent)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(row_of(prediction)[: len(COLUMNS)] for prediction in found)
-    write_or_print(output, text.getvalue())
+    rows = (row_of(prediction)[: len(COLUMNS)] for prediction in found)
+    write_or_print(output, csv_text(COLUMNS, rows))
     supported = sum(prediction.status == OK for prediction in found)
     note(f"predicted {supported} of {len(found)} rows; the others say why under `status`")
 

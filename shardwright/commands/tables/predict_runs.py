@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiles.csv_text import csv_text
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.console.output import note, write_or_print
@@ -30,11 +29,7 @@ def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
 
 def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
     """Writes the table, to stdout where the path is `-`; how many rows have a prediction."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(PREDICTED_COLUMNS)
-    writer.writerows(map(row_of, found))
-    write_or_print(output, text.getvalue())
+    write_or_print(output, csv_text(PREDICTED_COLUMNS, map(row_of, found)))
     return sum(prediction.status == OK for prediction in found)
 
 

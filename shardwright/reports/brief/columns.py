@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from profiles.csv_text import csv_text
 
 # What a spreadsheet would take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -39,21 +39,14 @@ def with_interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
 
 def table_csv(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """One line per row; what a row lacks is empty, numbers are in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in columns])
-    for row in rows:
-        writer.writerow([_cell(row.get(column.name)) for column in columns])
-    return text.getvalue()
+    names = [column.name for column in columns]
+    return csv_text(names, ([_cell(row.get(name)) for name in names] for row in rows))
 
 
 def dictionary_csv(columns: Sequence[Column]) -> str:
     """One line per column: its name, unit and meaning."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["column", "unit", "meaning"])
-    writer.writerows([column.name, column.unit, column.meaning] for column in columns)
-    return text.getvalue()
+    rows = ([column.name, column.unit, column.meaning] for column in columns)
+    return csv_text(["column", "unit", "meaning"], rows)
 
 
 def _cell(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.heterogeneous.mixed_answer import MixedPlanFile
-from planner.layout.layout_answer import LayoutChoice, LayoutFile
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
 from planner.layout.layout_choice import part_words
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -16,8 +16,15 @@ from shardwright.reports.brief.plan_brief import Planned
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.values.plan_file import PlanFile
+from simulator.values.plan_file import Infeasibility, PlanFile
 from simulator.values.prediction import Interval
+
+
+def _relaxations(
+    why: LayoutInfeasibility | Infeasibility | None,
+) -> tuple[tuple[str, str, float], ...]:
+    found = () if why is None else why.relaxations
+    return tuple((one.change, one.flag, one.step_time_s) for one in found)
 
 
 def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> Planned:
@@ -35,9 +42,7 @@ def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -
             if why is None
             else f"the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
             f"{format_bytes(why.capacity_bytes)}, most for {why.term}",
-            relaxations=()
-            if why is None
-            else tuple((one.change, one.flag, one.step_time_s) for one in why.relaxations),
+            relaxations=_relaxations(why),
             assumptions=best.assumptions,
         )
     return _of_choice(
@@ -120,13 +125,11 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
             if why is None
             else f"the nearest, {why.nearest}, lacks {format_bytes(why.bytes_over)} for {why.term} "
             f"of stage {why.stage}",
-            relaxations=()
-            if why is None
-            else tuple((one.change, one.flag, one.step_time_s) for one in why.relaxations),
+            relaxations=_relaxations(why),
             assumptions=answer.assumptions,
         )
     sheet = sheet_of(answer)
-    full = max(prediction.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    full = prediction.fullest
     return Planned(
         model=model,
         cluster=cluster,

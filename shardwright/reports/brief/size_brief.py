@@ -64,16 +64,15 @@ def _subtitle(data: Mapping[str, Any]) -> str:
 
 
 def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
+    def ranged(name: str, key: str) -> Fact:
+        return Fact(name=name, value=value_of(data, key), note=range_of(data, key))
+
     found = [
-        Fact(name="Time", value=value_of(data, "days"), note=range_of(data, "days")),
-        Fact(name="Cost", value=value_of(data, "usd"), note=range_of(data, "usd")),
-        Fact(name="Energy", value=value_of(data, "kwh"), note=range_of(data, "kwh")),
-        Fact(name="CO2e", value=value_of(data, "tco2e"), note=range_of(data, "tco2e")),
-        Fact(
-            name="Device-hours",
-            value=value_of(data, "device_hours"),
-            note=range_of(data, "device_hours"),
-        ),
+        ranged("Time", "days"),
+        ranged("Cost", "usd"),
+        ranged("Energy", "kwh"),
+        ranged("CO2e", "tco2e"),
+        ranged("Device-hours", "device_hours"),
     ]
     if data.get("probability_of_deadline") is not None:
         found.append(
@@ -91,14 +90,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
                 note=f"probability, {format_usd(data['budget_usd'])}",
             )
         )
-    kept = Fact(
-        name="Productive time",
-        value=value_of(data, "productive_time"),
-        note=range_of(data, "productive_time"),
-    )
-    step = Fact(
-        name="Step", value=value_of(data, "step_time_s"), note=range_of(data, "step_time_s")
-    )
+    kept, step = ranged("Productive time", "productive_time"), ranged("Step", "step_time_s")
     mfu = Fact(name="MFU", value=format_percent(data["mfu"]), note="of the devices' peak")
     return (*found, kept, step, mfu)
 

@@ -14,16 +14,7 @@ from simulator.training_run.memory.tensor_sizes import TensorSizes
 from simulator.values.recompute_kind import recompute_kind
 
 _DENSE_PARTS = ("input", "norm", "attention", "attention-again", "core", "mlp", "mlp-again")
-_EXPERT_PARTS = (
-    "input",
-    "norm",
-    "attention",
-    "attention-again",
-    "core",
-    "routing",
-    "experts",
-    "shared",
-)
+_EXPERT_PARTS = (*_DENSE_PARTS[:-2], "routing", "experts", "shared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,13 +165,10 @@ def of_rows(values: Array, index: NDArray[np.intp] | slice) -> Array:
     return values if values.size == 1 else values[index]
 
 
-def features(
-    runs: Sequence[TrainingRun], *, all_fit: bool = False, timelines: bool = True
-) -> Features:
+def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
     """The features of runs, in their order.
 
-    all_fit    skip the memory check: the runs are known to fit, or are refused elsewhere
-    timelines  simulate schedules that have no closed form; False leaves `idle_share` at 0
+    all_fit  skip the memory check: the runs are known to fit, or are refused elsewhere
     """
     table = []
     for run, row in zip(runs, _layer_rows(runs), strict=True):
@@ -179,7 +176,7 @@ def features(
         row |= mesh_row(run, stack)
         if not all_fit and not row["stalls"]:
             row["stalls"] = float(thrashes(run, stack))
-        row["idle_share"] = idle_share(run, row) if timelines else 0.0
+        row["idle_share"] = idle_share(run, row)
         table.append(row)
     names = [f.name for f in fields(Features)]
     return Features(**{name: np.asarray([row[name] for row in table]) for name in names})

@@ -56,7 +56,7 @@ def test_lists_that_grow_end(tmp_path: Path) -> None:
     for number in range(8):
         names = "".join(f"  - k{number + 1}\n" for _ in range(10))
         (tmp_path / f"k{number}.yaml").write_text(f"defaults:\n{names}")
-    file = read_keyed("k0.yaml", (tmp_path / "k0.yaml").read_text())
-    read = hydra_parts(file, ConfigFolder(tmp_path))
+    folder = ConfigFolder(tmp_path)
+    read = hydra_parts(read_keyed("k0.yaml", folder), folder)
     assert len(read.parts) <= 101
     assert "too many files" in read.missing[0]

@@ -21,7 +21,15 @@ from interop.configs.interpolation import Open, resolved
 )
 def test_followed(written: dict[str, Any], told: int) -> None:
     values = {tuple(key.split(".")): value for key, value in written.items()}
-    assert resolved(("a",), values) == told
+    assert resolved(("a",), values, {}) == told
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [("${oc.env:TP,4}", 8), ("${TP:-4}", 8), ("${oc.env:PP,4}", 4), ("${mul:${oc.env:TP},2}", 16)],
+)
+def test_a_variable_that_is_set_stands_over_its_default(written: str, told: int) -> None:
+    assert resolved(("a",), {("a",): written}, {"TP": "8"}) == told
 
 
 @pytest.mark.parametrize(
@@ -35,7 +43,7 @@ def test_followed(written: dict[str, Any], told: int) -> None:
 )
 def test_left_open(written: dict[str, Any], why: str) -> None:
     values = {tuple(key.split(".")): value for key, value in written.items()}
-    found = resolved(("a",), values)
+    found = resolved(("a",), values, {})
     assert isinstance(found, Open)
     assert why in found.why
 
@@ -44,6 +52,6 @@ def test_references_that_grow_end() -> None:
     values: dict[tuple[str, ...], Any] = {("k0",): "x"}
     for number in range(1, 11):
         values[f"k{number}",] = f"${{k{number - 1}}}" * 10
-    found = resolved(("k10",), values)
+    found = resolved(("k10",), values, {})
     assert isinstance(found, Open)
     assert "more than 1000" in found.why

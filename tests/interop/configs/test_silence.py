@@ -38,10 +38,10 @@ def test_swift_trains_an_adapter_unasked(
     assert not {"micro_batch", "precision", "recompute", "optimizer"} & set(run.defaults)
 
 
-def test_swift_names_a_misspelt_option_of_megatron(tmp_path: Path) -> None:
-    own = "--model Qwen/Qwen2.5-7B --micro_batch_size 1 --tensor_model_paralel_size 2"
+def test_swift_names_options_that_neither_it_nor_megatron_has(tmp_path: Path) -> None:
+    own = "--model Qwen/Qwen2.5-7B --micro_batch_size 1 --tensor_model_paralel_size 2 --turbo"
     run = read(tmp_path, f"NPROC_PER_NODE=4 megatron sft {own} --lora_rank 8 --dataset_shuffle no")
-    assert [each.option for each in run.unknown] == ["--tensor_model_paralel_size"]
+    assert [each.option for each in run.unknown] == ["--tensor_model_paralel_size", "--turbo"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,21 @@ def test_a_recipe_leaves_its_holes_open(tmp_path: Path, words: str, tp: int | No
     run = read(tmp_path, TUNE + words, recipe=recipe)
     assert run.tp == tp
     assert "tp" not in run.defaults
+
+
+@pytest.mark.parametrize(
+    ("before", "tp"),
+    [("export TP=8\n", 8), ("export TP=$1\n", None), ("TP=8\n", 4), ("TP=8 ", 8), ("", 4)],
+)
+def test_a_file_reads_what_its_script_exports(tmp_path: Path, before: str, tp: int | None) -> None:
+    recipe = "tensor_parallel_dim: ${oc.env:TP,4}\nbatch_size: 2\n"
+    run = read(tmp_path, before + TUNE, recipe=recipe)
+    assert run.tp == tp
+    keys = "tensor_model_parallel_size: ${oc.env:TP,4}\n  pipeline_model_parallel_size: 1\n"
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "sft.yaml").write_text(f"model:\n  {keys}trainer:\n  num_nodes: 1\n")
+    words = "torchrun --nproc_per_node 8 train.py --config-path=conf --config-name=sft"
+    assert read(tmp_path, f"{before}{words} trainer.devices=8").tp == tp
 
 
 def test_a_file_of_a_trainer_leaves_its_holes_open(tmp_path: Path) -> None:
