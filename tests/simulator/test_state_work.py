@@ -8,7 +8,7 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.state_space import StateSpace
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import features
 from simulator.training_run.work.layer_work import LayerWork, gradient_sizes, layer_work
@@ -135,6 +135,20 @@ def test_experts_in_a_latent_width() -> None:
     wide = replace(SUPER, expert_input=0)
     sent = features([run, replace(run, model=wide)]).expert_inner
     assert 2.0 < sent[1] / sent[0] < 4.5  # four times the bytes; small messages are slower
+
+
+def test_biases_of_experts_are_passes_of_their_own() -> None:
+    """gpt-oss: 4 experts a token, 2,880 wide, 28 bytes per element that they give in Megatron-Core;
+    one fused kernel adds them in Megatron-Bridge 26.06."""
+    run = replace(RUN, model=figures("gpt-oss 120B"), dp=8, expert_parallel=8)
+    plain = replace(run, model=replace(run.model, expert_biases=False))
+    fused = load_framework("megatron-bridge-26.06")
+
+    def moved(each: TrainingRun, stack: Framework) -> float:
+        return layer_work(each, stack, experts=True).forward_pass_bytes
+
+    assert moved(run, CORE) - moved(plain, CORE) == pytest.approx(28 * run.tokens * 4 * 2880)
+    assert moved(run, fused) == moved(plain, fused)
 
 
 def test_windows_shorten_the_core_and_nothing_else() -> None:

@@ -178,6 +178,8 @@ def layer_work(
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
         passes += width * 4 * tokens / run.tp * model.top_k * model.expert_width
+        if model.expert_biases:
+            passes += width * stack.expert_bias_passes * routed * model.expert_width
     attention, scores, score_bytes = _attention(run, stack)
     states: tuple[Matmul, ...] = ()
     again: tuple[Matmul, ...] = ()

@@ -38,8 +38,8 @@ _STATES = 10
 _BATCHED = (_SCORES, _SCORES + 1, _STATES, _STATES + 1)
 # Triton's kernels of state layers are hardly faster on Blackwell than on Hopper: two of Mamba-3
 # take 0.75 and 1.02 times as long on a GB200 as on an H200, while cuBLAS takes 0.41 times as long
-# (github.com/state-spaces/mamba issue 904, table of kernels; a third, which a compiler's fault makes
-# 39 times slower there, is left out). Taken to be as fast as on an H100: assumed of Mamba-2.
+# (github.com/state-spaces/mamba issue 904, table of kernels; a third, which a compiler's fault
+# makes 39 times slower there, is left out). Taken to be as fast as on an H100: assumed of Mamba-2.
 _STATES_DEVICE = "h100-sxm-80gb"
 _NEWER_THAN_HOPPER = ("b200", "b300", "gb200", "gb300")
 
