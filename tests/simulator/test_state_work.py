@@ -8,7 +8,7 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.state_space import StateSpace
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import features
 from simulator.training_run.work.layer_work import LayerWork, gradient_sizes, layer_work
@@ -65,6 +65,9 @@ def test_the_products_of_mamba_2() -> None:
     work = state_work(model, tokens=8, seq_len=8, tp=1)
     flop = sum(2 * x.m * x.n * x.k * x.count for x in work.products)
     assert flop == 2 * (2 * 80 + 2 * 2 * (48 + 60 + 60))
+    # Made again for the backward: C B^T and the states; the outputs' gradient times X once more.
+    again = sum(2 * x.m * x.n * x.k * x.count for x in work.again)
+    assert again == 2 * (2 * 80 + 2 * 2 * (60 + 48))
     # States of two chunks in fp32, written, read and written again: 3 x 4 x 2 x (6 x 5).
     assert work.state_bytes == 3 * 4 * 2 * 30
     # Convolution over 6 + 10 channels, read and written; output and gate read, result written.
@@ -85,6 +88,23 @@ def test_a_scan_runs_on_vector_units_alone() -> None:
     work = layer_work(run, CORE, experts=False)
     assert work.state_matmuls == ()
     assert work.scan_forward_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
+
+
+def test_states_are_no_faster_on_blackwell_than_on_hopper() -> None:
+    """Products and states of 8,192 tokens: 128 heads of 64, N 128, G 1 in chunks of 256, on an H100
+    within a third of the 0.65 ms that vLLM's pull request 27299 prints; a B200 streams no faster
+    than its products on an H100."""
+    state = StateSpace(heads=128, head_size=64, state_size=128, groups=1, chunk=256)
+    model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
+    run = replace(RUN, model=model, seq_len=8192, micro_batch=1)
+    work = layer_work(run, CORE, experts=False)
+    alone = LayerWork(matmuls=(), state_matmuls=work.state_matmuls, state_again=work.state_again)
+    hopper, blackwell = work_seconds([("h100-sxm-80gb", alone), ("b200-sxm", alone)])
+    assert blackwell == hopper
+    states_s = 3 * 4 * 8192 / 256 * 128 * 64 * 128 / 3.35e12
+    assert hopper.state_forward_s + states_s == pytest.approx(0.65e-3, rel=1 / 3)
+    # 8 products per head and 3 per group, against 3 and 1.
+    assert 2.0 < hopper.state_backward_s / hopper.state_forward_s < 3.0
 
 
 def test_a_hybrid_is_the_average_of_its_layers() -> None:
@@ -115,6 +135,20 @@ def test_experts_in_a_latent_width() -> None:
     wide = replace(SUPER, expert_input=0)
     sent = features([run, replace(run, model=wide)]).expert_inner
     assert 2.0 < sent[1] / sent[0] < 4.5  # four times the bytes; small messages are slower
+
+
+def test_biases_of_experts_are_passes_of_their_own() -> None:
+    """gpt-oss: 4 experts a token, 2,880 wide, 28 bytes per element that they give in Megatron-Core;
+    one fused kernel adds them in Megatron-Bridge 26.06."""
+    run = replace(RUN, model=figures("gpt-oss 120B"), dp=8, expert_parallel=8)
+    plain = replace(run, model=replace(run.model, expert_biases=False))
+    fused = load_framework("megatron-bridge-26.06")
+
+    def moved(each: TrainingRun, stack: Framework) -> float:
+        return layer_work(each, stack, experts=True).forward_pass_bytes
+
+    assert moved(run, CORE) - moved(plain, CORE) == pytest.approx(28 * run.tokens * 4 * 2880)
+    assert moved(run, fused) == moved(plain, fused)
 
 
 def test_windows_shorten_the_core_and_nothing_else() -> None:

@@ -75,6 +75,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         first_dense_layers=dense,
         learned_positions=_learned_positions(config, kind),
         biases=kind.biases,
+        expert_biases=kind.expert_biases,
         latent=latent,
         window=window,
         window_layers=windowed,

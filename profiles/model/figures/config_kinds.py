@@ -29,6 +29,7 @@ class ConfigKind:
     gated: bool = True
     tied: bool = False
     biases: bool = False
+    expert_biases: bool = False
     learned: bool = False
     extra_positions: int = 0
     head_size: int = 0
@@ -87,7 +88,7 @@ CONFIG_KINDS: Mapping[str, ConfigKind] = {
     "glm": ConfigKind(head_size=128),
     "glm4": ConfigKind(head_size=128),
     "glm4_moe": _GATED,
-    "gpt_oss": ConfigKind(head_size=64, global_every=2),
+    "gpt_oss": ConfigKind(head_size=64, global_every=2, expert_biases=True),
     "minimax_m2": ConfigKind(head_size=128),
     "stablelm": _GATED,
     "smollm3": _GATED_TIED,

@@ -32,6 +32,7 @@ class Transformer:
     gated             two input projections in the feed-forward (SwiGLU), else one
     learned_positions  number of learned position embeddings, 0 for rotary or ALiBi
     biases            linear layers and norms have biases, as GPT's
+    expert_biases     experts' linear layers have biases, as gpt-oss's; not counted as weights
     window            keys that a query meets at most in `window_layers` of the layers with
                       attention; the others meet all
     state             of `state_layers` layers that mix tokens by a recurrence, not by attention
@@ -64,6 +65,7 @@ class Transformer:
     first_dense_layers: int = 0
     learned_positions: int = 0
     biases: bool = False
+    expert_biases: bool = False
     latent: LatentAttention | None = None
     window: int = 0
     window_layers: int = 0

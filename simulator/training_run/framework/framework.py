@@ -186,6 +186,8 @@ class Framework:
                token's activations, forward, in units of the hidden size (norms, residuals,
                dropout) and of the feed-forward's inner width; backward does the same again
                with the gradients (`backward_passes` times as many)
+    expert_bias_passes   the same of adding experts' output biases, in units of the width that
+               experts take tokens in; 0 where a matmul's kernel adds them
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
     expert_kernels   launched per local expert by a forward matmul of experts, in ops of PyTorch
@@ -259,6 +261,7 @@ class Framework:
     compiled_name: str = ""
     expert_kernels: float = 1.0
     block_scale_kernels: float = 0.0
+    expert_bias_passes: float = 0.0
     executor: ExecutorStates | None = None
 
     def __post_init__(self) -> None:

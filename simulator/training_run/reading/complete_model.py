@@ -123,6 +123,8 @@ def _of_known(
         silent.append(f"windows of {figures.window} keys in {figures.window_layers} layers")
     if figures.biases:
         silent.append("biases")
+    if figures.expert_biases:
+        silent.append("biases of the experts")
     if model.learned_positions:
         silent.append(f"{model.learned_positions} learned positions")
     if silent:

@@ -84,7 +84,9 @@ KINDS = (
         spread=0.5,
         meaning="time of the recurrence of state layers (Mamba-2 and its kin) over that of its "
         "products as batched matmuls and of its bytes at the full bandwidth",
-        source="assumed: kernels in Triton, tiles of 64 to 128 (state_work.py)",
+        source="assumed: kernels in Triton, tiles of 64 to 128; one measured forward takes 0.8 of "
+        "what is counted (state_work.py). One source alone has such layers (Megatron-Bridge's "
+        "tables): where that is left out nothing else is known",
     ),
     Kind(
         name="passes",

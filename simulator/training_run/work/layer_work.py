@@ -79,6 +79,7 @@ class LayerWork:
                   have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
     state_matmuls  products of a state's recurrence, each with two in the backward
+    state_again    products that its backward takes beside those
     state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
     scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
@@ -97,6 +98,7 @@ class LayerWork:
     backward_cast_bytes: float = 0.0
     score_bytes: float = 0.0
     state_matmuls: tuple[Matmul, ...] = ()
+    state_again: tuple[Matmul, ...] = ()
     state_pass_bytes: float = 0.0
     scan_forward_flop: float = 0.0
     scan_backward_flop: float = 0.0
@@ -176,17 +178,23 @@ def layer_work(
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
         passes += width * 4 * tokens / run.tp * model.top_k * model.expert_width
+        if model.expert_biases:
+            passes += width * stack.expert_bias_passes * routed * model.expert_width
     attention, scores, score_bytes = _attention(run, stack)
     states: tuple[Matmul, ...] = ()
+    again: tuple[Matmul, ...] = ()
     moved = scan = 0.0
     if model.state is not None:
         share = model.state_share
         state = state_work(model, tokens, run.seq_len, run.tp)
         moved = share * (width * tokens * state.pass_width + state.state_bytes)
         scan = share * state.scan_flop
-        states = tuple(
-            Matmul(m=x.m, n=x.n, k=x.k, dtype=wide_type(run), count=share * x.count)
-            for x in state.products
+        states, again = (
+            tuple(
+                Matmul(m=x.m, n=x.n, k=x.k, dtype=wide_type(run), count=share * x.count)
+                for x in products
+            )
+            for products in (state.products, state.again)
         )
     casts = quantised_bytes(run.precision, (*matmuls, *grouped))
     return LayerWork(
@@ -201,6 +209,7 @@ def layer_work(
         backward_cast_bytes=casts[1],
         score_bytes=score_bytes,
         state_matmuls=states,
+        state_again=again,
         state_pass_bytes=moved,
         scan_forward_flop=scan,
         scan_backward_flop=SCAN_BACKWARD * scan,

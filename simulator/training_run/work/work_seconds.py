@@ -36,6 +36,12 @@ _SCORES = 5
 # The same of a state's recurrence, batched as scores are.
 _STATES = 10
 _BATCHED = (_SCORES, _SCORES + 1, _STATES, _STATES + 1)
+# Triton's kernels of state layers are hardly faster on Blackwell than on Hopper: two of Mamba-3
+# take 0.75 and 1.02 times as long on a GB200 as on an H200, while cuBLAS takes 0.41 times as long
+# (github.com/state-spaces/mamba issue 904, table of kernels; a third, which a compiler's fault
+# makes 39 times slower there, is left out). Taken to be as fast as on an H100: assumed of Mamba-2.
+_STATES_DEVICE = "h100-sxm-80gb"
+_NEWER_THAN_HOPPER = ("b200", "b300", "gb200", "gb300")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +100,12 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             calls[device, x.dtype, x.head_size, x.newest, x.window].append(
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
+        runs_like = _STATES_DEVICE if device.startswith(_NEWER_THAN_HOPPER) else device
         for matmul in work.state_matmuls:
-            add(device, matmul, row, (_STATES, _STATES + 1))
+            add(runs_like, matmul, row, (_STATES, _STATES + 1))
+        for matmul in work.state_again:
+            m, n, k = (max(1.0, size) for size in (matmul.m, matmul.n, matmul.k))
+            products[runs_like, matmul.dtype].append((m, n, k, matmul.count, row, _STATES + 1))
         if work.state_pass_bytes:
             bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
             vector = _vector_flop_per_s(device)
