@@ -61,9 +61,23 @@ def test_the_probe_has_every_kind_of_convolution() -> None:
         assert op.conv is not None
         assert op.matmul is not None
         found.add(op.conv.kind(op.matmul.k))
-    wanted = {"dense", "pointwise", "depthwise", "grouped", "transposed", "line"}
-    wanted |= {"volume", "volume alone"}
-    assert found == wanted
+    assert found == {
+        *("dense", "pointwise", "depthwise", "grouped", "transposed", "volume alone"),
+    }
+
+
+@pytest.mark.parametrize(("first", "gradients"), [(False, 2), (True, 1)])
+def test_the_backward_of_groups_is_as_much_work_as_their_products(
+    first: bool, gradients: int
+) -> None:
+    # 4 groups of 2 channels in, 4 out: 200 positions x 16 outputs x a patch of 2 x 9.
+    case = ConvCase(batch=2, inputs=8, outputs=16, side=10, groups=4, first=first)
+    forward = conv_op(case, Phase.FORWARD, "float32")
+    backward = conv_op(case, Phase.BACKWARD, "float32")
+    assert forward.work_flop == 2 * 200 * 16 * 18
+    assert backward.work_flop == gradients * forward.work_flop
+    assert backward.matmul is not None
+    assert backward.matmul.m == gradients * 200
 
 
 def test_a_cycle_runs_equal_sets_of_other_tensors() -> None:

@@ -16,6 +16,8 @@ from profiles.hardware.catalogue.device import (
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
+from simulator.traced.point_maps import conv_axes, conv_maps
+from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.stack import load_stack
 from simulator.traced.stage_cost import copy_seconds
 from simulator.traced.step_tail import exchange_buckets
@@ -97,6 +99,21 @@ def test_a_type_without_points_takes_as_long_on_as_many_elements():
     assert price_op(memory_op("relu", 10**6), cpu()).time_s == pytest.approx(3e-3)
     # 10^6 bytes of bf16 are as many elements as 2 x 10^6 of fp32.
     assert price_op(memory_op("native_batch_norm", 10**6), cpu()).time_s == pytest.approx(16e-3)
+
+
+def test_points_of_old_files_are_read_as_todays():
+    # 8 groups: torch's count of the weight's gradient was 8 times that of the forward.
+    there = replace(conv_point("grouped", "forward", 0.25), patch=72, work_flop=2 * 1000 * 64 * 72)
+    back = replace(there, phase="backward", rows=9 * 1000, work_flop=9 * there.work_flop)
+    today = replace(back, rows=2 * 1000, work_flop=2 * there.work_flop)
+    line = conv_point("line", "forward", 0.5)
+    light = SpeedOfLight(cpu())
+    old, new = (conv_maps((there, point, line), light) for point in (back, today))
+    key = ("grouped", "backward", "float32")
+    at = conv_axes("grouped", 1, 2000, 64, 72)
+    assert old[key].at(at).log_value == pytest.approx(new[key].at(at).log_value)
+    assert ("dense", "forward", "float32") in old
+    assert old.keys() == new.keys()
 
 
 def test_kinds_of_convolution_have_their_own_speed():

@@ -37,7 +37,7 @@ from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
 # Per case. Quick has about 290 cases and must end within 30 s with the start of the workers; the
-# full probe has about 850 and takes a few minutes.
+# full probe has about 960 and takes nine minutes.
 QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
 FULL = Effort(budget_s=0.15, link_budget_s=0.4, min_samples=5)
 

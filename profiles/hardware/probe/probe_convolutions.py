@@ -77,6 +77,13 @@ CONVOLUTIONS = (
     *_cases((2, 32, 64, 16, 1, 2), (2, 128, 256, 6, 1, 2), (4, 64, 128, 8, 2, 2)),
     *_depthwise((8, 96, 16, 5, 1), (8, 64, 32, 3, 2), (2, 384, 14, 3, 1), (4, 64, 56, 7, 1)),
     *_depthwise((4, 128, 3, 3, 1), (4, 32, 12, 3, 2)),
+    # A depthwise backward takes time by its taps; between windows of 3 only it came out far off.
+    *_depthwise((4, 240, 7, 5, 1), (2, 64, 14, 5, 2), (4, 24, 24, 3, 1), (2, 96, 40, 3, 1)),
+    *_depthwise((4, 320, 4, 7, 1), (2, 48, 16, 7, 1)),
+    *_cases((4, 128, 128, 96, 9), groups=128, dims=1),
+    # Strides over large images, patches of 16, and few channels or few pixels.
+    *_cases((2, 32, 64, 48, 1, 2), (2, 256, 512, 12, 1, 2), (2, 3, 128, 112, 16, 16)),
+    *_cases((2, 24, 24, 64), (4, 512, 512, 4), (2, 96, 192, 12, 3, 2)),
     *_cases((2, 256, 256, 14), (2, 32, 32, 56), groups=4),
     *_cases((4, 152, 152, 12), (4, 304, 304, 6, 3, 2), groups=19),
     *_cases((2, 64, 64, 12, 3, 2), (2, 128, 128, 6), groups=8),

@@ -84,7 +84,8 @@ def describe_op(
     """The `Op` that a dispatched call amounts to.
 
     FLOPs are torch's own formulas (torch.utils.flop_counter, one multiply-add = 2) with those that
-    it lacks added here; causal attention counts the half that is computed.
+    it lacks added here; causal attention counts the half that is computed, and the weight's
+    gradient of a grouped convolution what its groups have (`_of_groups`).
     Raises TraceError for a matmul-like op without a formula.
     """
     name = _name(func)
@@ -99,9 +100,11 @@ def describe_op(
         attention, flop = _attention(name, args, kwargs)
     elif name in _CONV_NAMES:
         kind = OpKind.CONV
-        flop = _registered(func, args, kwargs, out)
-        matmul = _conv_as_matmul(name, args, flop)
         conv = _conv(name, args)
+        flop = _registered(func, args, kwargs, out)
+        if name == "convolution_backward" and args[10][1]:
+            flop = _of_groups(conv, flop)
+        matmul = _conv_as_matmul(name, args, flop)
     elif name in _MATMUL_NAMES:
         kind = OpKind.MATMUL
         matmul, flop = _matmul(func, name, args, kwargs, out)
@@ -251,6 +254,14 @@ def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
         )
     shape = _product(a, b, True) if b.dim() == 3 else _product(a.flatten(0, 1), b)
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def _of_groups(conv: ConvShape, flop: int) -> int:
+    """FLOPs of a backward with the weight's gradient from torch's count, which takes every input
+    channel with every output channel for it (torch 2.13, torch/utils/flop_counter.py,
+    conv_backward_flop): those of a group meet each other alone."""
+    input_gradient = int(conv.input_gradient)
+    return flop * (input_gradient + 1) // (input_gradient + conv.groups)
 
 
 def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
