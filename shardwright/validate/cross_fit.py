@@ -136,6 +136,7 @@ def left_out(table: FitTable, folds: Mapping[str, str], *, start: Array | None =
         fitted = fit(table, without=members_of_fold, start=start)
         time_s[rows] = predicted_s(table, fitted.values)[rows]
         spread[rows] = step_spreads(
+            [table.runs[i] for i in members_of_fold],
             table.features.rows(rows),
             table.assigned.rows(rows),
             fitted.values,

@@ -56,10 +56,28 @@ def test_a_spread_by_hand() -> None:
     expected += (slopes["passes"] * kinds["passes"].spread) ** 2
     matmul = kinds["matmul"]
     expected += (1 - share_of_family(matmul)) * (slopes["matmul"] * matmul.spread) ** 2
-    found = step_spreads(x, assigned, values, information)
+    found = step_spreads([LLAMA_RUN], x, assigned, values, information)
     assert found == pytest.approx([math.sqrt(expected)])
     each = dict(zip(assigned.names, coefficient_spreads(assigned, information), strict=True))
     assert each[unknown] == pytest.approx(math.hypot(0.1, kinds["passes"].spread))
+
+
+def test_a_framework_that_borrows_is_less_certain_than_its_lender() -> None:
+    """Our own executor takes the coefficients of torch-fsdp: what a family's members lie around
+    their mean by is added for every coefficient of the framework, none of the device."""
+    lender, borrower = LLAMA_RUN, replace(LLAMA_RUN, stack="torch")
+    assert lender.stack == "torch-fsdp"
+    x, assigned = features([borrower]), assign([borrower])
+    c = assigned.of(assigned.from_file(shipped_coefficients()))
+    slopes = {kind: float(slope[0]) for kind, slope in log_slopes(x, c).items()}
+    added = sum(
+        (1 - share_of_family(kind)) * (slopes[kind.name] * kind.spread) ** 2
+        for kind in KINDS
+        if kind.owner.startswith("stack")
+    )
+    values, known = assigned.from_file(shipped_coefficients()), shipped_information()
+    alike = step_spreads([lender], x, assigned, values, known)[0]
+    assert run_spreads([borrower])[0] == pytest.approx(math.hypot(alike, math.sqrt(added)))
 
 
 def test_a_spread_against_draws_of_the_coefficients() -> None:

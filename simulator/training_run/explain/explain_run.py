@@ -122,7 +122,7 @@ def explain_run(
     slopes = log_slopes(x, assigned.of(values))
     weights = [float(slopes[KINDS[kind].name][0]) for kind in assigned.kinds]
     spreads = coefficient_spreads(assigned, shipped_information()).tolist()
-    spread = float(step_spreads(x, assigned, values, shipped_information())[0])
+    spread = float(step_spreads([run], x, assigned, values, shipped_information())[0])
     overridden = {} if calibration is None else calibration.values
     meanings = {kind.name: kind.meaning for kind in KINDS}
     memory, why = _memory(run)

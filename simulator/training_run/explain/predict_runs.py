@@ -165,6 +165,5 @@ def predicted_steps(runs: Sequence[TrainingRun]) -> tuple[StepParts, Array]:
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
     x = features(runs)
-    return step_parts(x, assigned.of(values)), step_spreads(
-        x, assigned, values, shipped_information()
-    )
+    spreads = step_spreads(runs, x, assigned, values, shipped_information())
+    return step_parts(x, assigned.of(values)), spreads

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.training_run.fit.fit import share_of_family
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficients import (
     COEFFICIENTS_FILE,
     Assigned,
@@ -64,21 +65,35 @@ def information_names(assigned: Assigned) -> tuple[str, ...]:
     return (*assigned.names, *assigned.family_names, *(f"{kind.name}.*" for kind in KINDS))
 
 
-def step_spreads(x: Features, assigned: Assigned, values: Array, information: Information) -> Array:
+def step_spreads(
+    runs: Sequence[TrainingRun],
+    x: Features,
+    assigned: Assigned,
+    values: Array,
+    information: Information,
+) -> Array:
     """[runs] standard deviation of the logarithm of each predicted step time, were the runs fitted
     on off by the fit's noise alone.
 
     values  [coefficients] those that the steps are predicted with
+
+    A framework that takes the coefficients of another (`coefficients_of`) lies as far from it as
+    the members of a family from their mean.
     """
     slopes = log_slopes(x, assigned.of(values))
     places, own = _placed(assigned, information)
-    runs = np.arange(x.microbatches.size)
-    each = np.zeros((runs.size, len(information.names)))
-    variance = np.zeros(runs.size)
-    for kind, index in assigned.index.items():
+    rows = np.arange(len(runs))
+    each = np.zeros((rows.size, len(information.names)))
+    variance = np.zeros(rows.size)
+    borrows = np.asarray([load_framework(run.stack).coefficients_of != "" for run in runs])
+    kinds = {kind.name: kind for kind in KINDS}
+    for name, index in assigned.index.items():
         # Kinds share no coefficient, so that no place is set twice.
-        each[runs, places[index]] = slopes[kind]
-        variance += slopes[kind] ** 2 * own[index]
+        each[rows, places[index]] = slopes[name]
+        beside = own[index]
+        if kinds[name].owner.startswith("stack"):
+            beside = np.maximum(beside, np.where(borrows, _around_family(kinds[name]), 0.0))
+        variance += slopes[name] ** 2 * beside
     return np.asarray(np.sqrt(variance + np.sum((each @ information.covariance) * each, axis=1)))
 
 
@@ -88,7 +103,8 @@ def run_spreads(runs: Sequence[TrainingRun]) -> Array:
         return np.zeros(0)
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
-    return step_spreads(features(runs, all_fit=True), assigned, values, shipped_information())
+    x = features(runs, all_fit=True)
+    return step_spreads(runs, x, assigned, values, shipped_information())
 
 
 def coefficient_spreads(assigned: Assigned, information: Information) -> Array:
@@ -105,14 +121,19 @@ def _placed(assigned: Assigned, information: Information) -> tuple[NDArray[np.in
         kind = KINDS[number]
         family_name = assigned.family_names[family] if family >= 0 else ""
         if name in information.places:
-            place, share = information.places[name], 0.0
+            place, around = information.places[name], 0.0
         elif family_name in information.places:
-            place, share = information.places[family_name], 1.0 - share_of_family(kind)
+            place, around = information.places[family_name], _around_family(kind)
         else:
-            place, share = information.places[f"{kind.name}.*"], 1.0
+            place, around = information.places[f"{kind.name}.*"], kind.spread**2
         places.append(place)
-        own.append(share * kind.spread**2)
+        own.append(around)
     return np.asarray(places, dtype=np.intp), np.asarray(own)
+
+
+def _around_family(kind: Kind) -> float:
+    """Variance of the logarithms of a family's members around their mean."""
+    return (1.0 - share_of_family(kind)) * kind.spread**2
 
 
 @functools.cache
