@@ -18,7 +18,7 @@ from simulator.values.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's place in the mesh; the sub-meshes are one-dimensional, `alone` has size 1."""
+    """This process's place in the mesh; the sub-meshes are one-dimensional."""
 
     pp_rank: int
     dp_rank: int
@@ -26,7 +26,6 @@ class Mesh:
     pp: Any
     dp: Any
     tp: Any
-    alone: Any
 
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
@@ -38,7 +37,7 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
             f"{plan.tp}), {world} were started"
         )
     mesh = init_device_mesh(
-        device_type, (plan.pp, plan.dp, 1, plan.tp), mesh_dim_names=("pp", "dp", "alone", "tp")
+        device_type, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp")
     )
     rank = dist.get_rank()
     tp_rank = rank % plan.tp
@@ -50,5 +49,4 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
         pp=mesh["pp"],
         dp=mesh["dp"],
         tp=mesh["tp"],
-        alone=mesh["alone"],
     )
