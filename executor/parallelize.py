@@ -5,8 +5,9 @@ parallelism by ZeRO stage: 0 sums gradients over the dp group after the last mic
 too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2
 (fully_shard per block), keeping parameters whole between passes or sharding them again after each.
 bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute in bf16: FSDP2's mixed
-precision where it shards, copies of our own elsewhere (working_copies.py). torch's DDP is not used: with pipeline schedules that split the backward its gradients
-are silently wrong (pytorch issue 144530).
+precision where it shards, copies of our own elsewhere (working_copies.py). torch's DDP is not used:
+with pipeline schedules that split the backward its gradients are silently wrong (pytorch issue
+144530).
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, 
 def apply_fully_sharded(
     stage: StageModule, plan: Plan, mesh: Mesh, compute_dtype: torch.dtype
 ) -> None:
-    """FSDP2, one unit per block and one for what is left, where the plan shards; where it only mixes
-    precision, working copies.
+    """FSDP2, one unit per block and one for what is left, where the plan shards; working copies
+    where it only mixes precision.
 
     compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
                    are fp32
@@ -123,8 +124,8 @@ def is_fully_sharded(stage: StageModule) -> bool:
 
 
 def keep_gradient_sums(stage: StageModule) -> None:
-    """Under mixed precision, add gradients in the computing type to their sums in fp32, as FSDP2
-    does after each of its own backwards: two W in turn must not add up in bf16.
+    """Under mixed precision, add gradients in the computing type to their sums in fp32. FSDP2 does
+    so after each of its own backwards, not after a W: two in turn must not add up in bf16.
 
     FSDP2's own attributes (torch 2.11 to 2.13) are read; its method for this refuses weights that
     are sharded at the moment, as they are after another micro-batch's forward.
@@ -133,6 +134,7 @@ def keep_gradient_sums(stage: StageModule) -> None:
 
     if stage.copies is not None:
         stage.copies.keep_gradients()
+        return
     for module in stage.modules():
         if not isinstance(module, FSDPModule):
             continue

@@ -280,6 +280,8 @@ class Rank:
                 loss = stage(**kwargs)
             with self.recorder.action(f"0B{m}"):
                 (loss[0] / self._micro).backward()
+                if stage.copies is not None:
+                    stage.copies.keep_gradients()
             total += float(loss.detach()) / self._micro
         return total
 

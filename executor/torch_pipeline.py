@@ -296,7 +296,10 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     def timed_backward(chunk: int, *args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
         letter, half = ("B", nullcontext()) if full_backward else ("I", split.input_half())
         with timer(f"{index}{letter}{chunk}"), half:
-            return backward(chunk, *args, full_backward=full_backward, **kwargs)
+            done = backward(chunk, *args, full_backward=full_backward, **kwargs)
+            if stage.submod.copies is not None:
+                stage.submod.copies.keep_gradients()
+            return done
 
     def timed_weight(chunk: int, *args: Any, **kwargs: Any) -> Any:
         with timer(f"{index}W{chunk}"):
