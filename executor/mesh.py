@@ -1,8 +1,4 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays ranks out.
-
-A fourth axis of one process each lets FSDP2 keep fp32 weights beside bf16 copies where no
-parameter is sharded.
-"""
+"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays out."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def with_fsdp(mesh: DeviceMesh) -> list[Tensor]:
 
     def passes(step: int) -> None:
         for m in range(MICRO_BATCHES):
-            model.set_requires_gradient_sync(m == MICRO_BATCHES - 1)
+            model.set_requires_gradient_sync(m == MICRO_BATCHES - 1)  # type: ignore[operator] # FSDP2's
             loss_of(model, step, m).backward()
 
     return trained([p for p in model.parameters() if p.requires_grad], passes)
@@ -98,6 +98,19 @@ def test_weights_after_some_steps_are_those_of_fsdp(mesh: DeviceMesh) -> None:
     for a, b in zip(mine, theirs, strict=True):
         assert a.dtype == torch.float32
         assert torch.equal(a, b)
+
+
+def test_gradients_of_large_copies_do_not_wait_for_the_end_of_the_backward() -> None:
+    model = nn.Sequential(nn.Linear(1024, 512), nn.Linear(512, 2))
+    large, small = model[0].weight, model[1].weight
+    copies = WorkingCopies(model, torch.bfloat16)
+    model(torch.ones(1, 1024, dtype=torch.bfloat16)).sum().backward()
+    assert model[0].weight.grad is None
+    assert large.grad is not None
+    assert small.grad is None
+    copies.keep_gradients()
+    assert small.grad is not None
+    assert large.grad.dtype == small.grad.dtype == torch.float32
 
 
 def test_gradients_add_up_in_the_type_of_the_weights() -> None:
