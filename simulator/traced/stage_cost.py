@@ -138,9 +138,12 @@ def copy_seconds(
              2026-11-22). 0 under a pipeline, which keeps weights cast through a step: what is left
              once a step was not measured.
     pipelined  where nothing is sharded, gradients of later micro-batches are added to sums in the
-             gradients' type, which are read too (executor/working_copies.py)
+             gradients' type, which are read too (executor/working_copies.py); blocks that were
+             measured in a pipeline have that in their times
     """
     if device.type != "cpu" or not sizes.working_copy_bytes or sharded == pipelined:
+        return 0.0
+    if pipelined and block.action is not None:
         return 0.0
     weight, working, gradient = (
         sizes.parameter_bytes,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import (
+    ActionOverhead,
     ConvPoint,
     HostPoint,
     MatmulPoint,
@@ -208,6 +209,11 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
     assert seconds("bf16", sharded=False) == 0.0
     whole = seconds("bf16", sharded=False, pipelined=True)
     assert whole == pytest.approx(4e-9 * cost.parameter_count)
+    none = ActionOverhead(
+        forward_cpu_s=0.0, forward_outside_s=0.0, backward_cpu_s=0.0, backward_outside_s=0.0
+    )
+    cost = replace(cost, action=none)
+    assert seconds("bf16", sharded=False, pipelined=True) == 0.0
 
 
 def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
