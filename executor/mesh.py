@@ -1,8 +1,4 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays ranks out.
-
-A fourth axis of one process each lets FSDP2 keep fp32 weights beside bf16 copies where no
-parameter is sharded.
-"""
+"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays out."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from simulator.values.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's place in the mesh; the sub-meshes are one-dimensional, `alone` has size 1."""
+    """This process's place in the mesh; the sub-meshes are one-dimensional."""
 
     pp_rank: int
     dp_rank: int
@@ -26,7 +22,6 @@ class Mesh:
     pp: Any
     dp: Any
     tp: Any
-    alone: Any
 
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
@@ -38,7 +33,7 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
             f"{plan.tp}), {world} were started"
         )
     mesh = init_device_mesh(
-        device_type, (plan.pp, plan.dp, 1, plan.tp), mesh_dim_names=("pp", "dp", "alone", "tp")
+        device_type, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp")
     )
     rank = dist.get_rank()
     tp_rank = rank % plan.tp
@@ -50,5 +45,4 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
         pp=mesh["pp"],
         dp=mesh["dp"],
         tp=mesh["tp"],
-        alone=mesh["alone"],
     )

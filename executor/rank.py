@@ -158,7 +158,7 @@ class Rank:
         """Every trainable parameter of this rank's stages with its name; stages of one rank hold
         copies of their own of what they share."""
         return [
-            (name, p)
+            (name, stage.copies.weight_of.get(p, p) if stage.copies else p)
             for stage in self.stages.values()
             for name, p in stage.model.named_parameters()
             if p.requires_grad
@@ -280,6 +280,8 @@ class Rank:
                 loss = stage(**kwargs)
             with self.recorder.action(f"0B{m}"):
                 (loss[0] / self._micro).backward()
+                if stage.copies is not None:
+                    stage.copies.keep_gradients()
             total += float(loss.detach()) / self._micro
         return total
 
@@ -297,3 +299,8 @@ class Rank:
             with self.recorder.action("data_parallel"):
                 ranks = dist.get_process_group_ranks(self.mesh.dp.get_group())
                 broadcast_updates(self._updated, self._owner, self.mesh.dp.get_group(), ranks)
+        copies = [stage.copies for stage in self.stages.values() if stage.copies is not None]
+        if copies:
+            with self.recorder.action("optimizer"):
+                for each in copies:
+                    each.refresh()

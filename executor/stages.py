@@ -25,6 +25,7 @@ from executor.replay.data_flow import Call, DataFlow, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
+from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
 
@@ -71,6 +72,7 @@ class StageModule(nn.Module):
         super().__init__()
         self.split = split
         self.draws: Draws | None = None  # where the model draws at random
+        self.copies: WorkingCopies | None = None  # under mixed precision, where nothing is sharded
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class Pipeline:
                     f"stage {stage.stage_index} has gradients of weights that no W has made: the "
                     "schedule lacks one"
                 )
-        return float(torch.stack([x.detach().float() for x in losses]).mean()) if losses else None
+        return float(torch.stack([x.detach().float() for x in losses]).sum()) if losses else None
 
 
 class Messages:
@@ -295,7 +296,10 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     def timed_backward(chunk: int, *args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
         letter, half = ("B", nullcontext()) if full_backward else ("I", split.input_half())
         with timer(f"{index}{letter}{chunk}"), half:
-            return backward(chunk, *args, full_backward=full_backward, **kwargs)
+            done = backward(chunk, *args, full_backward=full_backward, **kwargs)
+            if stage.submod.copies is not None:
+                stage.submod.copies.keep_gradients()
+            return done
 
     def timed_weight(chunk: int, *args: Any, **kwargs: Any) -> Any:
         with timer(f"{index}W{chunk}"):
@@ -316,7 +320,10 @@ def _runtime(stages: list[Any], schedule: Schedule, device: torch.device) -> Any
             "2.11 to 2.13"
         ) from error
     runtime = _PipelineScheduleRuntime(
-        stages, schedule.num_microbatches, loss_fn=_loss_of, scale_grads=True
+        stages,
+        schedule.num_microbatches,
+        loss_fn=partial(_share_of_loss, count=schedule.num_microbatches),
+        scale_grads=False,
     )
     actions = {
         rank: [_Action.from_str(str(action)) for action in row]
@@ -366,6 +373,8 @@ def _laid_out(sends: list[Any]) -> list[Any]:
     return sends
 
 
-def _loss_of(output: Tensor, _: Any) -> Tensor:
-    """The last stage computes its loss itself."""
-    return output[0]
+def _share_of_loss(output: Tensor, _: Any, *, count: int) -> Tensor:
+    """A micro-batch's part of the mean over `count` of them; the last stage computes its loss
+    itself. Torch would divide every gradient instead, once per step: for weights under FSDP2 each
+    of those divisions goes through DTensor's dispatch."""
+    return output[0] / count

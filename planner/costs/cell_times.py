@@ -56,7 +56,13 @@ class CellTimes:
                             pipelined=cell.pp > 1,
                             sharing=cell.tp,
                         )
-                        + copy_seconds(cost, sizes, device, pipelined=cell.pp > 1)
+                        + copy_seconds(
+                            cost,
+                            sizes,
+                            device,
+                            sharded=cell.zero_stage >= 2 and cell.dp > 1,
+                            pipelined=cell.pp > 1,
+                        )
                         for cost in row
                     ]
                     for row in chain.blocks

@@ -58,7 +58,10 @@ def stage_cost(
     )
     device = cluster.device_at(group[0])
     sizes = stack.bytes_of(plan.workload.precision)
-    copies = sum(copy_seconds(b, sizes, device, pipelined=plan.pp > 1) for b in blocks)
+    sharded = plan.zero_stage >= 2 and plan.dp > 1
+    copies = sum(
+        copy_seconds(b, sizes, device, sharded=sharded, pipelined=plan.pp > 1) for b in blocks
+    )
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
     more = missing_overhead(blocks, plan.vpp, device.measurements)
@@ -122,29 +125,38 @@ def gather_seconds(
 
 
 def copy_seconds(
-    block: BlockCost, sizes: PrecisionBytes, device: Device, *, pipelined: bool
+    block: BlockCost, sizes: PrecisionBytes, device: Device, *, sharded: bool, pipelined: bool
 ) -> float:
-    """FSDP2's passes over a block's parameters per micro-batch under mixed precision, on a CPU that
-    hides none; 0 elsewhere.
+    """Passes over a block's parameters per micro-batch under mixed precision beyond one cast of its
+    gradients (that is as many bytes as the sum of gradients in the computing type, which every
+    block's backward has), on a CPU that hides none; 0 elsewhere.
 
-    Before the forward the weights are cast, gathered and taken apart, after the backward the
-    gradients are cast into one tensor, summed and divided: also on a mesh of one process (torch
-    2.13, torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
-    what a unit of 2 to 8 million parameters takes there within a third (one core, 2026-11-22). 0
-    under a pipeline, which keeps weights cast through a step: what is left once a step was not
-    measured.
+    sharded  by FSDP2: before the forward the weights are cast, gathered and taken apart, after the
+             backward the gradients are cast into one tensor, summed and divided (torch 2.13,
+             torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
+             what a unit of 2 to 8 million parameters takes there within a third (one core,
+             2026-11-22). 0 under a pipeline, which keeps weights cast through a step: what is left
+             once a step was not measured.
+    pipelined  where nothing is sharded, gradients of later micro-batches are added to sums in the
+             gradients' type, which are read too (executor/working_copies.py); blocks that were
+             measured in a pipeline have that in their times
     """
-    if device.type != "cpu" or not sizes.working_copy_bytes or pipelined:
+    if device.type != "cpu" or not sizes.working_copy_bytes or sharded == pipelined:
+        return 0.0
+    if pipelined and block.action is not None:
         return 0.0
     weight, working, gradient = (
         sizes.parameter_bytes,
         sizes.working_copy_bytes,
         sizes.gradient_bytes,
     )
-    forward = (weight + working) + 2 * working + 2 * working
-    backward = (working + gradient) + 2 * gradient + 2 * gradient
-    moved = block.parameter_count * (forward + backward)
-    return moved_cost("copy", moved, device).time_s
+    if pipelined:
+        moved = gradient
+    else:
+        forward = (weight + working) + 2 * working + 2 * working
+        backward = (working + gradient) + 2 * gradient + 2 * gradient
+        moved = forward + backward
+    return moved_cost("copy", block.parameter_count * moved, device).time_s
 
 
 def missing_overhead(

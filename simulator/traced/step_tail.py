@@ -77,7 +77,8 @@ def price_tail(
     (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
-    copied back.
+    copied back, and under mixed precision the copies to compute with are made anew of weights that
+    no replica shards.
     """
     n = float(sum(counts))
     dp = len(group)
@@ -113,6 +114,9 @@ def price_tail(
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
+        if sizes.working_copy_bytes and (zero_stage < 2 or dp == 1):
+            copied = sizes.parameter_bytes + sizes.working_copy_bytes
+            costs += [moved_cost("copy", copied * c, device) for c in counts]
     else:
         costs = [moved_cost("optimizer", traffic * n / shard, device)]
     return Tail(

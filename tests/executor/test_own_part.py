@@ -40,6 +40,17 @@ def test_a_step_on_the_parts_is_a_step_on_the_parameters(mesh: DeviceMesh) -> No
     torch.testing.assert_close(split.to_local(), whole.data)
 
 
+def test_a_gradient_that_lies_as_its_parameter_is_taken_as_it_lies(mesh: DeviceMesh) -> None:
+    split = nn.Parameter(distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)]))
+    split.grad = distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)])
+    with torch.autograd.profiler.profile() as seen:
+        taken = own_gradient(split)
+    assert taken is not None
+    assert taken.data_ptr() == split.grad.to_local().data_ptr()
+    # Under mixed precision every weight's gradient passes here at every step.
+    assert [e.name for e in seen.function_events if e.name == "Redistribute"] == []
+
+
 def test_a_whole_parameter_is_its_own_part() -> None:
     p = nn.Parameter(torch.ones(2))
     assert own_part(p) is p

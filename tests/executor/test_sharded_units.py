@@ -1,4 +1,4 @@
-"""Which blocks are units of their own under FSDP2, on a mesh of one process."""
+"""Which blocks are units of their own under FSDP2; where nothing is sharded there are none."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def alone(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("zero_stage", "dp", "units"),
-    # Gathered block by block; else only what is as large as a bucket is copied by itself.
-    [(3, 2, ["0", "1", "2"]), (0, 1, ["1"])],
+    # Gathered block by block; where nothing is, bf16 takes copies and no FSDP2.
+    [(3, 2, ["0", "1", "2"]), (0, 1, [])],
 )
-def test_small_blocks_are_units_only_where_parameters_are_sharded(
+def test_blocks_are_units_where_parameters_are_sharded_and_else_copied(
     zero_stage: int, dp: int, units: list[str]
 ) -> None:
     plan = make_plan("tests.executor.tiny_models:one_wide_block", ("", "1", "2"), precision="bf16")
     (stage,) = stages_of(plan)
     mesh = make_mesh(plan, "cpu")
     apply_fully_sharded(stage, replace(plan, zero_stage=zero_stage, dp=dp), mesh, torch.bfloat16)
-    assert is_fully_sharded(stage)
+    assert is_fully_sharded(stage) == bool(units)
+    assert (stage.copies is None) == bool(units)
     named = stage.model.named_modules()
     assert [path for path, module in named if isinstance(module, FSDPModule)] == units

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import (
+    ActionOverhead,
     ConvPoint,
     HostPoint,
     MatmulPoint,
@@ -20,7 +21,7 @@ from simulator.traced.point_maps import conv_axes, conv_maps
 from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.stack import load_stack
 from simulator.traced.stage_cost import copy_seconds
-from simulator.traced.step_tail import exchange_buckets
+from simulator.traced.step_tail import exchange_buckets, price_tail
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -211,11 +212,44 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
     cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
     cost = price_block(block, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
 
-    def seconds(precision: str, on: str = "cpu", pipelined: bool = False) -> float:
+    def seconds(
+        precision: str, on: str = "cpu", *, sharded: bool = True, pipelined: bool = False
+    ) -> float:
         sizes = load_stack().bytes_of(precision)
         where = replace(cpus.device_at(0), type=on)
-        return copy_seconds(cost, sizes, where, pipelined=pipelined)
+        return copy_seconds(cost, sizes, where, sharded=sharded, pipelined=pipelined)
 
     # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
     assert seconds("bf16") == pytest.approx(36e-9 * cost.parameter_count)
     assert seconds("bf16", pipelined=True) == seconds("fp32") == seconds("bf16", "gpu") == 0.0
+    # Where nothing is sharded the cast is in the block; sums of micro-batches are read as well.
+    assert seconds("bf16", sharded=False) == 0.0
+    whole = seconds("bf16", sharded=False, pipelined=True)
+    assert whole == pytest.approx(4e-9 * cost.parameter_count)
+    none = ActionOverhead(
+        forward_cpu_s=0.0, forward_outside_s=0.0, backward_cpu_s=0.0, backward_outside_s=0.0
+    )
+    cost = replace(cost, action=none)
+    assert seconds("bf16", sharded=False, pipelined=True) == 0.0
+
+
+def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
+    curves = (*points("copy", 1e-9), *points("optimizer", 1e-10))
+    cpus = cluster(of=cpu(replace(MEASURED, memory=curves)))
+
+    def seconds(precision: str, zero_stage: int) -> float:
+        return price_tail(
+            (50_000, 30_000),
+            group=(0, 1),
+            zero_stage=zero_stage,
+            precision=precision,
+            optimizer="adamw",
+            cluster=cpus,
+            stack=load_stack(),
+        ).optimizer_s
+
+    # 4 bytes are read and 2 written of each parameter, on every replica; shards need no copy here.
+    for zero_stage in (0, 1):
+        more = seconds("bf16", zero_stage) - seconds("fp32", zero_stage)
+        assert more == pytest.approx(80_000 * 6e-9)
+    assert seconds("bf16", 2) == seconds("fp32", 2)

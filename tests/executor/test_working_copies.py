@@ -1,0 +1,124 @@
+"""Mixed precision by copies: what FSDP2 on one process gives, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from executor.working_copies import WorkingCopies
+
+STEPS, MICRO_BATCHES = 3, 3
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+class Shared(nn.Module):
+    """A table that embeds and is the head, a recurrence that keeps a list of its weights, a frozen
+    layer, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(16, 8)
+        self.recurrence = nn.GRU(8, 8, batch_first=True)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.norm = nn.LayerNorm(8)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, _ = self.recurrence(self.table(tokens))
+        out: Tensor = self.head(self.norm(self.frozen(x)) * self.scale.to(x.dtype))
+        return out
+
+
+def trained(weights: list[nn.Parameter], passes: Callable[[int], None]) -> list[Tensor]:
+    """The weights after some steps; `passes` runs a step's micro-batches."""
+    optimizer = torch.optim.AdamW(weights, lr=1e-2)
+    for step in range(STEPS):
+        passes(step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [w.full_tensor() if isinstance(w, DTensor) else w.detach() for w in weights]
+
+
+def loss_of(model: nn.Module, step: int, micro_batch: int) -> Tensor:
+    seed = torch.Generator().manual_seed(10 * step + micro_batch)
+    tokens = torch.randint(0, 16, (2, 5), generator=seed)
+    out = model(tokens)
+    return nn.functional.cross_entropy(out.flatten(0, 1), tokens.roll(1, 1).flatten())
+
+
+def with_fsdp(mesh: DeviceMesh) -> list[Tensor]:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = Shared()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    fully_shard(model, mesh=mesh, mp_policy=policy, ignored_params={model.scale})
+
+    def passes(step: int) -> None:
+        for m in range(MICRO_BATCHES):
+            model.set_requires_gradient_sync(m == MICRO_BATCHES - 1)  # type: ignore[operator] # FSDP2's
+            loss_of(model, step, m).backward()
+
+    return trained([p for p in model.parameters() if p.requires_grad], passes)
+
+
+def test_weights_after_some_steps_are_those_of_fsdp(mesh: DeviceMesh) -> None:
+    model = Shared()
+    weights = [p for p in model.parameters() if p.requires_grad]
+    copies = WorkingCopies(model, torch.bfloat16)
+    types = {name: p.dtype for name, p in model.named_parameters()}
+    assert types.pop("scale") == torch.float32
+    assert set(types.values()) == {torch.bfloat16}
+    assert model.head.weight is model.table.weight
+
+    def passes(step: int) -> None:
+        copies.refresh()
+        for m in range(MICRO_BATCHES):
+            loss_of(model, step, m).backward()
+            copies.keep_gradients()
+
+    mine = trained(weights, passes)
+    theirs = with_fsdp(mesh)
+    assert len(mine) == len(theirs) == 8
+    for a, b in zip(mine, theirs, strict=True):
+        assert a.dtype == torch.float32
+        assert torch.equal(a, b)
+
+
+def test_gradients_of_large_copies_do_not_wait_for_the_end_of_the_backward() -> None:
+    model = nn.Sequential(nn.Linear(1024, 512), nn.Linear(512, 2))
+    large, small = model[0].weight, model[1].weight
+    copies = WorkingCopies(model, torch.bfloat16)
+    model(torch.ones(1, 1024, dtype=torch.bfloat16)).sum().backward()
+    assert model[0].weight.grad is None
+    assert large.grad is not None
+    assert small.grad is None
+    copies.keep_gradients()
+    assert small.grad is not None
+    assert large.grad.dtype == small.grad.dtype == torch.float32
+
+
+def test_gradients_add_up_in_the_type_of_the_weights() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    weight = model.weight
+    copies = WorkingCopies(model, torch.bfloat16)
+    for value in (1.0, 2**-9):  # their sum is no bf16 number
+        model.weight.grad = torch.full((2, 2), value, dtype=torch.bfloat16)
+        copies.keep_gradients()
+    assert model.weight.grad is None
+    torch.testing.assert_close(weight.grad, torch.full((2, 2), 1 + 2**-9), rtol=0, atol=0)
