@@ -92,8 +92,9 @@ def planned(model: str, devices: int, pins: dict[str, tuple[int, ...]]) -> Plan:
 def test_planned_models_pass_the_gradient_check(processes: int, tmp_path: Path) -> None:
     cases = []
     for name, model in models(tmp_path).items():
-        if name == "whisper" and processes == 2:
-            continue  # an encoder and a decoder as T5; test_branch_stages.py cuts it anywhere
+        if name in ("whisper", "resnet50") and processes == 2:
+            # An encoder and a decoder as T5, which test_branch_stages.py cuts anywhere; a chain.
+            continue
         for pins in MESHES[processes]:
             plan = planned(model, processes, pins)
             assert (plan.pp, len(plan.stages)) == (pins["pp"][0], plan.pp * plan.vpp)

@@ -121,6 +121,7 @@ def test_a_ray_cluster_of_two_nodes_gives_the_same_bytes(
     assert swept(tmp_path, ray_workers(SOLVE, two_nodes)) == alone
 
 
+@pytest.mark.slow
 def test_both_ray_nodes_work_and_a_task_that_dies_is_said(two_nodes: str) -> None:
     functions = "tests.planner.sweep_workers"
     jobs = [Job(key=str(number), text="0.5") for number in range(4)]

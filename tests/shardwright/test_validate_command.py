@@ -58,7 +58,7 @@ def test_without_arguments_the_projects_own_table_is_used() -> None:
     for source, _, predicted, errors, *_ in rows:
         assert predicted == "100.0 %", source
         mean = float(errors.split(" %")[0])
-        assert 0.0 < mean < 15.0, source
+        assert 0.0 < mean < 16.0, source
     # The dumb baseline of 45 % of the peak stands beside and wins nowhere.
     assert "No source is predicted better by a constant 45 % MFU" in done.stdout
     assert "## Targets" in done.stdout

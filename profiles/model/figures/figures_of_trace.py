@@ -239,6 +239,7 @@ class _Chain:
             num_experts=usual.num_experts,
             top_k=usual.top_k,
             expert_size=usual.expert_size,
+            expert_biases=self._expert_biases(usual.num_experts),
             num_shared_experts=shared // usual.expert_size if shared else 0,
             first_dense_layers=len(dense) if sparse else 0,
             learned_positions=learned,
@@ -249,6 +250,11 @@ class _Chain:
         found = self._with_small(found)
         self._check(found, layers)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
+
+    def _expert_biases(self, experts: int) -> bool:
+        """Whether a layer holds a small table with a row for each of so many experts."""
+        shapes = (p.full_shape for reading in self.layers for p in reading.tables)
+        return experts > 0 and any(len(s) == 2 and s[0] == experts for s in shapes)
 
     def _alike(self, layers: Sequence[LayerFigures]) -> None:
         for layer in layers:
