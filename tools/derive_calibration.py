@@ -75,7 +75,7 @@ def main() -> None:
     write_text(EVIDENCE_FILE, evidence_text(table, today))
     five = left_out(table, plain_folds(table.published), start=fitted.values)
     unseen = left_out(table, source_folds(table.published), start=fitted.values)
-    # One source alone tells nothing of others.
+    # Rows that may all stall tell nothing of other steps.
     step = step_bands(table, five, unseen) or shipped_intervals().step
     peaks = memory_table(published, measured)
     memory_folds = plain_folds(peaks.published)

@@ -8,6 +8,7 @@ values the first one found stays.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_lin
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
@@ -130,6 +132,7 @@ def size_device(
     )
 
 
+@functools.lru_cache(maxsize=64)
 def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
     """Wall-clock of the whole run over the steady steps of its tokens.
 
@@ -143,7 +146,9 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
     base, _ = ground_of(asked, [])
 
     def step_bands(counts: Sequence[int]) -> list[Interval]:
-        runs = [_plain(base, n * choice.node_devices, width) for width in widths for n in counts]
+        runs = [
+            plain_layout(base, n * choice.node_devices, width) for width in widths for n in counts
+        ]
         spreads = run_spreads(runs).reshape(len(widths), len(counts)).max(axis=0).tolist()
         return [
             step_interval(run, 1.0, spread)
@@ -163,16 +168,22 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
     ).times(question.stretch)
 
 
-def _plain(base: TrainingRun, devices: int, width: int) -> TrainingRun:
-    """The run with a sequence per device, tensor and expert parallelism over up to so many."""
-    tp = math.gcd(base.model.num_heads, width)
+def plain_layout(base: TrainingRun, devices: int, width: int) -> TrainingRun:
+    """The run with a sequence per device, sharded as far as its framework does, and tensor and
+    expert parallelism, where the framework has them, over up to so many devices: tensor parallelism
+    over no more than each has keys of its own for."""
+    rules, model = load_framework(base.stack).rules, base.model
+    tp = math.gcd(model.num_kv_heads, width) if "tp" in rules.axes else 1
+    dp = devices // tp
+    ep = math.gcd(max(1, model.num_experts), dp, width) if "ep" in rules.axes else 1
     return replace(
         base,
         num_devices=devices,
         global_batch=devices,
+        zero_stage=max(rules.zero_stages_at(1)),
         tp=tp,
-        dp=devices // tp,
-        expert_parallel=math.gcd(max(1, base.model.num_experts), devices // tp, width),
+        dp=dp,
+        expert_parallel=ep,
     )
 
 

@@ -77,7 +77,7 @@ def _layout(run: TrainingRun) -> str:
 def _regime(used: IntervalUsed) -> str:
     said = f"90 % interval of {used.rows} rows that were left out ({used.regime})"
     if used.spread is not None:
-        said += f"; the errors of its coefficients alone: ±{format_percent(used.spread)}"
+        said += f"; standard error by its coefficients alone: {format_percent(used.spread)}"
     if used.scale != 1.0:
         said += f", {used.scale:.2f} times as wide by the calibration's left-out runs"
     return said
@@ -110,7 +110,8 @@ def _coefficients(found: RunExplanation) -> RenderableType:
     rows = table("coefficient", ">value", ">±", "from", ">weight", "meaning")
     for x in sorted(found.coefficients, key=lambda x: -abs(x.weight)):
         value, weight = f"{x.value:.4g}", f"{x.weight:.3f}"
-        rows.add_row(x.name, value, format_percent(x.spread), x.origin, weight, x.meaning)
+        error = "" if x.spread is None else format_percent(x.spread)
+        rows.add_row(x.name, value, error, x.origin, weight, x.meaning)
     rows.columns[0].overflow = "fold"
     return rows
 

@@ -57,7 +57,8 @@ class CoefficientUsed:
     origin   `own`, `of its kind` (none of its own: the value that members are drawn towards),
              `assumed` (where fits begin) or `calibration`
     weight   per cent that the step changes by when the coefficient changes by 1 %
-    spread   standard deviation of its logarithm that the fit leaves it (step_spread.py)
+    spread   standard deviation of its logarithm that the fit leaves it (step_spread.py); None where
+             a calibration gave it
     """
 
     name: str
@@ -65,7 +66,7 @@ class CoefficientUsed:
     meaning: str
     origin: str
     weight: float
-    spread: float
+    spread: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ def explain_run(
                 meaning=meanings[KINDS[assigned.kinds[i]].name],
                 origin=_origin(name, overridden, shipped),
                 weight=weights[i],
-                spread=spreads[i],
+                spread=None if name in overridden else spreads[i],
             )
             for i, name in enumerate(assigned.names)
             if abs(weights[i]) > _NO_WEIGHT

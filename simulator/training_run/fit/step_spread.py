@@ -108,7 +108,8 @@ def run_spreads(runs: Sequence[TrainingRun]) -> Array:
 
 
 def coefficient_spreads(assigned: Assigned, information: Information) -> Array:
-    """[coefficients] standard deviation of the logarithm of each, as in `step_spreads`."""
+    """[coefficients] standard deviation of the logarithm of each, as in `step_spreads`, but for
+    what a framework that borrows them adds."""
     places, own = _placed(assigned, information)
     return np.asarray(np.sqrt(np.diag(information.covariance)[places] + own))
 

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from planner.layout.layout_goal import nodes_of_run
 from planner.layout.layout_question import solve_layouts
-from planner.sizing.sizing_search import goal_of, layout_question_of
+from planner.sizing.sizing_search import goal_of, layout_question_of, plain_layout
 from profiles.errors import InputError
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.sizing.sized_questions import POWER, choice, size_question, sized
+from tests.simulator.described_runs import LLAMA_RUN, MIXTRAL
 
 SAME = 1 + 1e-9
 RELAXED = settings(
@@ -140,3 +143,17 @@ def test_a_time_limit_leaves_a_gap_and_not_a_wrong_answer():
     if hurried.best is not None:
         assert hurried.best.value >= whole.best.value / SAME
         assert hurried.bound <= whole.best.value * SAME
+
+
+@pytest.mark.parametrize("stack", framework_names())
+@pytest.mark.parametrize("model", [LLAMA_RUN.model, MIXTRAL])
+def test_the_plain_layout_is_one_that_the_framework_runs(stack: str, model: Transformer) -> None:
+    base = replace(LLAMA_RUN, stack=stack, model=model)
+    rules = load_framework(stack).rules
+    for width in (1, 8, 256):
+        run = plain_layout(base, 1024, width)
+        degrees = {"tp": run.tp, "pp": 1, "dp": run.dp, "cp": 1, "ep": run.expert_parallel}
+        assert rules.runs(degrees, run.zero_stage)
+        assert run.tp * run.dp == run.num_devices == 1024
+        assert run.tp <= model.num_kv_heads
+        assert run.expert_parallel <= max(1, model.num_experts)
