@@ -66,21 +66,26 @@ def write_document(
     write_text(path, to_json(data))
 
 
-def read_mapping(path: str | Path) -> dict[str, Any]:
-    """The top-level table of a TOML or JSON file, as plain values."""
+def read_mapping(path: str | Path, *, meant: str = "") -> dict[str, Any]:
+    """The top-level table of a TOML or JSON file, as plain values.
+
+    meant  what the file should be, for messages: `a memory snapshot of torch as JSON`
+    Raises DocumentError for what is no such file.
+    """
     file = Path(path)
+    asked = f"; is it {meant}?" if meant else ""
     text = read_text(file)
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except ValueError as error:  # of either parser, and a number of too many digits
         kind = "TOML" if file.suffix == ".toml" else "JSON"
         raise DocumentError(
-            f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}"
+            f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}{asked}"
         ) from error
     except RecursionError as error:
-        raise DocumentError(f"{path}: nested too deeply to be one of our files") from error
+        raise DocumentError(f"{path}: nested too deeply to be one of our files{asked}") from error
     if not isinstance(data, dict):
-        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}")
+        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}{asked}")
     return data
 
 

@@ -3,7 +3,8 @@
 fill in (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of arithmetic).
 
 An environment variable has what the script that starts the run exports, else the default that
-stands beside it; what cannot be told is `Open`.
+stands beside it (with the shell's `${NAME:-default}` also where it exports an empty text); its text
+is followed no further. What cannot be told is `Open`.
 """
 
 from __future__ import annotations
@@ -108,8 +109,10 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
     name = name.strip()
     if not colon and _ENVIRONMENT.fullmatch(name.partition(",")[0]) and "," in name:
         name, colon, rest = "oc.env", ":", inner
+    filled = False
     if colon and _ENVIRONMENT.fullmatch(name):
-        # `${TP:-8}` is the shell's way of a default.
+        # `${TP:-8}` is the shell's way of a default, for an empty variable too.
+        filled = rest.startswith("-")
         name, rest = "oc.env", f"{name},{rest.removeprefix('-')}"
     if not colon:
         return _key(_joined(inner, path, source, depth), path, source, depth)
@@ -118,8 +121,8 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
         told = source.environment.get(arguments[0].strip())
         if isinstance(told, Hole):
             raise _OpenError(f"{told.words} ({told.place})")
-        if told is not None:
-            return _argument(told, path, source, depth)
+        if told is not None and (told or not filled):
+            return _word(told)
         if len(arguments) < 2:
             raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
         return _argument(",".join(arguments[1:]), path, source, depth)
@@ -155,8 +158,13 @@ def _argument(text: str, path: Key, source: _Source, depth: int) -> Any:
     found = _text(text.strip(), path, source, depth) if text.strip() else ""
     if not isinstance(found, str):
         return found
-    found = found.strip().strip("'\"")
-    return _WORDS[found.lower()] if found.lower() in _WORDS else plain_value(found)
+    return _word(found.strip().strip("'\""))
+
+
+def _word(text: str) -> Any:
+    """What a text without references says: a number, a truth, none, or itself."""
+    plain = text.strip()
+    return _WORDS[plain.lower()] if plain.lower() in _WORDS else plain_value(plain)
 
 
 def _arguments(text: str) -> list[str]:

@@ -69,7 +69,11 @@ class KeyedFile:
 
 def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
     """The values of a file of the folder, by its ending; raises DocumentError for what is no such
-    file."""
+    file.
+
+    A TOML is read without the folder's environment: a variable that one of its values names is not
+    told, whatever the start of the run exports.
+    """
     text = folder.text(name) or ""
     if name.endswith(".toml"):
         return _toml(name, text)

@@ -10,7 +10,7 @@ from profiles.document import read_mapping
 from profiles.errors import DocumentError
 from profiles.text_file import read_text
 
-_HEAD = 4096
+_MEANT = "a trainer_state.json"
 
 
 def is_trainer_state(path: str | Path) -> bool:
@@ -27,10 +27,10 @@ def read_trainer_state(path: str | Path) -> TrainingLog:
 
     Raises DocumentError for JSON that is no such state.
     """
-    state = read_mapping(path)
+    state = read_mapping(path, meant=_MEANT)
     history = state.get("log_history")
     if not isinstance(history, list):
-        raise DocumentError(f"{path}: log_history is missing; is it a trainer_state.json?")
+        raise DocumentError(f"{path}: log_history is missing; is it {_MEANT}?")
     entries = [entry for entry in history if isinstance(entry, dict)]
     losses = [(e.get("step"), e["loss"]) for e in entries if _is_number(e.get("loss"))]
     evaluations_s = sum(e["eval_runtime"] for e in entries if _is_number(e.get("eval_runtime")))

@@ -9,6 +9,7 @@ from typing import Any
 from profiles.document import read_mapping
 from profiles.errors import DocumentError
 
+_MEANT = "a memory snapshot of torch as JSON"
 _AS_JSON = (
     "python -c \"import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), "
     "open('snapshot.json', 'w'), default=str)\" SNAPSHOT"
@@ -48,10 +49,10 @@ def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
             f"{path}: is a pickle, which runs code when it is read; where you trust it, write it "
             f"as JSON: {_AS_JSON}"
         )
-    data = read_mapping(path)
+    data = read_mapping(path, meant=_MEANT)
     segments = data.get("segments")
     if not isinstance(segments, list):
-        raise DocumentError(f"{path}: has no segments; is it a memory snapshot of torch as JSON?")
+        raise DocumentError(f"{path}: has no segments; is it {_MEANT}?")
     traces = data.get("device_traces") or []
     found = []
     for device in sorted({int(s.get("device", 0)) for s in segments if isinstance(s, dict)}):

@@ -31,7 +31,8 @@ _RESOLUTION = 2.0**34  # units in the longest step that is asked about; CP-SAT s
 class IntegerAnswer:
     """What the integer programme found and proved.
 
-    status     `optimal`, `feasible`, `infeasible` or `unknown` (limit reached)
+    status     `optimal`, `feasible`, `infeasible` or `unknown` (limit reached, or numbers
+               that CP-SAT cannot sum)
     bound_s    no partition takes less; error_s  loss from rounding, already below the bound
     """
 
@@ -64,6 +65,8 @@ def solve_integer(
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
     status = solver.status_name(solver.solve(model.model)).lower()
+    if status == "model_invalid":  # numbers beyond 64 bits: nothing is proven
+        status = "unknown"
     found = model.read(solver) if status in ("optimal", "feasible") else None
     if found is not None and not fits(problem, found):
         found = None  # only by rounding of fractional bytes; the bound holds all the same

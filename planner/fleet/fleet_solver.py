@@ -319,6 +319,8 @@ class FleetModel:
         if math.isfinite(limit_s):
             solver.parameters.max_time_in_seconds = limit_s
         status = solver.status_name(solver.solve(self.model)).lower()
+        if status == "model_invalid":  # numbers beyond 64 bits: nothing is proven
+            status = "unknown"
         if status not in ("optimal", "feasible"):
             return status, 0.0, None
         return status, solver.best_objective_bound, self._read(solver)

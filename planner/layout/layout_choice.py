@@ -83,7 +83,8 @@ def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
 def _step(
     layout: PricedLayout, coefficients: CoefficientFile, calibration: Calibration | None
 ) -> Interval:
-    """The band of runs alike, and half of what none of them did either way."""
+    """The interval of a step as wide as its coefficients are uncertain, or as the calibration's own
+    runs lie; wider on either side by half of the seconds that no fitted run had."""
     run, time_s = layout.run, layout.step_time_s
     found = (
         step_interval(run, time_s)

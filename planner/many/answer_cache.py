@@ -25,7 +25,8 @@ from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
 
 KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
-_PACKAGES = ("profiles", "simulator", "planner")
+PACKAGES = ("profiles", "simulator", "planner")
+SUFFIXES = (".py", ".toml", ".json", ".csv", ".npz")  # of their code and data
 _LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
 _SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/tracing/traced.py)
 
@@ -76,9 +77,9 @@ def code_and_data_version() -> str:
 
     root = Path(__file__).parents[2]
     found = hashlib.sha256()
-    for package in _PACKAGES:
+    for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
-            if path.suffix in (".py", ".toml", ".json", ".csv") and path.is_file():
+            if path.suffix in SUFFIXES and path.is_file():
                 found.update(f"{path.relative_to(root).as_posix()}\0".encode())
                 found.update(hashlib.sha256(path.read_bytes()).digest())
     for library in _LIBRARIES:

@@ -34,7 +34,7 @@ class Change:
 
 def read_before(path: Path) -> dict[str, Any]:
     """An answer that `size --json` wrote; raises DocumentError."""
-    data = read_mapping(path)
+    data = read_mapping(path, meant="an answer of size --json")
     if data.get("schema") != SIZE_SCHEMA:
         raise DocumentError(f"{path}: no answer of size --json (schema {SIZE_SCHEMA})")
     return data

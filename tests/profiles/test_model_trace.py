@@ -43,6 +43,12 @@ def traced(name: str, folder: Path, **options: Any) -> ModelGraph:
     return trace_graph(spec_of(name, folder), **{**settings, **options})
 
 
+def traced_as(text: str, *, batch: int = 2, length: int = 1) -> ModelGraph:
+    return trace_graph(
+        resolve_model(text), micro_batch=batch, sequence_length=length, dtype="float32"
+    )
+
+
 def full_attention_flop(graph: ModelGraph) -> int:
     """FLOPs with causal attention counted in full, as torch's counter does."""
     total = 0
@@ -238,9 +244,7 @@ def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(tmp_path: Pa
         config = {**CONFIGS["t5"], "num_layers": layers, "num_decoder_layers": layers}
         path = tmp_path / f"t5-{layers}.json"
         path.write_text(json.dumps(config))
-        graph = trace_graph(
-            resolve_model(str(path)), micro_batch=2, sequence_length=SEQUENCE, dtype="float32"
-        )
+        graph = traced_as(str(path), length=SEQUENCE)
         kinds[layers] = [kind.kind for kind in graph.kinds]
         assert len(graph.chain) > 2 * layers
     assert kinds[4] == kinds[8]
@@ -248,12 +252,7 @@ def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(tmp_path: Pa
 
 def test_layers_of_two_kinds_by_turns_are_all_traced() -> None:
     """Five layers A B A B A of one structure: the fourth is like the second, the third is not."""
-    graph = trace_graph(
-        resolve_model("tests.profiles.small_models:by_turns"),
-        micro_batch=2,
-        sequence_length=SEQUENCE,
-        dtype="float32",
-    )
+    graph = traced_as("tests.profiles.small_models:by_turns", length=SEQUENCE)
     made = [{op.name for op in graph.kinds[ref.kind].forward_ops} for ref in graph.chain]
     assert ["tanh" in names for names in made] == [True, False, True, False, True]
 
@@ -308,12 +307,7 @@ def test_recomputing_a_block_keeps_its_inputs_only(tmp_path: Path) -> None:
 
 
 def test_unusual_modules_trace_as_one_block_or_more() -> None:
-    graph = trace_graph(
-        resolve_model("tests.profiles.small_models:odd"),
-        micro_batch=4,
-        sequence_length=1,
-        dtype="float32",
-    )
+    graph = traced_as("tests.profiles.small_models:odd", batch=4)
     names = {op.name for block in graph.kinds for op in block.forward_ops}
     assert any("embedding_bag" in name for name in names)
     # The shared layer counts once as parameters: bag 800, lstm 2176, three layers used, head 51.
@@ -321,9 +315,7 @@ def test_unusual_modules_trace_as_one_block_or_more() -> None:
 
 
 def test_a_unet_is_cut_everywhere_and_its_skips_are_branches() -> None:
-    graph = trace_graph(
-        resolve_model("examples.unet:build"), micro_batch=2, sequence_length=1, dtype="float32"
-    )
+    graph = traced_as("examples.unet:build")
     entries = [ref.entry for ref in graph.chain]
     # Two convolutions per level down (5) and up (4), an upsampling per level, and the head.
     assert len(entries) == 5 * 2 + 4 * 3 + 1
@@ -340,12 +332,7 @@ def test_a_unet_is_cut_everywhere_and_its_skips_are_branches() -> None:
 
 
 def test_towers_are_branches_and_a_plain_chain_has_none(tmp_path: Path) -> None:
-    graph = trace_graph(
-        resolve_model("examples.two_tower:build"),
-        micro_batch=2,
-        sequence_length=1,
-        dtype="float32",
-    )
+    graph = traced_as("examples.two_tower:build")
     entries = [ref.entry for ref in graph.chain]
     into = {k: {b.producer for b in graph.branches if k in b.consumers} for k in range(12)}
     # The text tower takes nothing from the image tower; the head of both takes the image's vector.
@@ -358,9 +345,7 @@ def test_towers_are_branches_and_a_plain_chain_has_none(tmp_path: Path) -> None:
 
 
 def test_resnet50_has_the_published_number_of_parameters() -> None:
-    graph = trace_graph(
-        resolve_model("examples.resnet50:build"), micro_batch=2, sequence_length=1, dtype="float32"
-    )
+    graph = traced_as("examples.resnet50:build")
     # 25.6 M (He et al., table 1 and torchvision's 25 557 032).
     assert graph.full_parameter_count == 25_557_032
     assert len(graph.chain) == 19

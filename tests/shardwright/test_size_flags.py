@@ -2,10 +2,10 @@
 
 import pytest
 
-from profiles.errors import InputError, UnitError
+from profiles.errors import DocumentError, InputError, UnitError
 from profiles.units import parse_quantity
 from shardwright.asking.sizing.size_flags import batches_of, devices_of, range_of, size_flags
-from shardwright.findings.size_change import Ceiling, changes_since
+from shardwright.findings.size_change import Ceiling, changes_since, read_before
 from shardwright.findings.size_versus import replaced
 
 
@@ -72,3 +72,11 @@ def test_ceilings_and_changes():
         ("device", None),
         ("days", 0.1),
     ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_what_is_no_answer_says_so(text, tmp_path):
+    path = tmp_path / "before.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DocumentError, match="answer of size --json"):
+        read_before(path)

@@ -124,5 +124,12 @@ def test_an_alias_says_what_it_stands_for(alias: str, framework: str) -> None:
         load_framework(alias)
 
 
+def test_passes_of_eager_code_are_not_those_of_a_compiled_graph() -> None:
+    assert load_framework("megatron-core").expert_bias_passes == 14
+    for name in ("neuronx", "neuronx-megatron", "gaudi"):
+        framework = load_framework(name)
+        assert framework.expert_kernels == framework.expert_bias_passes == 0
+
+
 def test_files_lie_where_they_are_looked_for() -> None:
     assert {path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")} == set(framework_names())

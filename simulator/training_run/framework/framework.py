@@ -187,7 +187,7 @@ class Framework:
                dropout) and of the feed-forward's inner width; backward does the same again
                with the gradients (`backward_passes` times as many)
     expert_bias_passes   the same of adding experts' output biases, in units of the width that
-               experts take tokens in; 0 where a matmul's kernel adds them
+               experts take tokens in; 0 where a kernel adds them, or where it was not counted
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
     expert_kernels   launched per local expert by a forward matmul of experts, in ops of PyTorch

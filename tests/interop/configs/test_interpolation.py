@@ -33,6 +33,20 @@ def test_a_variable_that_is_set_stands_over_its_default(written: str, told: int)
 
 
 @pytest.mark.parametrize(
+    ("written", "exported", "told"),
+    [
+        ("${TP:-4}", "", 4),
+        ("${oc.env:TP,4}", "", ""),
+        ("${oc.env:TP}", "${a", "${a"),
+        ("${TP:-4}", "${b}", "${b}"),
+        ("${oc.env:TP}", "'8", "'8"),
+    ],
+)
+def test_what_is_exported_is_taken_as_it_is(written: str, exported: str, told: object) -> None:
+    assert resolved(("a",), {("a",): written, ("b",): 2}, {"TP": exported}) == told
+
+
+@pytest.mark.parametrize(
     ("written", "why"),
     [
         ({"a": "${if:${b},8,1}", "b": Open("an argument")}, "an argument"),

@@ -195,6 +195,9 @@ def test_a_trainer_state_gives_the_mean_of_the_run(tmp_path: Path) -> None:
     # (220 s - 20 s of evaluation) / 100 steps
     assert log.steady_step_time_s == pytest.approx(2.0, rel=1e-3)
     assert (log.from_, log.loss, log.steps) == ("whole run", 2.5, 100)
+    for text in ("[]", "{}", "{"):
+        with pytest.raises(DocumentError, match=r"is it a trainer_state\.json"):
+            reading(tmp_path, text, "trainer_state.json")
 
 
 def test_a_log_is_followed_through_growth_and_rotation(tmp_path: Path) -> None:

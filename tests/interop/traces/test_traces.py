@@ -278,6 +278,11 @@ def test_a_snapshot_as_json_and_never_a_pickle(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(data))
     with pytest.raises(DocumentError, match="is a pickle"):
         open_log(path)
+    path = tmp_path / "list.json"
+    for text in ("[]", "{}", "{"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DocumentError, match="is it a memory snapshot of torch as JSON"):
+            read_memory_snapshot(path)
 
 
 def test_kernels_are_known_by_their_names() -> None:

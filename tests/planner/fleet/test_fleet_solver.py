@@ -24,7 +24,7 @@ from planner.fleet.fleet_problem import (
     values_of,
 )
 from planner.fleet.fleet_relax import relax_fleet
-from planner.fleet.fleet_solver import solve_fleet
+from planner.fleet.fleet_solver import FleetModel, solve_fleet
 
 
 def one_way(nodes, steps, usd=0.0, pool=0):
@@ -298,3 +298,9 @@ def test_equal_problems_give_equal_schedules():
     first = solve_fleet(problem)
     assert first == solve_fleet(problem)
     assert values_of(problem, first.schedule).end == first.proofs[-1].value
+
+
+def test_a_target_beyond_64_bits_proves_nothing():
+    problem = FleetProblem(pools=(Pool(nodes=4),), jobs=(job(one_way(4, 10)),))
+    model = FleetModel(problem)
+    assert model.least(2**61 * model.end, 1.0, 0, 0.0) == ("unknown", 0.0, None)
