@@ -1,4 +1,4 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, as simulator.values.plan lays out."""
+"""The process mesh of a plan: pp x dp x tp, tp innermost, the order of simulator.values.plan."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class StageModule(nn.Module):
         super().__init__()
         self.split = split
         self.draws: Draws | None = None  # where the model draws at random
-        self.copies: WorkingCopies | None = None  # under mixed precision, where nothing is sharded
+        self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last

@@ -50,7 +50,8 @@ class Pipeline:
             _pipeline_stage(stages[i], i, crossing, schedule, device, group, timer)
             for i in sorted(stages)
         ]
-        self._runtime = _runtime(self._stages, schedule, device)
+        self._losses: list[Tensor] = []  # of the micro-batches of the step that runs
+        self._runtime = _runtime(self._stages, schedule, device, self._losses)
         self._first = 0 in stages
         self._messages = Messages(self._stages)
 
@@ -60,20 +61,18 @@ class Pipeline:
         given  what every stage is given of it, by name (stage_inputs.model_arguments)
         """
         kwargs: dict[str, Any] = dict(given)
-        losses: list[Tensor] = []
+        self._losses.clear()
         positional = model_args[:1] if self._first else ()
         target = model_args[0] if self._last else None
         with self._messages.freed_early():
-            self._runtime.step(
-                *positional, target=target, losses=losses if self._last else None, **kwargs
-            )
+            self._runtime.step(*positional, target=target, **kwargs)
         for stage in self._stages:
             if stage.dw_runner or (stage.submod.split and stage.submod.split.waits):
                 raise RunError(
                     f"stage {stage.stage_index} has gradients of weights that no W has made: the "
                     "schedule lacks one"
                 )
-        return float(torch.stack([x.detach().float() for x in losses]).sum()) if losses else None
+        return float(torch.stack(self._losses).mean()) if self._last else None
 
 
 class Messages:
@@ -311,7 +310,10 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     stage.backward_weight_one_chunk = timed_weight
 
 
-def _runtime(stages: list[Any], schedule: Schedule, device: torch.device) -> Any:
+def _runtime(
+    stages: list[Any], schedule: Schedule, device: torch.device, losses: list[Tensor]
+) -> Any:
+    """`losses` gets each micro-batch's on the last stage's rank."""
     try:
         from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
     except ImportError as error:
@@ -322,7 +324,7 @@ def _runtime(stages: list[Any], schedule: Schedule, device: torch.device) -> Any
     runtime = _PipelineScheduleRuntime(
         stages,
         schedule.num_microbatches,
-        loss_fn=partial(_share_of_loss, count=schedule.num_microbatches),
+        loss_fn=partial(_share_of_loss, count=schedule.num_microbatches, losses=losses),
         scale_grads=False,
     )
     actions = {
@@ -373,8 +375,10 @@ def _laid_out(sends: list[Any]) -> list[Any]:
     return sends
 
 
-def _share_of_loss(output: Tensor, _: Any, *, count: int) -> Tensor:
+def _share_of_loss(output: Tensor, _: Any, *, count: int, losses: list[Tensor]) -> Tensor:
     """A micro-batch's part of the mean over `count` of them; the last stage computes its loss
     itself. Torch would divide every gradient instead, once per step: for weights under FSDP2 each
-    of those divisions goes through DTensor's dispatch."""
+    of those divisions goes through DTensor's dispatch. Gradients begin with that share in the
+    loss's own type; `losses` gets the whole loss in fp32, which no division has rounded to it."""
+    losses.append(output[0].detach().float())
     return output[0] / count

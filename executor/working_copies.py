@@ -1,4 +1,4 @@
-"""Mixed precision where nothing is sharded: copies that a stage computes with, and its weights."""
+"""Mixed precision without sharded parameters: copies that a stage computes with; its weights."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-# The gradient of a copy of so many bytes goes to its weight as soon as autograd has made it: no
-# stage is to hold all its gradients twice. A hook takes 10 us of host time (torch 2.13, a CPU,
-# 2026-11-22), the cast of 1 MiB ten times that; smaller copies wait for the end of the backward.
+# The gradient of a copy of so many bytes goes to its weight as soon as autograd has made it: those
+# of large copies are never held in both types at once. A hook takes 10 us of host time (torch 2.13,
+# a CPU, 2026-11-22), the cast of 1 MiB ten times that. Gradients of smaller copies, however many
+# there are, wait for the end of the backward; without hooks all wait, for the end of the I or W.
 _LARGE_BYTES = 2**20
 
 
@@ -18,16 +19,20 @@ class WorkingCopies:
     Modules hold the copies from here on. `keep_gradients` adds what a backward gave the copies to
     the weights' gradients, in the weights' type: gradients of micro-batches must not add up in
     bf16. `refresh` makes the copies anew from weights that have changed. A single number (a tensor
-    without dimensions) is computed with as it is stored, as FSDP2 does.
+    without dimensions) is computed with as it is stored, as under FSDP2, to which such parameters
+    are not given (parallelize.apply_fully_sharded).
 
     FSDP2 on a mesh of one process does the same with passes over all parameters that one process
     does not need, and with 45 us of host time per parameter and step (torch 2.13, a CPU,
     2026-11-22: 80 to 160 linear layers of width 8 and 64, beside other work).
 
+    hooks  False where the backward is split: a parameter with a hook has no gradient that could
+           wait for a W (weight_products.target_of)
     weight_of  the weight behind each copy
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, *, hooks: bool = True) -> None:
+        self._hooks = hooks
         self.weight_of: dict[Tensor, nn.Parameter] = {}
         made: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
@@ -43,7 +48,7 @@ class WorkingCopies:
         value = weight.detach().to(dtype, copy=True)
         copy = nn.Parameter(value, requires_grad=weight.requires_grad)
         self.weight_of[copy] = weight
-        if weight.requires_grad and copy.nbytes >= _LARGE_BYTES:
+        if self._hooks and weight.requires_grad and copy.nbytes >= _LARGE_BYTES:
             copy.register_post_accumulate_grad_hook(lambda made: _keep(made, weight))
         return copy
 

@@ -9,6 +9,7 @@ from planner.chain.problem import Array, BlockCosts
 from planner.costs.chain_costs import ChainCosts
 from planner.costs.placement import Places, dp_group, first_device, tp_group
 from planner.costs.priced_model import PricedModel
+from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.stage_cost import copy_seconds, gather_seconds
 
@@ -22,7 +23,7 @@ class CellTimes:
     def __init__(self, model: PricedModel, places: Places) -> None:
         self._model, self._places = model, places
         self._chains: dict[tuple[object, ...], ChainCosts] = {}
-        self._gathered: dict[tuple[object, ...], Array] = {}
+        self._gathered: dict[tuple[object, ...], tuple[Array, Array]] = {}
         self._sends: dict[tuple[object, ...], float] = {}
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
@@ -32,59 +33,64 @@ class CellTimes:
             self._chains[key] = self._model.chain(cell.micro_batch, tp_group(cell, rank))
         return self._chains[key]
 
-    def gathers(self, cell: Cell, rank: int) -> Array:
-        """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them."""
+    def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
+        """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
+        forward and in backward. The gathering is split evenly, as the simulator does."""
         chain = self.chain(cell, rank)
         group = dp_group(cell, rank)
         device = self._model.cluster.device_at(group[0])
         sizes = self._model.stack.bytes_of(self._model.workload.precision)
         copied = device.type == "cpu" and sizes.working_copy_bytes > 0
         if not copied and (cell.zero_stage < 2 or len(group) < 2):
-            return np.zeros_like(chain.backward_s)
-        key = (cell.micro_batch, cell.tp, cell.pp > 1, cell.zero_stage, self._places.of(cell, rank))
+            return np.zeros_like(chain.backward_s), np.zeros_like(chain.backward_s)
+        key = (
+            (cell.micro_batch, cell.num_microbatches, cell.tp, cell.pp > 1, cell.zero_stage),
+            self._places.of(cell, rank),
+        )
         if key not in self._gathered:
-            self._gathered[key] = np.asarray(
-                [
-                    [
-                        gather_seconds(
-                            cost,
-                            zero_stage=cell.zero_stage,
-                            group=group,
-                            precision=self._model.workload.precision,
-                            cluster=self._model.cluster,
-                            stack=self._model.stack,
-                            pipelined=cell.pp > 1,
-                            sharing=cell.tp,
-                        )
-                        + copy_seconds(
-                            cost,
-                            sizes,
-                            device,
-                            sharded=cell.zero_stage >= 2 and cell.dp > 1,
-                            pipelined=cell.pp > 1,
-                        )
-                        for cost in row
-                    ]
-                    for row in chain.blocks
-                ]
-            )
+
+            def parts(cost: BlockCost) -> tuple[float, float]:
+                gather = gather_seconds(
+                    cost,
+                    zero_stage=cell.zero_stage,
+                    group=group,
+                    precision=self._model.workload.precision,
+                    cluster=self._model.cluster,
+                    stack=self._model.stack,
+                    pipelined=cell.pp > 1,
+                    sharing=cell.tp,
+                )
+                forward, backward = copy_seconds(
+                    cost,
+                    sizes,
+                    device,
+                    sharded=cell.zero_stage >= 2 and cell.dp > 1,
+                    pipelined=cell.pp > 1,
+                    num_microbatches=cell.num_microbatches,
+                )
+                return gather / 2 + forward, gather / 2 + backward
+
+            both = np.asarray([[parts(cost) for cost in row] for row in chain.blocks])
+            self._gathered[key] = both[:, :, 0], both[:, :, 1]
         return self._gathered[key]
 
     def seconds(self, cell: Cell, rank: int) -> Array:
         """[K, S] seconds of each kind, forward and backward."""
         chain = self.chain(cell, rank)
-        return np.asarray(chain.forward_s[:, None] + chain.backward_s + self.gathers(cell, rank))
+        return np.asarray(
+            chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
+        )
 
     def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
         """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
         nothing on."""
         chain = self.chain(cell, rank)
-        gathers = self.gathers(cell, rank)
-        # The simulator splits the gathering evenly; the forward may not depend on the strategy.
-        # Under 1f1b only the sum counts; elsewhere what is left out keeps the bound a bound.
-        least = gathers.min(axis=1)
+        before, behind = self.gathers(cell, rank)
+        # The forward may not depend on the strategy. Under 1f1b only the sum counts; elsewhere what
+        # is left out keeps the bound a bound.
+        least = before.min(axis=1)
         parts = cell.schedule == "gpipe" or cell.splits_backward
-        rest = gathers / 2 if parts else gathers - least[:, None] / 2
+        rest = behind if parts else before - least[:, None] + behind
         leaving: float | Array = chain.output_bytes[:, None]  # among what is kept
         if not chain.branched:
             leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
@@ -92,7 +98,7 @@ class CellTimes:
             chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
         )
         return BlockCosts(
-            forward_s=(chain.forward_s + least / 2)[at],
+            forward_s=(chain.forward_s + least)[at],
             backward_s=(chain.backward_s + rest)[at],
             saved_bytes=np.ceil(chain.kept_bytes[at]),
             transient_bytes=np.ceil(transient[at]),

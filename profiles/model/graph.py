@@ -115,8 +115,10 @@ class ConvShape:
     images: int = 1
 
     def kind(self, patch: int) -> str:
-        """Convolutions that one kind of kernel computes; `patch` is the product's k. Those of a
-        line are those of an image one pixel high to oneDNN, and of a volume as fast."""
+        """Convolutions that one kind of kernel computes; `patch` is the product's k. A
+        line is an image one pixel high to oneDNN; that lines and volumes are read beside images was
+        found better on a CPU of two cores (simulator/traced/point_maps.conv_axes) and not measured
+        on any other device."""
         if self.groups > 1:
             return "depthwise" if patch == self.taps else "grouped"
         if self.transposed:

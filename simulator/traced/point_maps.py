@@ -49,7 +49,8 @@ def conv_maps(
 def _as_today(points: Sequence[ConvPoint]) -> Iterator[ConvPoint]:
     """Points of files from before 2026-11-23 as later ones have them: lines and volumes were kinds
     of their own, and the backward of groups was counted as torch does, each group's weights with
-    every input channel, where it is twice the work of its forward."""
+    every input channel, where it is twice the work of its forward: a point that is so for some
+    forward of its layer is taken as one of today."""
     forward: dict[tuple[object, ...], list[int]] = {}
     for p in points:
         if p.phase == Phase.FORWARD:
@@ -60,7 +61,9 @@ def _as_today(points: Sequence[ConvPoint]) -> Iterator[ConvPoint]:
             continue
         own = 0
         if p.phase == Phase.BACKWARD and p.kind in ("depthwise", "grouped"):
-            own = max((r for r in forward.get(_layer_of(p), ()) if p.rows % r == 0), default=0)
+            rows = forward.get(_layer_of(p), ())
+            if not any(2 * r == p.rows for r in rows):  # else counted as today
+                own = max((r for r in rows if p.rows % r == 0), default=0)
         yield replace(p, rows=2 * own, work_flop=p.work_flop * 2 * own // p.rows) if own else p
 
 

@@ -59,14 +59,22 @@ def stage_cost(
     device = cluster.device_at(group[0])
     sizes = stack.bytes_of(plan.workload.precision)
     sharded = plan.zero_stage >= 2 and plan.dp > 1
-    copies = sum(
-        copy_seconds(b, sizes, device, sharded=sharded, pipelined=plan.pp > 1) for b in blocks
-    )
+    copies = [
+        copy_seconds(
+            b,
+            sizes,
+            device,
+            sharded=sharded,
+            pipelined=plan.pp > 1,
+            num_microbatches=plan.num_microbatches,
+        )
+        for b in blocks
+    ]
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
     more = missing_overhead(blocks, plan.vpp, device.measurements)
-    forward_more = more.forward_cpu_s + more.forward_outside_s + copies / 2
-    backward_more = more.backward_cpu_s + more.backward_outside_s + copies / 2
+    forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
+    backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
     return StageCost(
         forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
         backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
@@ -125,11 +133,17 @@ def gather_seconds(
 
 
 def copy_seconds(
-    block: BlockCost, sizes: PrecisionBytes, device: Device, *, sharded: bool, pipelined: bool
-) -> float:
-    """Passes over a block's parameters per micro-batch under mixed precision beyond one cast of its
-    gradients (that is as many bytes as the sum of gradients in the computing type, which every
-    block's backward has), on a CPU that hides none; 0 elsewhere.
+    block: BlockCost,
+    sizes: PrecisionBytes,
+    device: Device,
+    *,
+    sharded: bool,
+    pipelined: bool,
+    num_microbatches: int,
+) -> tuple[float, float]:
+    """Seconds per micro-batch of mixed precision's passes over a block's parameters that its
+    backward does not already contain, in its forward and in its backward; CPU only, which hides
+    none. Its backward has the sum of gradients in the computing type, as many bytes as one cast.
 
     sharded  by FSDP2: before the forward the weights are cast, gathered and taken apart, after the
              backward the gradients are cast into one tensor, summed and divided (torch 2.13,
@@ -137,26 +151,31 @@ def copy_seconds(
              what a unit of 2 to 8 million parameters takes there within a third (one core,
              2026-11-22). 0 under a pipeline, which keeps weights cast through a step: what is left
              once a step was not measured.
-    pipelined  where nothing is sharded, gradients of later micro-batches are added to sums in the
-             gradients' type, which are read too (executor/working_copies.py); blocks that were
-             measured in a pipeline have that in their times
+             Where no parameter is sharded, the gradients of all micro-batches but the first are
+             added to sums in the gradients' type, which are read too (executor/working_copies.py);
+             blocks that were measured in a pipeline have that in their times.
     """
-    if device.type != "cpu" or not sizes.working_copy_bytes or sharded == pipelined:
-        return 0.0
-    if pipelined and block.action is not None:
-        return 0.0
+    if device.type != "cpu" or not sizes.working_copy_bytes or not block.parameter_count:
+        return 0.0, 0.0
     weight, working, gradient = (
         sizes.parameter_bytes,
         sizes.working_copy_bytes,
         sizes.gradient_bytes,
     )
-    if pipelined:
-        moved = gradient
-    else:
+
+    def price(bytes_each: float) -> float:
+        return moved_cost("copy", block.parameter_count * bytes_each, device).time_s
+
+    if sharded:
+        if pipelined:
+            return 0.0, 0.0
         forward = (weight + working) + 2 * working + 2 * working
         backward = (working + gradient) + 2 * gradient + 2 * gradient
-        moved = forward + backward
-    return moved_cost("copy", block.parameter_count * moved, device).time_s
+        whole = price(forward + backward)
+        return whole * forward / (forward + backward), whole * backward / (forward + backward)
+    if block.action is not None:
+        return 0.0, 0.0
+    return 0.0, price(gradient) * (1 - 1 / num_microbatches)
 
 
 def missing_overhead(

@@ -78,7 +78,8 @@ def price_tail(
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
     copied back, and under mixed precision the copies to compute with are made anew of weights that
-    no replica shards.
+    no replica shards. Frozen weights, whose copies stay, are priced as if made anew too: the counts
+    do not tell them apart.
     """
     n = float(sum(counts))
     dp = len(group)

@@ -1,4 +1,5 @@
-"""Which blocks are units of their own under FSDP2; where nothing is sharded there are none."""
+"""Which blocks are units of their own under FSDP2; where no parameter is sharded there are none,
+and copies whose gradients can wait for a W."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from executor.mesh import make_mesh
-from executor.parallelize import apply_fully_sharded, is_fully_sharded
+from executor.parallelize import apply_fully_sharded, is_fully_sharded, keep_gradient_sums
+from executor.split_backward import SplitBackward
 from tests.executor.cases import make_plan
 from tests.executor.one_process import stages_of
 
@@ -41,3 +44,21 @@ def test_blocks_are_units_where_parameters_are_sharded_and_else_copied(
     assert (stage.copies is None) == bool(units)
     named = stage.model.named_modules()
     assert [path for path, module in named if isinstance(module, FSDPModule)] == units
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_large_copys_gradient_waits_for_the_w() -> None:
+    plan = make_plan("tests.executor.tiny_models:one_wide_block", ("", "1", "2"), precision="bf16")
+    (stage,) = stages_of(plan)
+    stage.model, stage.split = nn.Sequential(nn.Linear(1024, 1024)), SplitBackward()
+    weight = stage.model[0].weight
+    apply_fully_sharded(stage, plan, make_mesh(plan, "cpu"), torch.bfloat16)
+    with stage.split.watching():
+        out = stage.model(torch.ones(1, 1024, dtype=torch.bfloat16))
+    with stage.split.input_half():
+        out.sum().backward()
+    keep_gradient_sums(stage)
+    assert weight.grad is None
+    stage.split.take()()
+    keep_gradient_sums(stage)
+    torch.testing.assert_close(weight.grad, torch.ones(1024, 1024), rtol=0, atol=0)

@@ -1,10 +1,12 @@
-"""Receives are posted early, in an order that still matches the sends."""
+"""Receives are posted early, in an order that still matches the sends; losses are not rounded."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor
 
-from executor.torch_pipeline import received_early
+from executor.torch_pipeline import _share_of_loss, received_early
 from simulator.schedules.schedule import build_schedule
 
 
@@ -42,3 +44,13 @@ def test_the_gradient_that_torch_waits_for_is_posted_a_computation_before() -> N
     row = received_early(lowered("1f1b", 1, 2, 4)[0])
     names = [str(a) for a in row]
     assert names[:6] == ["0F0", "0SEND_F0", "0RECV_B0", "0F1", "0SEND_F1", "0B0"]
+
+
+def test_the_loss_that_is_reported_is_not_rounded_by_the_count() -> None:
+    losses: list[Tensor] = []
+    loss = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+    for _ in range(3):
+        _share_of_loss(loss, None, count=3, losses=losses).backward()
+    assert float(torch.stack(losses).mean()) == 1.0  # thirds of bf16 add up to 1.002
+    assert loss.grad is not None
+    assert not losses[0].requires_grad

@@ -113,6 +113,16 @@ def test_gradients_of_large_copies_do_not_wait_for_the_end_of_the_backward() -> 
     assert large.grad.dtype == small.grad.dtype == torch.float32
 
 
+def test_gradients_of_large_copies_add_up_over_micro_batches() -> None:
+    model = nn.Linear(1024, 512, bias=False)
+    weight = model.weight
+    WorkingCopies(model, torch.bfloat16)
+    for value in (1.0, 2**-9):  # their sum is no bf16 number
+        model(torch.full((1, 1024), value, dtype=torch.bfloat16)).sum().backward()
+        assert model.weight.grad is None
+    torch.testing.assert_close(weight.grad, torch.full((512, 1024), 1 + 2**-9), rtol=0, atol=0)
+
+
 def test_gradients_add_up_in_the_type_of_the_weights() -> None:
     model = nn.Linear(2, 2, bias=False)
     weight = model.weight

@@ -117,6 +117,20 @@ def test_points_of_old_files_are_read_as_todays():
     assert old.keys() == new.keys()
 
 
+def test_points_of_today_are_not_doubled_where_one_forward_has_twice_anothers_rows():
+    small = conv_point("grouped", "forward", 0.25)
+    large = replace(small, rows=2000, work_flop=2 * small.work_flop)
+    forwards = (small, large)
+    back = tuple(
+        replace(p, phase="backward", rows=2 * p.rows, work_flop=2 * p.work_flop) for p in forwards
+    )
+    light = SpeedOfLight(cpu())
+    key = ("grouped", "backward", "float32")
+    both, alone = (conv_maps(points, light)[key] for points in ((*forwards, *back), back))
+    at = conv_axes("grouped", 1, 2000, 64, 576)
+    assert both.at(at).log_value == pytest.approx(alone.at(at).log_value)
+
+
 def test_kinds_of_convolution_have_their_own_speed():
     assert price_op(conv(1, 576), cpu()).time_s == pytest.approx(2e-6)
     assert price_op(conv(64, 9), cpu()).time_s == pytest.approx(20e-6)
@@ -212,25 +226,53 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
     cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
     cost = price_block(block, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
 
-    def seconds(
-        precision: str, on: str = "cpu", *, sharded: bool = True, pipelined: bool = False
-    ) -> float:
+    def both(
+        precision: str,
+        on: str = "cpu",
+        *,
+        sharded: bool = True,
+        pipelined: bool = False,
+        many: int = 4,
+    ) -> tuple[float, float]:
         sizes = load_stack().bytes_of(precision)
         where = replace(cpus.device_at(0), type=on)
-        return copy_seconds(cost, sizes, where, sharded=sharded, pipelined=pipelined)
+        return copy_seconds(
+            cost, sizes, where, sharded=sharded, pipelined=pipelined, num_microbatches=many
+        )
 
     # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
-    assert seconds("bf16") == pytest.approx(36e-9 * cost.parameter_count)
-    assert seconds("bf16", pipelined=True) == seconds("fp32") == seconds("bf16", "gpu") == 0.0
-    # Where nothing is sharded the cast is in the block; sums of micro-batches are read as well.
-    assert seconds("bf16", sharded=False) == 0.0
-    whole = seconds("bf16", sharded=False, pipelined=True)
-    assert whole == pytest.approx(4e-9 * cost.parameter_count)
+    count = cost.parameter_count
+    assert both("bf16") == pytest.approx((14e-9 * count, 22e-9 * count))
+    nothing = (0.0, 0.0)
+    assert both("bf16", pipelined=True) == both("fp32") == both("bf16", "gpu") == nothing
+    # Where no parameter is sharded the cast is in the block; the sum is read by every micro-batch
+    # but the first, in its backward.
+    for pipelined in (False, True):
+        before, behind = both("bf16", sharded=False, pipelined=pipelined)
+        assert before == 0.0
+        assert behind == pytest.approx(3 / 4 * 4e-9 * count)
+        assert both("bf16", sharded=False, pipelined=pipelined, many=1) == nothing
     none = ActionOverhead(
         forward_cpu_s=0.0, forward_outside_s=0.0, backward_cpu_s=0.0, backward_outside_s=0.0
     )
     cost = replace(cost, action=none)
-    assert seconds("bf16", sharded=False, pipelined=True) == 0.0
+    assert both("bf16", sharded=False, pipelined=True) == nothing
+
+
+def test_blocks_without_parameters_copy_nothing():
+    curve = tuple(replace(p, time_s=p.time_s + 1e-5) for p in points("copy", 1e-9))
+    cpus = cluster(of=cpu(replace(MEASURED, memory=curve)))
+    bare = replace(layer(), parameters=(), kind="bare")
+    cost = price_block(bare, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
+    for sharded in (False, True):
+        assert copy_seconds(
+            cost,
+            load_stack().bytes_of("bf16"),
+            cpus.device_at(0),
+            sharded=sharded,
+            pipelined=not sharded,
+            num_microbatches=4,
+        ) == (0.0, 0.0)
 
 
 def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
