@@ -6,10 +6,17 @@ import gc
 import os
 
 import pytest
+from hypothesis import settings
 
 # Before torch and numpy are imported: tests run side by side, and threads that wait for a core spin
 # (four of tests/executor/test_model_zoo.py: 18 to 25 CPU seconds with two threads, 14 with one).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# Where a test does not say how many examples it wants: half of hypothesis's usual number, others
+# in every run.
+settings.register_profile("half", max_examples=50)
+settings.load_profile("half")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

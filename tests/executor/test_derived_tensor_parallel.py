@@ -19,8 +19,8 @@ _ZOO = "tests.profiles.plain_models"
 @pytest.mark.parametrize(
     ("processes", "names"),
     [
-        (2, ("llama_with_norms", "gpt", "one_matrix", "torch_encoder")),
-        pytest.param(2, ("llama", "parallel_gpt"), marks=pytest.mark.slow),
+        (2, ("llama_with_norms", "one_matrix")),
+        pytest.param(2, ("llama", "gpt", "parallel_gpt", "torch_encoder"), marks=pytest.mark.slow),
         pytest.param(4, ("llama", "gpt", "mixture"), marks=pytest.mark.slow),
     ],
 )

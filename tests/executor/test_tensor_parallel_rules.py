@@ -89,8 +89,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "whisper": WHISPER,
     **{name: config_of(name) for name in ("bart", "electra", "mbart", "pegasus", "marian", "m2m")},
 }
-# Split by the rules of bart, or of bert.
-_LIKE_ANOTHER = ("mbart", "pegasus", "marian", "m2m", "roberta", "electra", "distilbert")
+# Split by the rules of bart, or of bert; whisper runs on four processes too.
+_LIKE_ANOTHER = (
+    *("mbart", "pegasus", "marian", "m2m", "roberta", "electra", "distilbert"),
+    "whisper",
+)
 
 
 def split_plan(model: str, devices: int, pp: int, length: int | None = 16) -> Plan:
