@@ -94,9 +94,9 @@ def test_more_layers_take_longer(run: TrainingRun, more: int) -> None:
 @given(run=training_runs())
 def test_more_tokens_take_longer(run: TrainingRun) -> None:
     one = total(run)
-    # Where the host sets the pace, the device's proportions still decide the idle time of a schedule
-    # that is simulated, and more tokens let the head weigh less in them: such a step may shrink a
-    # little.
+    # Where the host sets the pace, the device's proportions still decide the idle time of a
+    # schedule that is simulated, and more tokens let the head weigh less in them: such a step may
+    # shrink a little.
     simulated = run.pp > 1 and not schedule_kind(run.schedule).closed_form
     least = 0.98 if simulated else 1.0
     assert total(replace(run, seq_len=2 * run.seq_len)) > least * one
